@@ -1,0 +1,279 @@
+//! What a transformer is, as data: every family that Triad runs is one value of [`ModelDescription`].
+//!
+//! The engine reads only this; it never asks which family a model belongs to. A new family is a new
+//! mapping in [`crate::family`], not new code in the engine.
+
+use serde::{Deserialize, Serialize};
+
+/// A decoder-only transformer: embedding, blocks, final norm, output matrix.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelDescription {
+    /// Family as the field names it: `llama`, `mistral`, `qwen2`, `qwen3`, `gemma`, `gemma2`, `gemma3`, `phi2`, `phi3`.
+    pub family: String,
+    /// Name given by the model's author, where the file has one.
+    pub name: Option<String>,
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Rows of the embedding and of the output matrix.
+    pub vocab: usize,
+    /// Longest context in tokens that the model was made for.
+    pub context: usize,
+    /// Factor on the embedding before the first block (Gemma: √hidden; others: 1).
+    pub embedding_scale: f32,
+    /// The blocks, first to last.
+    pub blocks: Vec<BlockDescription>,
+    /// Norm between the last block and the output matrix.
+    pub output_norm: Norm,
+    /// True if the output matrix is the embedding.
+    pub tied_output: bool,
+    /// True if the output matrix has a bias (Phi-2).
+    pub output_bias: bool,
+    /// Logits become `cap · tanh(logits / cap)` (Gemma 2).
+    pub logit_soft_cap: Option<f32>,
+}
+
+/// One block: attention and feed-forward around the residual stream.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BlockDescription {
+    /// Attention.
+    pub attention: Attention,
+    /// Feed-forward.
+    pub feed_forward: FeedForward,
+    /// Norm of every place below, same kind throughout a block.
+    pub norm: Norm,
+    /// Where norms and residual additions stand.
+    pub residual: Residual,
+}
+
+/// Where the norms stand and how the two halves of a block join the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Residual {
+    /// `x += attention(norm(x)); x += feed_forward(norm(x))`. LLaMA, Mistral, Qwen, Gemma 1, Phi-3.
+    Serial,
+    /// As serial, with another norm on the output of each half before it is added. Gemma 2 and 3.
+    SerialPostNorm,
+    /// `x += attention(norm(x)) + feed_forward(norm(x))` with one norm for both. Phi-2.
+    Parallel,
+}
+
+/// A normalization over the last dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Norm {
+    /// Which one.
+    pub kind: NormKind,
+    /// Added to the mean square or the variance.
+    pub epsilon: f32,
+    /// Added to the stored weight: 1 where a checkpoint stores `weight - 1` (Gemma safetensors), else 0.
+    pub weight_offset: f32,
+}
+
+/// Kind of a [`Norm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NormKind {
+    /// `x / √(mean(x²) + ε) · weight`.
+    Rms,
+    /// `(x − mean) / √(variance + ε) · weight + bias`.
+    Layer,
+}
+
+/// Attention of one block.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attention {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Factor on query · key.
+    pub scale: f32,
+    /// Query, key and value linears have a bias.
+    pub qkv_bias: bool,
+    /// The output linear has a bias.
+    pub output_bias: bool,
+    /// RMS norm on every query and key head before RoPE (Qwen3, Gemma 3).
+    pub qk_norm: Option<Norm>,
+    /// A query sees this many most recent positions, its own among them; `None`: all of them.
+    pub window: Option<usize>,
+    /// Scores become `cap · tanh(scores / cap)` (Gemma 2).
+    pub soft_cap: Option<f32>,
+    /// Rotary position embedding.
+    pub rope: Rope,
+}
+
+/// Rotary position embedding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rope {
+    /// Leading dimensions of a head that are rotated (`head_dim` unless partial); even.
+    pub dims: usize,
+    /// Base of the frequencies: `base^(−2i / dims)`.
+    pub base: f32,
+    /// Which two dimensions form a pair.
+    pub pairing: RopePairing,
+    /// Change of the frequencies for long contexts.
+    pub scaling: RopeScaling,
+}
+
+/// Which two dimensions RoPE rotates together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RopePairing {
+    /// `i` and `i + dims/2`: the layout of `transformers`.
+    Halves,
+    /// `2i` and `2i + 1`: the layout of LLaMA and Mistral in GGUF.
+    Adjacent,
+}
+
+/// Change of RoPE's frequencies for contexts longer than those of pre-training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RopeScaling {
+    /// As pre-trained.
+    None,
+    /// Every frequency divided by `factor`.
+    Linear {
+        /// Divisor of the frequencies.
+        factor: f32,
+    },
+    /// Frequency `i` divided by `factors[i]`: Llama 3, whose factors are computed from four numbers or
+    /// stored in the file.
+    Factors {
+        /// One divisor a pair: `dims / 2` of them.
+        factors: Vec<f32>,
+    },
+    /// Phi-3's LongRoPE: one set of divisors for sessions up to `original_context`, one beyond.
+    LongRope {
+        /// Divisors in a session whose context is at most `original_context`.
+        short: Vec<f32>,
+        /// Divisors in longer sessions.
+        long: Vec<f32>,
+        /// Context of pre-training, in tokens.
+        original_context: usize,
+        /// Factor on cosine and sine.
+        attention_factor: f32,
+    },
+}
+
+/// Feed-forward of one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeedForward {
+    /// Inner width.
+    pub width: usize,
+    /// `down(activation(gate(x)) · up(x))` if true, `down(activation(up(x)))` if false (Phi-2).
+    pub gated: bool,
+    /// The nonlinearity.
+    pub activation: Activation,
+    /// Up and down linears have a bias.
+    pub bias: bool,
+}
+
+/// Nonlinearity of the feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activation {
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// GELU in its tanh form (`gelu_new`, `gelu_pytorch_tanh`).
+    GeluTanh,
+    /// GELU with the error function.
+    Gelu,
+}
+
+impl ModelDescription {
+    /// Parameters of the model: every weight, bias and norm, a tied output counted once.
+    pub fn parameters(&self) -> usize {
+        let norm = |norm: &Norm| match norm.kind {
+            NormKind::Rms => self.hidden,
+            NormKind::Layer => 2 * self.hidden,
+        };
+        let blocks: usize = self
+            .blocks
+            .iter()
+            .map(|block| {
+                let norms = match block.residual {
+                    Residual::Serial => 2,
+                    Residual::SerialPostNorm => 4,
+                    Residual::Parallel => 1,
+                };
+                let qk_norm = block.attention.qk_norm.map_or(0, |_| 2 * block.attention.head_dim);
+                let linears: usize = block.linears(self.hidden).iter().map(LinearShape::parameters).sum();
+                linears + norms * norm(&block.norm) + qk_norm
+            })
+            .sum();
+        let output = if self.tied_output { 0 } else { self.vocab * self.hidden };
+        let output_bias = if self.output_bias { self.vocab } else { 0 };
+        self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
+    }
+
+    /// Bytes of keys and values for one token of context, at `bytes_per_value` (2 for f16).
+    pub fn kv_bytes_per_token(&self, bytes_per_value: usize) -> usize {
+        let values = |block: &BlockDescription| 2 * block.attention.kv_heads * block.attention.head_dim;
+        self.blocks.iter().map(values).sum::<usize>() * bytes_per_value
+    }
+}
+
+/// Which linear layer of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Linear {
+    /// Query projection.
+    Query,
+    /// Key projection.
+    Key,
+    /// Value projection.
+    Value,
+    /// Output projection of attention.
+    AttentionOutput,
+    /// Gate projection of a gated feed-forward.
+    Gate,
+    /// Up projection.
+    Up,
+    /// Down projection.
+    Down,
+}
+
+/// Shape of one linear layer: weight `[out_features, in_features]`, row-major.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinearShape {
+    /// Which one.
+    pub linear: Linear,
+    /// Rows of the weight.
+    pub out_features: usize,
+    /// Columns of the weight.
+    pub in_features: usize,
+    /// Has a bias of `out_features` values.
+    pub bias: bool,
+}
+
+impl LinearShape {
+    /// Weights and bias.
+    pub fn parameters(&self) -> usize {
+        self.out_features * self.in_features + if self.bias { self.out_features } else { 0 }
+    }
+}
+
+impl BlockDescription {
+    /// The linear layers in the order in which they run, with their shapes.
+    pub fn linears(&self, hidden: usize) -> Vec<LinearShape> {
+        let attention = &self.attention;
+        let query = attention.heads * attention.head_dim;
+        let key_value = attention.kv_heads * attention.head_dim;
+        let width = self.feed_forward.width;
+        let bias = self.feed_forward.bias;
+        let shape = |linear, out_features, in_features, bias| LinearShape { linear, out_features, in_features, bias };
+        let mut linears = vec![
+            shape(Linear::Query, query, hidden, attention.qkv_bias),
+            shape(Linear::Key, key_value, hidden, attention.qkv_bias),
+            shape(Linear::Value, key_value, hidden, attention.qkv_bias),
+            shape(Linear::AttentionOutput, hidden, query, attention.output_bias),
+        ];
+        if self.feed_forward.gated {
+            linears.push(shape(Linear::Gate, width, hidden, bias));
+        }
+        linears.push(shape(Linear::Up, width, hidden, bias));
+        linears.push(shape(Linear::Down, hidden, width, bias));
+        linears
+    }
+}
