@@ -1,1 +1,4 @@
+//! The `triad` command.
+#![forbid(unsafe_code)]
+
 fn main() {}

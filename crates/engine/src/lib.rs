@@ -1,1 +1,2 @@
-//! x
+//! Runs a model.
+#![forbid(unsafe_code)]

@@ -1,1 +1,1 @@
-//! x
+//! Operators on the CPU.

@@ -9,5 +9,6 @@
 pub mod description;
 pub mod error;
 pub mod tensor;
+pub mod tensor_map;
 
 pub use error::{Error, ErrorKind, Result};

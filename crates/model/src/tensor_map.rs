@@ -1,0 +1,66 @@
+//! Which stored tensor plays which part: the answer of [`crate::family`] beside the description.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::description::Linear;
+
+/// A stored tensor, or some of its rows where a file keeps several parts in one tensor (Phi-3's
+/// query, key and value).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSlice {
+    /// Name in the file.
+    pub name: String,
+    /// Rows of the outermost dimension; `None`: all of them.
+    pub rows: Option<Range<usize>>,
+}
+
+/// Weight `[out_features, in_features]` and bias `[out_features]` of one linear layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinearTensors {
+    /// The weight.
+    pub weight: TensorSlice,
+    /// The bias; there exactly if the description says so.
+    pub bias: Option<TensorSlice>,
+}
+
+/// Weight and bias of one norm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NormTensors {
+    /// The weight's name in the file.
+    pub weight: String,
+    /// The bias's name in the file; there exactly for a layer norm.
+    pub bias: Option<String>,
+}
+
+/// The tensors of one block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockTensors {
+    /// Norm before attention; with a parallel residual before the feed-forward too.
+    pub attention_norm: NormTensors,
+    /// Norm on attention's output, where [`crate::description::Residual::SerialPostNorm`].
+    pub attention_post_norm: Option<NormTensors>,
+    /// Norm before the feed-forward, unless the residual is parallel.
+    pub feed_forward_norm: Option<NormTensors>,
+    /// Norm on the feed-forward's output, where [`crate::description::Residual::SerialPostNorm`].
+    pub feed_forward_post_norm: Option<NormTensors>,
+    /// Norm `[head_dim]` on every query head.
+    pub query_norm: Option<NormTensors>,
+    /// Norm `[head_dim]` on every key head.
+    pub key_norm: Option<NormTensors>,
+    /// One entry for each of [`crate::description::BlockDescription::linears`].
+    pub linears: BTreeMap<Linear, LinearTensors>,
+}
+
+/// The tensors of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Embedding `[vocab, hidden]`.
+    pub embedding: TensorSlice,
+    /// The blocks, first to last.
+    pub blocks: Vec<BlockTensors>,
+    /// Norm between the last block and the output matrix.
+    pub output_norm: NormTensors,
+    /// Output matrix `[vocab, hidden]`; the embedding itself if tied.
+    pub output: LinearTensors,
+}
