@@ -8,6 +8,7 @@
 
 pub mod description;
 pub mod error;
+pub mod gguf;
 pub mod tensor;
 pub mod tensor_map;
 
