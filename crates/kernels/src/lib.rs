@@ -1,1 +1,29 @@
-//! Operators on the CPU.
+//! Operators on the CPU, in f32, over slices: the float path and the oracle of everything faster.
+//!
+//! [`matmul`] multiplies activations by a weight matrix in f32, f16 or bf16; [`attention`] reads keys and
+//! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them.
+//! [`peak`] measures what this processor could do at most. All matrices are row-major.
+//!
+//! Parallel operators run on the rayon pool that is current where they are called. Work is cut into
+//! pieces whose size does not depend on the number of threads, so that results don't either.
+//!
+//! ```
+//! use triad_kernels::{matmul, Matrix};
+//!
+//! let weight = Matrix::F32(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]); // [out_features 3, in_features 2]
+//! let mut out = [0.0; 3];
+//! matmul(&[10.0, 1.0], 1, weight, 3, None, &mut out);
+//! assert_eq!(out, [12.0, 34.0, 56.0]);
+//! ```
+
+pub mod activation;
+pub mod attention;
+mod dot;
+pub mod matmul;
+pub mod norm;
+pub mod peak;
+pub mod rope;
+mod shared_output;
+
+pub use attention::attention;
+pub use matmul::{Matrix, matmul};

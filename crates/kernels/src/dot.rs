@@ -1,0 +1,54 @@
+//! Scalar products, for matmuls with too few rows to pay for packing.
+
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+/// Independent partial sums: enough to fill four AVX-512 registers, the same on every processor so that
+/// the result is too.
+const LANES: usize = 64;
+
+/// Σ a·b of two f32 slices of one length.
+#[inline(always)]
+pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
+    dot_with(a, b, |b| b)
+}
+
+/// Σ a·b with `b` in bf16.
+#[inline(always)]
+pub(crate) fn dot_bf16(a: &[f32], b: &[bf16]) -> f32 {
+    dot_with(a, b, |b| f32::from_bits(u32::from(b.to_bits()) << 16))
+}
+
+#[inline(always)]
+fn dot_with<T: Copy>(a: &[f32], b: &[T], widen: impl Fn(T) -> f32) -> f32 {
+    debug_assert_eq!(a.len(), b.len());
+    let mut sums = [0.0f32; LANES];
+    let (a_blocks, a_rest) = a.as_chunks::<LANES>();
+    let (b_blocks, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for lane in 0..LANES {
+            sums[lane] += a[lane] * widen(b[lane]);
+        }
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            sums[lane] += sums[lane + width];
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * widen(*b)).sum();
+    sums[0] + rest
+}
+
+/// Widens bf16 to f32.
+#[inline(always)]
+pub(crate) fn widen_bf16(from: &[bf16], to: &mut [f32]) {
+    for (from, to) in from.iter().zip(to) {
+        *to = f32::from_bits(u32::from(from.to_bits()) << 16);
+    }
+}
+
+/// Widens f16 to f32.
+pub(crate) fn widen_f16(from: &[f16], to: &mut [f32]) {
+    from.convert_to_f32_slice(to);
+}

@@ -1,0 +1,304 @@
+//! `out = x · Wᵀ + bias`, the work of every linear layer.
+//!
+//! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's
+//! product comes from the `gemm` library, after widening the block's weights if they are 16 bits wide.
+//! Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
+
+use std::cell::RefCell;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+
+use crate::dot::{dot, dot_bf16, widen_bf16, widen_f16};
+use crate::shared_output::SharedOutput;
+
+/// A weight matrix `[out_features, in_features]`, row-major, in the format in which it is stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Matrix<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// IEEE half floats.
+    F16(&'a [f16]),
+    /// Brain floats.
+    Bf16(&'a [bf16]),
+}
+
+impl<'a> Matrix<'a> {
+    /// Number of elements.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+        }
+    }
+
+    /// `count` rows from row `start` on, of a matrix with this many columns.
+    pub(crate) fn rows(self, start: usize, count: usize, columns: usize) -> Self {
+        let range = start * columns..(start + count) * columns;
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::Bf16(values) => Self::Bf16(&values[range]),
+        }
+    }
+
+    /// The values as f32: in place, or widened into `scratch`.
+    pub(crate) fn as_f32<'s>(self, scratch: &'s mut Vec<f32>) -> &'s [f32]
+    where
+        'a: 's,
+    {
+        if let Self::F32(values) = self {
+            return values;
+        }
+        if scratch.len() < self.len() {
+            scratch.resize(self.len(), 0.0);
+        }
+        let wide = &mut scratch[..self.len()];
+        match self {
+            Self::F32(_) => unreachable!("returned above"),
+            Self::F16(values) => widen_f16(values, wide),
+            Self::Bf16(values) => pulp::Arch::new().dispatch(|| widen_bf16(values, wide)),
+        }
+        wide
+    }
+}
+
+/// From this many rows on, packing for `gemm` pays.
+const GEMM_ROWS: usize = 4;
+/// Output columns of one task with many rows: large enough that packing the activations again for each
+/// task costs little, small enough that two threads finish together.
+const GEMM_COLUMNS: usize = 192;
+/// Weights read by one task with few rows.
+const DOT_WEIGHTS: usize = 1 << 16;
+
+thread_local! {
+    static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `out[rows, out_features] = x[rows, in_features] · weightᵀ + bias`.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias: Option<&[f32]>, out: &mut [f32]) {
+    if rows == 0 || out_features == 0 {
+        return;
+    }
+    assert!(x.len().is_multiple_of(rows), "{} activations in {rows} rows", x.len());
+    let in_features = x.len() / rows;
+    assert_eq!(weight.len(), out_features * in_features, "weight is [{out_features}, {in_features}]");
+    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
+    }
+    let out = SharedOutput::new(out, out_features);
+    let task_columns = if rows < GEMM_ROWS { (DOT_WEIGHTS / in_features.max(1)).max(1) } else { GEMM_COLUMNS };
+    let tasks = out_features.div_ceil(task_columns);
+    let run = |task: usize| {
+        let first = task * task_columns;
+        let columns = first..(first + task_columns).min(out_features);
+        let weight = weight.rows(first, columns.len(), in_features);
+        let task = Task { x, rows, in_features, weight, columns, out };
+        if rows < GEMM_ROWS {
+            task.by_dot();
+        } else {
+            task.by_gemm();
+        }
+        if let Some(bias) = bias {
+            task.add_bias(bias);
+        }
+    };
+    if tasks == 1 {
+        run(0);
+    } else {
+        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
+    }
+}
+
+/// One block of output columns; the tasks of one matmul write disjoint columns.
+struct Task<'a> {
+    x: &'a [f32],
+    rows: usize,
+    in_features: usize,
+    weight: Matrix<'a>,
+    columns: std::ops::Range<usize>,
+    out: SharedOutput<'a>,
+}
+
+impl Task<'_> {
+    fn by_dot(&self) {
+        WIDENED.with_borrow_mut(|scratch| {
+            pulp::Arch::new().dispatch(
+                #[inline(always)]
+                || {
+                    for (index, column) in self.columns.clone().enumerate() {
+                        let weight = match self.weight.rows(index, 1, self.in_features) {
+                            half @ Matrix::F16(_) => Matrix::F32(half.as_f32(scratch)),
+                            weight => weight,
+                        };
+                        for (row, x) in self.x.chunks_exact(self.in_features).enumerate() {
+                            // SAFETY: this column belongs to this task alone.
+                            #[allow(unsafe_code)]
+                            let out = unsafe { self.out.row(row, column..column + 1) };
+                            out[0] = match weight {
+                                Matrix::F32(weight) => dot(x, weight),
+                                Matrix::Bf16(weight) => dot_bf16(x, weight),
+                                Matrix::F16(_) => unreachable!("widened above"),
+                            };
+                        }
+                    }
+                },
+            );
+        });
+    }
+
+    fn by_gemm(&self) {
+        WIDENED.with_borrow_mut(|scratch| {
+            let weight = Right::Transposed(self.weight.as_f32(scratch));
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            unsafe {
+                gemm_f32(self.x, self.in_features, weight, self.out, self.columns.clone());
+            }
+        });
+    }
+
+    fn add_bias(&self, bias: &[f32]) {
+        for row in 0..self.rows {
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            let out = unsafe { self.out.row(row, self.columns.clone()) };
+            for (out, bias) in out.iter_mut().zip(&bias[self.columns.clone()]) {
+                *out += bias;
+            }
+        }
+    }
+}
+
+/// The right operand of a product, with the layout of its memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Right<'a> {
+    /// `[depth, columns]`.
+    Plain(&'a [f32]),
+    /// `[columns, depth]`.
+    Transposed(&'a [f32]),
+}
+
+/// `out[.., columns] = left[rows, depth] · right[depth, columns]`, on this thread, for all rows of `out`.
+///
+/// # Safety
+/// No other thread reads or writes these columns of `out` meanwhile.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn gemm_f32(
+    left: &[f32],
+    depth: usize,
+    right: Right,
+    out: SharedOutput,
+    columns: std::ops::Range<usize>,
+) {
+    let count = columns.len();
+    let (right, depth_stride, column_stride) = match right {
+        Right::Plain(right) => (right, count, 1),
+        Right::Transposed(right) => (right, 1, depth),
+    };
+    assert_eq!(left.len(), out.rows() * depth, "left operand is [{}, {depth}]", out.rows());
+    assert_eq!(right.len(), depth * count, "right operand is [{depth}, {count}]");
+    // SAFETY: the three matrices lie in their slices by the assertions here and in `pointer_at`, whose
+    // rectangle is this caller's alone by its promise.
+    unsafe {
+        gemm::gemm(
+            out.rows(),
+            count,
+            depth,
+            out.pointer_at(columns),
+            1,
+            out.columns() as isize,
+            false,
+            left.as_ptr(),
+            1,
+            depth as isize,
+            right.as_ptr(),
+            column_stride as isize,
+            depth_stride as isize,
+            0.0f32,
+            1.0,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn values(count: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed | 1;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// The definition, in f64.
+    fn reference(x: &[f32], rows: usize, weight: &[f32], columns: usize, bias: Option<&[f32]>) -> Vec<f64> {
+        let depth = x.len() / rows;
+        let mut out = Vec::new();
+        for row in 0..rows {
+            for column in 0..columns {
+                let products =
+                    (0..depth).map(|i| f64::from(x[row * depth + i]) * f64::from(weight[column * depth + i]));
+                out.push(products.sum::<f64>() + bias.map_or(0.0, |bias| f64::from(bias[column])));
+            }
+        }
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn every_format_agrees_with_the_definition(
+            rows in 1usize..40, depth in 1usize..300, columns in 1usize..420, seed: u64, with_bias: bool,
+        ) {
+            let x = values(rows * depth, seed);
+            let wide = values(columns * depth, seed ^ 0xabcd);
+            let half: Vec<f16> = wide.iter().map(|x| f16::from_f32(*x)).collect();
+            let brain: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();
+            let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
+            for (matrix, exact) in [
+                (Matrix::F32(&wide), wide.clone()),
+                (Matrix::F16(&half), half.iter().map(|x| x.to_f32()).collect()),
+                (Matrix::Bf16(&brain), brain.iter().map(|x| x.to_f32()).collect()),
+            ] {
+                let mut out = vec![f32::NAN; rows * columns];
+                matmul(&x, rows, matrix, columns, bias.as_deref(), &mut out);
+                let expected = reference(&x, rows, &exact, columns, bias.as_deref());
+                for (out, expected) in out.iter().zip(expected) {
+                    prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
+                }
+            }
+        }
+
+        #[test]
+        fn the_number_of_threads_does_not_change_a_bit(rows in 1usize..20, columns in 1usize..700, seed: u64) {
+            let (x, weight) = (values(rows * 64, seed), values(columns * 64, seed ^ 1));
+            let run = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let mut out = vec![0.0; rows * columns];
+                pool.install(|| matmul(&x, rows, Matrix::F32(&weight), columns, None, &mut out));
+                out
+            };
+            prop_assert_eq!(run(1), run(3));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "weight is [3, 2]")]
+    fn a_wrong_shape_is_named() {
+        matmul(&[0.0; 2], 1, Matrix::F32(&[0.0; 5]), 3, None, &mut [0.0; 3]);
+    }
+}

@@ -1,0 +1,110 @@
+//! Rotary position embedding: pairs of a head's dimensions, rotated by an angle that grows with position.
+
+/// Which two dimensions form a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// `i` and `i + dims/2`.
+    Halves,
+    /// `2i` and `2i + 1`.
+    Adjacent,
+}
+
+/// Cosines and sines for some consecutive positions: `[positions, dims / 2]` each.
+#[derive(Clone, Debug, Default)]
+pub struct Angles {
+    cosines: Vec<f32>,
+    sines: Vec<f32>,
+    pairs: usize,
+}
+
+impl Angles {
+    /// Replaces the angles by those of `positions`: position · frequency, cosine and sine times `factor`.
+    pub fn fill(&mut self, positions: std::ops::Range<usize>, frequencies: &[f32], factor: f32) {
+        self.pairs = frequencies.len();
+        self.cosines.clear();
+        self.sines.clear();
+        for position in positions {
+            for frequency in frequencies {
+                let (sine, cosine) = (position as f32 * frequency).sin_cos();
+                self.cosines.push(cosine * factor);
+                self.sines.push(sine * factor);
+            }
+        }
+    }
+}
+
+/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by the `r`-th position of
+/// `angles`. Dimensions of a head beyond `2 · pairs` stay as they are.
+pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, pairing: Pairing) {
+    let pairs = angles.pairs;
+    if pairs == 0 {
+        return;
+    }
+    let rows = x.chunks_exact_mut(heads * head_dim);
+    let angles = angles.cosines.chunks_exact(pairs).zip(angles.sines.chunks_exact(pairs));
+    assert!(rows.len() <= angles.len(), "an angle for every row");
+    for (row, (cosines, sines)) in rows.zip(angles) {
+        for head in row.chunks_exact_mut(head_dim) {
+            match pairing {
+                Pairing::Halves => {
+                    let (first, second) = head[..2 * pairs].split_at_mut(pairs);
+                    for (((a, b), cosine), sine) in first.iter_mut().zip(second).zip(cosines).zip(sines) {
+                        (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
+                    }
+                }
+                Pairing::Adjacent => {
+                    for ((pair, cosine), sine) in head[..2 * pairs].chunks_exact_mut(2).zip(cosines).zip(sines) {
+                        let (a, b) = (pair[0], pair[1]);
+                        (pair[0], pair[1]) = (a * cosine - b * sine, b * cosine + a * sine);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const FREQUENCIES: [f32; 3] = [1.0, 0.1, 0.01];
+
+    fn rotated(x: &[f32], position: usize, pairing: Pairing) -> Vec<f32> {
+        let mut angles = Angles::default();
+        angles.fill(position..position + 1, &FREQUENCIES, 1.0);
+        let mut x = x.to_vec();
+        let head_dim = x.len();
+        rope(&mut x, head_dim, 1, &angles, pairing);
+        x
+    }
+
+    proptest! {
+        #[test]
+        fn scores_depend_on_the_distance_of_positions_only(
+            query in prop::collection::vec(-1f32..1.0, 8), key in prop::collection::vec(-1f32..1.0, 8),
+            position in 0usize..50, shift in 0usize..50, halves: bool,
+        ) {
+            let pairing = if halves { Pairing::Halves } else { Pairing::Adjacent };
+            let score = |shift| -> f32 {
+                let query = rotated(&query, position + shift, pairing);
+                let key = rotated(&key, shift, pairing);
+                query.iter().zip(&key).map(|(q, k)| q * k).sum()
+            };
+            prop_assert!((score(0) - score(shift)).abs() < 1e-4);
+        }
+
+        #[test]
+        fn dimensions_beyond_the_rotated_ones_stay(x in prop::collection::vec(-1f32..1.0, 10), position in 0usize..99) {
+            prop_assert_eq!(&rotated(&x, position, Pairing::Halves)[6..], &x[6..]);
+        }
+    }
+
+    #[test]
+    fn pairings_differ_by_a_permutation_only() {
+        let halves = rotated(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 7, Pairing::Halves);
+        let adjacent = rotated(&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0], 7, Pairing::Adjacent);
+        let permuted: Vec<f32> = [0, 2, 4, 1, 3, 5].map(|i| adjacent[i]).to_vec();
+        assert_eq!(halves, permuted);
+    }
+}

@@ -1,0 +1,59 @@
+//! One output matrix, written by several tasks at once.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A row-major matrix of which every task writes rectangles of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedOutput<'a> {
+    pointer: *mut f32,
+    rows: usize,
+    columns: usize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and `row` obliges
+// its callers to keep concurrent rectangles apart.
+#[allow(unsafe_code)]
+unsafe impl Send for SharedOutput<'_> {}
+// SAFETY: as for Send.
+#[allow(unsafe_code)]
+unsafe impl Sync for SharedOutput<'_> {}
+
+impl<'a> SharedOutput<'a> {
+    /// A matrix of `columns` columns over all of `values`.
+    pub(crate) fn new(values: &'a mut [f32], columns: usize) -> Self {
+        assert!(columns > 0 && values.len().is_multiple_of(columns), "{} values in rows of {columns}", values.len());
+        Self { pointer: values.as_mut_ptr(), rows: values.len() / columns, columns, lifetime: PhantomData }
+    }
+
+    /// Columns of one row.
+    ///
+    /// # Safety
+    /// While the slice lives, no other slice that shares an element with it may exist.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &'a mut [f32] {
+        assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.columns);
+        // SAFETY: in bounds by the assertion; not aliased by the caller's promise.
+        unsafe {
+            let start = self.pointer.add(row * self.columns + columns.start);
+            std::slice::from_raw_parts_mut(start, columns.len())
+        }
+    }
+
+    /// Pointer to the first row of these columns.
+    pub(crate) fn pointer_at(&self, columns: Range<usize>) -> *mut f32 {
+        assert!(columns.start <= columns.end && columns.end <= self.columns);
+        self.pointer.wrapping_add(columns.start)
+    }
+
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns: the distance between rows.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+}
