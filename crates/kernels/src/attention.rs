@@ -96,7 +96,8 @@ pub fn attention(
             let score_rows = group * tile_len;
             scores.resize(score_rows * seen.len(), 0.0);
             output.resize(score_rows * dim, 0.0);
-            multiply(gathered, dim, Right::Transposed(keys.as_f32(wide_keys)), scores, seen.len());
+            let right = Right::Transposed { values: keys.as_f32(wide_keys), stride: dim };
+            multiply(gathered, dim, right, scores, seen.len());
             for (index, row_scores) in scores.chunks_exact_mut(seen.len()).enumerate() {
                 let position = first_position + tile.start + index % tile_len;
                 let visible = visible_keys(position, shape.window, &seen);
