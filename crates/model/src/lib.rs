@@ -8,6 +8,8 @@
 
 pub mod description;
 pub mod error;
+#[cfg(feature = "fetch")]
+pub mod fetch;
 pub mod gguf;
 pub mod tensor;
 pub mod tensor_map;

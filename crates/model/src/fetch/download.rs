@@ -1,0 +1,149 @@
+//! One file over HTTPS: resumed where an earlier attempt ended, checked, named when it is whole.
+
+use std::io::Read;
+use std::path::Path;
+
+use ureq::http::StatusCode;
+use ureq::{Agent, Body, http};
+
+use super::part::{BLOCK, Expected, Part};
+use super::{Progress, cancelled, fetch_error};
+use crate::error::{Error, Result};
+
+/// A connection that breaks is taken up again; after so many in a row that brought nothing, no more.
+const FRUITLESS_ATTEMPTS: usize = 3;
+
+/// A file to fetch.
+pub(super) struct Download<'a> {
+    pub(super) agent: &'a Agent,
+    pub(super) token: Option<&'a str>,
+    pub(super) url: String,
+    /// What users are told that comes.
+    pub(super) name: &'a str,
+    pub(super) expected: Expected,
+}
+
+/// Why an attempt ended before the file did.
+enum Interruption {
+    /// The network failed: what is here is good, the rest may come later.
+    Network(String),
+    /// Another attempt would end the same way.
+    Final(Error),
+}
+
+impl From<Error> for Interruption {
+    fn from(error: Error) -> Self {
+        Self::Final(error)
+    }
+}
+
+impl Download<'_> {
+    /// Fetches the file to `destination`, unless what is there already has the sha256 that is known of it.
+    ///
+    /// Only a file whose sha256 is known is resumed: the check at its end is what shows that the first
+    /// part and the rest belong together.
+    pub(super) fn to(&self, destination: &Path, progress: &dyn Progress) -> Result<()> {
+        if self.expected.is_met_by(destination) {
+            return Ok(());
+        }
+        let resumable = self.expected.sha256.is_some();
+        let mut part = if resumable { Part::resume(destination)? } else { Part::create(destination)? };
+        let mut fruitless = 0;
+        loop {
+            let before = part.length();
+            let reason = match self.attempt(&mut part, progress) {
+                Ok(()) => return part.finish(&self.expected),
+                Err(Interruption::Final(error)) => return Err(error),
+                Err(Interruption::Network(reason)) => reason,
+            };
+            fruitless = if part.length() > before { 0 } else { fruitless + 1 };
+            if fruitless == FRUITLESS_ATTEMPTS {
+                let kept = if resumable { "; the next pull goes on from there" } else { "" };
+                let message = format!("{}: the network failed at byte {}: {reason}{kept}", self.url, part.length());
+                return Err(fetch_error(message));
+            }
+            if !resumable {
+                part.restart()?;
+            }
+        }
+    }
+
+    /// Adds to `part` until the server has no more.
+    fn attempt(&self, part: &mut Part, progress: &dyn Progress) -> Result<(), Interruption> {
+        if self.expected.bytes == Some(part.length()) && part.length() > 0 {
+            return Ok(());
+        }
+        let response = self.request(part.length())?;
+        match response.status() {
+            StatusCode::PARTIAL_CONTENT if starts_at(&response, part.length()) => {}
+            // The server does not resume, or what is here is longer than the file: from the start.
+            StatusCode::OK => part.restart()?,
+            StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE if part.length() > 0 => {
+                part.restart()?;
+                return Err(Interruption::Network("the server does not continue this file".into()));
+            }
+            status if status.is_server_error() => {
+                return Err(Interruption::Network(format!("the server answered {status}")));
+            }
+            status => {
+                return Err(refusal(&format!("file `{}`", self.name), &self.url, status, self.token.is_some()).into());
+            }
+        }
+        let total = self.expected.bytes.or_else(|| Some(part.length() + response.body().content_length()?));
+        let mut body = response.into_body().into_reader();
+        let mut block = vec![0; BLOCK];
+        loop {
+            progress.bytes(self.name, part.length(), total);
+            if progress.cancelled() {
+                return Err(cancelled().into());
+            }
+            let read = body.read(&mut block).map_err(|error| Interruption::Network(error.to_string()))?;
+            if read == 0 {
+                break;
+            }
+            part.append(&block[..read])?;
+            if total.is_some_and(|total| part.length() > total) {
+                break;
+            }
+        }
+        match total {
+            Some(total) if part.length() < total => {
+                Err(Interruption::Network("the connection ended before the file did".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn request(&self, from: u64) -> Result<http::Response<Body>, Interruption> {
+        let mut request = self.agent.get(&self.url);
+        if let Some(token) = self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if from > 0 {
+            request = request.header("range", format!("bytes={from}-"));
+        }
+        request.call().map_err(|error| Interruption::Network(error.to_string()))
+    }
+}
+
+/// True if the answer's `Content-Range` begins at byte `from`.
+fn starts_at(response: &http::Response<Body>, from: u64) -> bool {
+    let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
+    range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()) == Some(from)
+}
+
+/// What a status other than success means for the user.
+pub(super) fn refusal(what: &str, url: &str, status: StatusCode, with_token: bool) -> Error {
+    fetch_error(match status {
+        StatusCode::NOT_FOUND => format!("there is no {what} at {url}"),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if with_token => {
+            format!("{what} is not there, or the token in HF_TOKEN may not read it: {url} answered {status}")
+        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            format!(
+                "{what} is not there, or needs a token (accept its terms on the hub, then set HF_TOKEN): {url} answered {status}"
+            )
+        }
+        status => format!("cannot fetch {what}: {url} answered {status}"),
+    })
+}

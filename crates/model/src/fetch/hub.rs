@@ -1,0 +1,273 @@
+//! Which files of a hub repository make a model, and where they lie in the cache.
+//!
+//! A GGUF model is one file; a safetensors model is a folder. [`Hub::pull`] ends with writing a
+//! [`Manifest`], so that a folder counts as a model only when all its files are there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use ureq::config::RedirectAuthHeaders;
+use ureq::{Agent, Proxy};
+
+use super::cache::FolderLock;
+use super::download::{Download, refusal};
+use super::name::{Repository, stays_inside};
+use super::part::{Expected, Part};
+use super::{Progress, fetch_error};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The hub that `hf:` means.
+const HUGGING_FACE: &str = "https://huggingface.co";
+
+/// Longest answer to a question about a repository, in bytes; thousands of files fit.
+const LARGEST_LISTING: u64 = 32 << 20;
+
+/// Index of a sharded safetensors model.
+const INDEX: &str = "model.safetensors.index.json";
+
+/// A hub and the right to read from it.
+pub(super) struct Hub {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+}
+
+/// What the hub says of a repository.
+#[derive(Deserialize)]
+struct Listing {
+    siblings: Vec<Sibling>,
+}
+
+/// One file of a repository, in the hub's own field names.
+#[derive(Clone, Deserialize)]
+struct Sibling {
+    #[serde(rename = "rfilename")]
+    name: String,
+    size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+/// Written into a repository's folder when all files of a model are there.
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    /// What is opened: a GGUF file's name, or nothing for the folder itself.
+    open: String,
+    /// Names of all files.
+    files: Vec<String>,
+}
+
+impl Manifest {
+    const NAME: &str = "pulled.json";
+}
+
+/// The files to fetch and the one to open.
+struct Selection {
+    files: Vec<Sibling>,
+    /// A GGUF file; `None`: the folder.
+    open: Option<String>,
+}
+
+fn folder(cache: &Path, repository: &Repository) -> PathBuf {
+    cache.join("hf").join(&repository.owner).join(&repository.name)
+}
+
+/// The path of a model that an earlier pull left whole.
+pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
+    let folder = folder(cache, repository);
+    if let Some(file) = &repository.file {
+        return Some(folder.join(file)).filter(|path| path.is_file());
+    }
+    let manifest: Manifest = serde_json::from_slice(&fs::read(folder.join(Manifest::NAME)).ok()?).ok()?;
+    let whole = manifest.files.iter().all(|file| folder.join(file).is_file());
+    whole.then(|| if manifest.open.is_empty() { folder } else { folder.join(manifest.open) })
+}
+
+impl Hub {
+    /// The hub that `HF_ENDPOINT` names, or Hugging Face; with the token of `HF_TOKEN`, if set.
+    pub(super) fn from_environment() -> Self {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| HUGGING_FACE.into());
+        Self::new(&endpoint, variable("HF_TOKEN"), Proxy::try_from_env())
+    }
+
+    /// The hub at `endpoint`, reached through `proxy`.
+    pub(super) fn new(endpoint: &str, token: Option<String>, proxy: Option<Proxy>) -> Self {
+        let agent = Agent::config_builder()
+            .user_agent(concat!("triad/", env!("CARGO_PKG_VERSION")))
+            // Statuses are told in the words of the hub, see `refusal`.
+            .http_status_as_error(false)
+            // A file's bytes come from another host, which has no business with the token.
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .timeout_connect(Some(Duration::from_secs(30)))
+            .timeout_per_read(Some(Duration::from_secs(60)))
+            .proxy(proxy)
+            .build()
+            .new_agent();
+        Self { agent, endpoint: endpoint.trim_end_matches('/').into(), token: token.map(|token| token.trim().into()) }
+    }
+
+    /// Fetches the model in `repository` as far as it is missing or has changed; its path.
+    pub(super) fn pull(&self, cache: &Path, repository: &Repository, progress: &dyn Progress) -> Result<PathBuf> {
+        progress.step(&format!("asking for the files of {}/{}", repository.owner, repository.name));
+        let listing = self.listing(repository)?;
+        let folder = folder(cache, repository);
+        let _lock = FolderLock::acquire(&folder, progress)?;
+        let mut selection = select(&listing.siblings, repository)?;
+        for file in &selection.files {
+            self.download(repository, file, &folder, progress)?;
+        }
+        if selection.files.iter().any(|file| file.name == INDEX) {
+            let shards = shards(&folder.join(INDEX), &listing.siblings)?;
+            for shard in &shards {
+                self.download(repository, shard, &folder, progress)?;
+            }
+            selection.files.extend(shards);
+        }
+        if let Some(open) = selection.open.as_ref().filter(|_| repository.file.is_some()) {
+            return Ok(folder.join(open));
+        }
+        let manifest = Manifest {
+            open: selection.open.clone().unwrap_or_default(),
+            files: selection.files.into_iter().map(|file| file.name).collect(),
+        };
+        let mut part = Part::create(&folder.join(Manifest::NAME))?;
+        part.append(serde_json::to_string_pretty(&manifest).expect("strings serialize").as_bytes())?;
+        part.finish(&Expected::default())?;
+        Ok(selection.open.map_or(folder.clone(), |open| folder.join(open)))
+    }
+
+    fn listing(&self, repository: &Repository) -> Result<Listing> {
+        let Repository { owner, name, .. } = repository;
+        let url = format!("{}/api/models/{owner}/{name}?blobs=true", self.endpoint);
+        let mut request = self.agent.get(&url);
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut response = request.call().map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
+        if response.status() != 200 {
+            return Err(refusal(&format!("model {owner}/{name}"), &url, response.status(), self.token.is_some()));
+        }
+        let body = response.body_mut().with_config().limit(LARGEST_LISTING).read_to_string();
+        let body = body.map_err(|error| fetch_error(format!("cannot read {url}: {error}")))?;
+        serde_json::from_str(&body).map_err(|error| fetch_error(format!("{url} is not a hub's answer: {error}")))
+    }
+
+    fn download(&self, repository: &Repository, file: &Sibling, folder: &Path, progress: &dyn Progress) -> Result<()> {
+        if !stays_inside(&file.name) {
+            let message =
+                format!("the repository names a file outside its folder: {:?}; nothing of it is fetched", file.name);
+            return Err(fetch_error(message));
+        }
+        let destination = folder.join(&file.name);
+        if let Some(parent) = destination.parent() {
+            fs::create_dir_all(parent)
+                .map_err(|error| Error::new(ErrorKind::Io, format!("cannot create this folder: {error}")).at(parent))?;
+        }
+        let Repository { owner, name, .. } = repository;
+        Download {
+            agent: &self.agent,
+            token: self.token.as_deref(),
+            url: format!("{}/{owner}/{name}/resolve/main/{}", self.endpoint, percent_encoded(&file.name)),
+            name: &file.name,
+            expected: file.expected(),
+        }
+        .to(&destination, progress)
+    }
+}
+
+impl Sibling {
+    fn expected(&self) -> Expected {
+        let lfs = self.lfs.as_ref();
+        Expected { bytes: lfs.and_then(|lfs| lfs.size).or(self.size), sha256: lfs.and_then(|lfs| lfs.sha256.clone()) }
+    }
+}
+
+/// The files that `repository` asks for.
+fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
+    let model = format!("{}/{}", repository.owner, repository.name);
+    let find = |name: &str| siblings.iter().find(|file| file.name == name);
+    let gguf = |file: &Sibling| Selection { files: vec![file.clone()], open: Some(file.name.clone()) };
+    let ggufs: Vec<_> = siblings.iter().filter(|file| file.name.ends_with(".gguf")).collect();
+    let names = |files: &[&Sibling]| {
+        let names: Vec<_> = files.iter().map(|file| format!("`{}`", file.name.escape_debug())).collect();
+        names.join(", ")
+    };
+    if let Some(wanted) = &repository.file {
+        if !wanted.ends_with(".gguf") {
+            return Err(fetch_error(format!("`{wanted}`: only a GGUF file can be asked for by name")));
+        }
+        return find(wanted).map(gguf).ok_or_else(|| {
+            let there = if ggufs.is_empty() { "no GGUF file".into() } else { names(&ggufs) };
+            fetch_error(format!("{model} has no file `{wanted}`; it has {there}"))
+        });
+    }
+    let weights: Vec<_> =
+        siblings.iter().filter(|file| file.name.ends_with(".safetensors") && !file.name.contains('/')).collect();
+    let weights = match (find(INDEX), find("model.safetensors"), weights.as_slice(), ggufs.as_slice()) {
+        (Some(index), ..) => index,
+        (None, Some(single), ..) => single,
+        (None, None, [], []) => {
+            return Err(fetch_error(format!("{model} has neither GGUF nor safetensors files")));
+        }
+        (None, None, [], [only]) => return Ok(gguf(only)),
+        (None, None, [], several) => {
+            let example = &several[0].name;
+            let message = format!(
+                "{model} has several GGUF files; ask for one, as in `hf:{model}:{example}`: {}",
+                names(several)
+            );
+            return Err(fetch_error(message));
+        }
+        (None, None, others, _) => {
+            let message = format!("{model} has no `model.safetensors` and no `{INDEX}`, only {}", names(others));
+            return Err(fetch_error(message));
+        }
+    };
+    let config = find("config.json").ok_or_else(|| fetch_error(format!("{model} has no `config.json`")))?;
+    let side = siblings.iter().filter(|file| {
+        let name = file.name.as_str();
+        let tokenizer = name.starts_with("tokenizer") && name.ends_with(".json") && !name.contains('/');
+        tokenizer || ["generation_config.json", "chat_template.jinja"].contains(&name)
+    });
+    Ok(Selection { files: [config].into_iter().chain(side).chain([weights]).cloned().collect(), open: None })
+}
+
+/// The shards that the index at `path` names.
+fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: std::collections::BTreeMap<String, String>,
+    }
+    let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
+    let bytes = fs::read(path).map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
+    let index: Index = serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not an index: {error}")))?;
+    let names: std::collections::BTreeSet<_> = index.weight_map.into_values().collect();
+    let find = |name: String| {
+        let file = siblings.iter().find(|file| file.name == name).cloned();
+        file.ok_or_else(|| malformed(format!("`weight_map` names {name:?}, which the repository does not have")))
+    };
+    names.into_iter().map(find).collect()
+}
+
+/// `path` as a URL has it: `/` stays.
+fn percent_encoded(path: &str) -> String {
+    path.bytes().fold(String::new(), |mut encoded, byte| {
+        if byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+        encoded
+    })
+}
+
+#[cfg(test)]
+mod tests;
