@@ -33,15 +33,18 @@ impl Angles {
     }
 }
 
-/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by the `r`-th position of
+/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by position `first + r` of
 /// `angles`. Dimensions of a head beyond `2 · pairs` stay as they are.
-pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, pairing: Pairing) {
+///
+/// # Panics
+/// If `angles` has fewer positions than that, or a head fewer dimensions than `2 · pairs`.
+pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, first: usize, pairing: Pairing) {
     let pairs = angles.pairs;
     if pairs == 0 {
         return;
     }
     let rows = x.chunks_exact_mut(heads * head_dim);
-    let angles = angles.cosines.chunks_exact(pairs).zip(angles.sines.chunks_exact(pairs));
+    let angles = angles.cosines.chunks_exact(pairs).zip(angles.sines.chunks_exact(pairs)).skip(first);
     assert!(rows.len() <= angles.len(), "an angle for every row");
     for (row, (cosines, sines)) in rows.zip(angles) {
         for head in row.chunks_exact_mut(head_dim) {
@@ -75,7 +78,7 @@ mod tests {
         angles.fill(position..position + 1, &FREQUENCIES, 1.0);
         let mut x = x.to_vec();
         let head_dim = x.len();
-        rope(&mut x, head_dim, 1, &angles, pairing);
+        rope(&mut x, head_dim, 1, &angles, 0, pairing);
         x
     }
 
