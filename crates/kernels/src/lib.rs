@@ -1,6 +1,6 @@
 //! Operators on the CPU, in f32, over slices: the float path and the oracle of everything faster.
 //!
-//! [`matmul`] multiplies activations by a weight matrix in f32, f16 or bf16; [`attention`] reads keys and
+//! [`matmul`](mod@matmul) multiplies activations by a weight matrix in f32, f16 or bf16; [`attention`](mod@attention) reads keys and
 //! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them.
 //! [`peak`] measures what this processor could do at most. All matrices are row-major.
 //!
