@@ -6,11 +6,15 @@
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
 //! [`fetch`] finds a model by name.
 
+pub mod checkpoint;
+pub mod dequantize;
 pub mod description;
 pub mod error;
 #[cfg(feature = "fetch")]
 pub mod fetch;
 pub mod gguf;
+pub mod mapped;
+pub mod safetensors;
 pub mod tensor;
 pub mod tensor_map;
 

@@ -1,0 +1,243 @@
+//! A model on disk, opened: its tensors in place, and what its source says about it.
+//!
+//! [`Checkpoint::open`] takes a GGUF file, or a Hugging Face folder (`config.json` and safetensors).
+//! Whatever the source, what comes out is the same: tensors by name with a place in a mapped file.
+
+mod generation_defaults;
+mod json;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub use generation_defaults::GenerationDefaults;
+
+use crate::dequantize::dequantize;
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::{self, Metadata};
+use crate::mapped::{MappedBytes, MappedFile};
+use crate::safetensors;
+use crate::tensor::TensorInfo;
+
+/// What a checkpoint can be opened from, for error messages.
+const EXPECTED: &str = "expected a .gguf file, a folder with config.json and safetensors, or a .safetensors file \
+                        beside its config.json";
+
+/// An opened model.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    source: Source,
+    files: Vec<MappedFile>,
+    tensors: BTreeMap<String, TensorInfo>,
+    generation_defaults: GenerationDefaults,
+}
+
+/// Where a checkpoint comes from, with all that its source says beside the tensors.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it a model")]
+pub enum Source {
+    /// One GGUF file.
+    Gguf(Metadata),
+    /// A folder in the layout of `transformers`.
+    HuggingFace {
+        /// The folder: `tokenizer.json` is there too.
+        folder: PathBuf,
+        /// `config.json`.
+        config: serde_json::Value,
+        /// `generation_config.json`.
+        generation_config: Option<serde_json::Value>,
+        /// `tokenizer_config.json`.
+        tokenizer_config: Option<serde_json::Value>,
+    },
+}
+
+impl Checkpoint {
+    /// Opens the model at `path`: a GGUF file, a folder with `config.json`, or a `.safetensors` file
+    /// beside its `config.json`. Checks everything; reads no weights.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] for a file that can't be read, [`ErrorKind::Missing`] for one that isn't there,
+    /// [`ErrorKind::Malformed`] and [`ErrorKind::Unsupported`] for what is wrong inside one. The error
+    /// names the file and the field.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        if path.is_dir() {
+            return Self::open_folder(&path, &path, weight_files(&path)?);
+        }
+        if !path.exists() {
+            return Err(Error::new(ErrorKind::Missing, format!("there is no such file or folder; {EXPECTED}")).at(path));
+        }
+        let file = MappedFile::open(&path)?;
+        if has_extension(&path, "safetensors") {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let folder = parent.unwrap_or(Path::new(".")).to_path_buf();
+            return Self::open_folder(&path, &folder, Weights { files: vec![file], file_of: None });
+        }
+        if !has_extension(&path, "gguf") && !file.bytes().starts_with(&gguf::MAGIC) {
+            return Err(Error::new(ErrorKind::Malformed, format!("not a model file; {EXPECTED}")).at(path));
+        }
+        Self::open_gguf(&path, file)
+    }
+
+    fn open_gguf(path: &Path, file: MappedFile) -> Result<Self> {
+        let read = || {
+            let gguf::Gguf { metadata, tensors, .. } = gguf::read(file.bytes())?;
+            if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
+                let message =
+                    format!("metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts");
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            Ok((GenerationDefaults::from_gguf(&metadata)?, metadata, tensors))
+        };
+        let (generation_defaults, metadata, tensors) = read().map_err(|error| error.at(path))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            source: Source::Gguf(metadata),
+            files: vec![file],
+            tensors,
+            generation_defaults,
+        })
+    }
+
+    fn open_folder(path: &Path, folder: &Path, weights: Weights) -> Result<Self> {
+        let config_path = folder.join("config.json");
+        let config = json::read(&config_path)?
+            .ok_or_else(|| Error::new(ErrorKind::Missing, format!("there is no config.json; {EXPECTED}")).at(folder))?;
+        let generation_path = folder.join("generation_config.json");
+        let generation_config = json::read(&generation_path)?;
+        let tokenizer_config = json::read(&folder.join("tokenizer_config.json"))?;
+        let mut generation_defaults = GenerationDefaults::default();
+        if let Some(generation_config) = &generation_config {
+            generation_defaults = GenerationDefaults::from_generation_config(generation_config)
+                .map_err(|error| error.at(&generation_path))?;
+        }
+        if generation_defaults.end_tokens.is_empty() {
+            generation_defaults.end_tokens =
+                generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
+        }
+        let tensors = weights.tensors()?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            source: Source::HuggingFace { folder: folder.to_path_buf(), config, generation_config, tokenizer_config },
+            files: weights.files,
+            tensors,
+            generation_defaults,
+        })
+    }
+
+    /// What was opened: a file or a folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Metadata or configuration files.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Every tensor by name.
+    pub fn tensors(&self) -> &BTreeMap<String, TensorInfo> {
+        &self.tensors
+    }
+
+    /// The tensor called `name`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Missing`] if there is none.
+    pub fn tensor(&self, name: &str) -> Result<&TensorInfo> {
+        self.tensors
+            .get(name)
+            .ok_or_else(|| Error::new(ErrorKind::Missing, format!("tensor {name:?} is missing")).at(&self.path))
+    }
+
+    /// The bytes of one of this checkpoint's tensors, in its format.
+    pub fn bytes(&self, tensor: &TensorInfo) -> &[u8] {
+        &self.files[tensor.file].bytes()[tensor.bytes.clone()]
+    }
+
+    /// As [`Self::bytes`], in a handle that keeps the file mapped without the checkpoint.
+    pub fn mapped(&self, tensor: &TensorInfo) -> MappedBytes {
+        self.files[tensor.file].part(tensor.bytes.clone())
+    }
+
+    /// Lets the system drop a tensor's bytes from memory, once they have been turned into another form;
+    /// reading them again works and takes longer.
+    pub fn release(&self, tensor: &TensorInfo) {
+        self.files[tensor.file].release(tensor.bytes.clone());
+    }
+
+    /// The elements of one of this checkpoint's tensors, row-major. For small tensors; the engine
+    /// dequantizes large ones into its own layout.
+    pub fn read_f32(&self, tensor: &TensorInfo) -> Vec<f32> {
+        let mut values = vec![0.0; tensor.elements()];
+        dequantize(tensor.format, self.bytes(tensor), &mut values);
+        values
+    }
+
+    /// Bytes of all tensors as they are stored.
+    pub fn stored_bytes(&self) -> usize {
+        self.tensors.values().map(|tensor| tensor.bytes.len()).sum()
+    }
+
+    /// How the model's author wants text to be generated, as far as the source says.
+    pub fn generation_defaults(&self) -> &GenerationDefaults {
+        &self.generation_defaults
+    }
+}
+
+/// The safetensors files of a folder.
+struct Weights {
+    files: Vec<MappedFile>,
+    /// From the index of a sharded model: the position in `files` for every tensor.
+    file_of: Option<BTreeMap<String, usize>>,
+}
+
+/// `model.safetensors`, or the files that `model.safetensors.index.json` names.
+fn weight_files(folder: &Path) -> Result<Weights> {
+    let single = folder.join("model.safetensors");
+    if single.exists() {
+        return Ok(Weights { files: vec![MappedFile::open(single)?], file_of: None });
+    }
+    let index_path = folder.join("model.safetensors.index.json");
+    let Some(index) = json::read(&index_path)? else {
+        let message =
+            format!("there is neither model.safetensors nor model.safetensors.index.json in the folder; {EXPECTED}");
+        return Err(Error::new(ErrorKind::Missing, message).at(folder));
+    };
+    let shards = safetensors::shards(&index).map_err(|error| error.at(&index_path))?;
+    let open = |name: &String| {
+        let path = folder.join(name);
+        if !path.exists() {
+            let message = format!("this file is missing, {} names it", index_path.display());
+            return Err(Error::new(ErrorKind::Missing, message).at(path));
+        }
+        MappedFile::open(path)
+    };
+    Ok(Weights { files: shards.files.iter().map(open).collect::<Result<_>>()?, file_of: Some(shards.file_of) })
+}
+
+impl Weights {
+    fn tensors(&self) -> Result<BTreeMap<String, TensorInfo>> {
+        let headers = self
+            .files
+            .iter()
+            .enumerate()
+            .map(|(index, file)| safetensors::read_header(file.bytes(), index).map_err(|error| error.at(file.path())))
+            .collect::<Result<Vec<_>>>()?;
+        let Some(file_of) = &self.file_of else {
+            return Ok(headers.into_iter().flatten().collect());
+        };
+        let place = |(name, &file): (&String, &usize)| {
+            let info = headers[file].get(name).ok_or_else(|| {
+                let message = format!("tensor {name:?} is missing, but the index puts it in this file");
+                Error::new(ErrorKind::Missing, message).at(self.files[file].path())
+            })?;
+            Ok((name.clone(), info.clone()))
+        };
+        file_of.iter().map(place).collect()
+    }
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
+}
