@@ -10,6 +10,7 @@ pub mod checkpoint;
 pub mod dequantize;
 pub mod description;
 pub mod error;
+pub mod family;
 #[cfg(feature = "fetch")]
 pub mod fetch;
 pub mod gguf;

@@ -1,0 +1,105 @@
+//! Typed access to the fields of a `config.json`, none of which is trusted.
+
+use serde_json::{Map, Value};
+
+use super::{malformed, missing};
+use crate::error::Result;
+
+/// One JSON object of a configuration. `null` counts as absent everywhere: `transformers` writes it so.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Config<'a> {
+    fields: &'a Map<String, Value>,
+    /// Path of this object in the file, with a dot at its end unless it is the file's own object.
+    place: &'a str,
+}
+
+impl<'a> Config<'a> {
+    /// The file's outermost value.
+    pub fn new(value: &'a Value) -> Result<Self> {
+        let fields = value.as_object().ok_or_else(|| malformed("config.json is not a JSON object"))?;
+        Ok(Self { fields, place: "" })
+    }
+
+    /// The object under `key`, whose fields errors call `place` + name.
+    pub fn object(&self, key: &str, place: &'a str) -> Result<Option<Self>> {
+        self.get(key, "an object", Value::as_object).map(|fields| fields.map(|fields| Self { fields, place }))
+    }
+
+    /// True if the file has `key`, be it null.
+    pub fn has(&self, key: &str) -> bool {
+        self.fields.contains_key(key)
+    }
+
+    /// The value under `key` as it stands.
+    pub fn raw(&self, key: &str) -> Option<&'a Value> {
+        self.fields.get(key).filter(|value| !value.is_null())
+    }
+
+    fn get<T>(&self, key: &str, expected: &str, convert: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.raw(key) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| {
+            malformed(format!("config.json: `{}{key}` is {}, expected {expected}", self.place, brief(value)))
+        })
+    }
+
+    /// An integer from 1 to `most`.
+    pub fn size(&self, key: &str, most: usize) -> Result<Option<usize>> {
+        self.get(key, &format!("an integer from 1 to {most}"), |value| {
+            value.as_u64().and_then(|size| usize::try_from(size).ok()).filter(|size| (1..=most).contains(size))
+        })
+    }
+
+    /// A non-negative integer.
+    pub fn count(&self, key: &str) -> Result<Option<usize>> {
+        self.get(key, "a non-negative integer", |value| value.as_u64().and_then(|count| usize::try_from(count).ok()))
+    }
+
+    /// A finite number above 0.
+    pub fn positive(&self, key: &str) -> Result<Option<f64>> {
+        self.get(key, "a number above 0", |value| value.as_f64().filter(|number| number.is_finite() && *number > 0.0))
+    }
+
+    /// A boolean.
+    pub fn bool(&self, key: &str) -> Result<Option<bool>> {
+        self.get(key, "true or false", Value::as_bool)
+    }
+
+    /// A text.
+    pub fn string(&self, key: &str) -> Result<Option<&'a str>> {
+        self.get(key, "a string", Value::as_str)
+    }
+
+    /// An array of texts.
+    pub fn strings(&self, key: &str) -> Result<Option<Vec<&'a str>>> {
+        self.get(key, "an array of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    /// An array of exactly `count` finite numbers above 0.
+    pub fn factors(&self, key: &str, count: usize) -> Result<Vec<f32>> {
+        let expected = format!("an array of {count} numbers above 0");
+        let factors = self.get(key, &expected, |value| {
+            let values = value.as_array().filter(|values| values.len() == count)?;
+            let factor =
+                |value: &Value| value.as_f64().map(|factor| factor as f32).filter(|&f| f.is_finite() && f > 0.0);
+            values.iter().map(factor).collect::<Option<Vec<f32>>>()
+        })?;
+        self.required(key, factors)
+    }
+
+    /// `value`, or an error that says that `key` is missing.
+    pub fn required<T>(&self, key: &str, value: Option<T>) -> Result<T> {
+        value.ok_or_else(|| missing(format!("config.json has no field `{}{key}`", self.place)))
+    }
+}
+
+/// A value in a few words, however large it is.
+fn brief(value: &Value) -> String {
+    match value {
+        Value::Array(values) => format!("an array of {} values", values.len()),
+        Value::Object(_) => "an object".to_owned(),
+        Value::String(text) if text.chars().count() > 40 => {
+            format!("\"{}…\"", text.chars().take(40).collect::<String>())
+        }
+        short => short.to_string(),
+    }
+}

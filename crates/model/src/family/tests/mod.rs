@@ -1,0 +1,65 @@
+//! Every family from a configuration and from metadata to its description; what is refused, and how.
+
+mod gguf;
+mod hugging_face;
+
+use std::collections::BTreeMap;
+
+use crate::description::{
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
+    RopePairing, RopeScaling,
+};
+use crate::tensor::{Format, TensorInfo};
+
+type Tensors = BTreeMap<String, TensorInfo>;
+
+fn tensor(name: &str, shape: &[usize]) -> (String, TensorInfo) {
+    let info = TensorInfo { name: name.to_owned(), shape: shape.to_vec(), format: Format::F32, file: 0, bytes: 0..0 };
+    (name.to_owned(), info)
+}
+
+/// `outer`, and for each block `prefix` + index + `.` + every name of `block`.
+fn tensors(outer: &[(&str, &[usize])], prefix: &str, blocks: usize, block: &[(&str, &[usize])]) -> Tensors {
+    let inner = (0..blocks)
+        .flat_map(|index| block.iter().map(move |(name, shape)| tensor(&format!("{prefix}{index}.{name}"), shape)));
+    outer.iter().map(|(name, shape)| tensor(name, shape)).chain(inner).collect()
+}
+
+fn windows(description: &ModelDescription) -> Vec<Option<usize>> {
+    description.blocks.iter().map(|block| block.attention.window).collect()
+}
+
+/// Two blocks of a plain LLaMA, as a `config.json` tells it.
+fn llama_description() -> ModelDescription {
+    let norm = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
+    let block = BlockDescription {
+        attention: Attention {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            scale: 0.25,
+            qkv_bias: false,
+            output_bias: false,
+            qk_norm: None,
+            window: None,
+            soft_cap: None,
+            rope: Rope { dims: 16, base: 5e5, pairing: RopePairing::Halves, scaling: RopeScaling::None },
+        },
+        feed_forward: FeedForward { width: 96, gated: true, activation: Activation::Silu, bias: false },
+        norm,
+        residual: Residual::Serial,
+    };
+    ModelDescription {
+        family: "llama".to_owned(),
+        name: None,
+        hidden: 64,
+        vocab: 100,
+        context: 512,
+        embedding_scale: 1.0,
+        blocks: vec![block.clone(), block],
+        output_norm: norm,
+        tied_output: false,
+        output_bias: false,
+        logit_soft_cap: None,
+    }
+}

@@ -1,0 +1,181 @@
+//! What the models of one family have in common: one constant a family.
+
+use super::names::{self, Names};
+use crate::description::{Activation, NormKind, Residual};
+
+/// What a family's name stands for. The first half shapes the computation; the second half holds what
+/// a `config.json` may leave unsaid, as `transformers` would fill it in.
+#[derive(Debug)]
+pub(super) struct Family {
+    /// Name in [`crate::description::ModelDescription::family`].
+    pub name: &'static str,
+    /// Tensor names in a Hugging Face checkpoint.
+    pub names: Names,
+    /// Kind of every norm of the residual stream.
+    pub norm: NormKind,
+    /// Hugging Face checkpoints store `weight - 1` of a norm (in GGUF the 1 is already added).
+    pub norms_less_one: bool,
+    /// Where norms and residual additions stand.
+    pub residual: Residual,
+    /// The embedding is multiplied by √hidden.
+    pub scaled_embedding: bool,
+    /// Query and key heads are normalized before RoPE.
+    pub qk_norm: bool,
+    /// Query, key and value always have biases, whatever the configuration says.
+    pub qkv_bias: bool,
+    /// Every linear layer and the output matrix always have biases.
+    pub all_biases: bool,
+    /// The feed-forward has a gate.
+    pub gated: bool,
+    /// Nonlinearity of the feed-forward.
+    pub activation: Activation,
+    /// Which blocks see a sliding window.
+    pub windows: Windows,
+    /// The soft caps of attention scores and logits, for a family that has them.
+    pub soft_caps: Option<SoftCaps>,
+    /// Base of RoPE in the blocks with a window, where it differs from the others'.
+    pub local_rope_base: Option<f32>,
+    /// Query · key is divided by the root of a number of its own, this one by default, not of the head's width.
+    pub query_scalar: Option<f32>,
+
+    /// Base of RoPE.
+    pub rope_base: f32,
+    /// Part of a head that RoPE rotates; `None`: all of it, and a configuration can't say otherwise.
+    pub rotary_fraction: Option<f64>,
+    /// Epsilon of the norms.
+    pub epsilon: f32,
+    /// The output matrix is the embedding.
+    pub tied: bool,
+    /// Width of a head; `None`: hidden / heads.
+    pub head_dim: Option<usize>,
+    /// Longest context in tokens.
+    pub context: usize,
+    /// Width of a sliding window, for a family that has windows.
+    pub window: Option<usize>,
+    /// Sizes that a nested `text_config` leaves out where they are the defaults of `transformers`.
+    pub sizes: &'static [(&'static str, usize)],
+}
+
+/// Which blocks of a model see a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Windows {
+    /// None of them.
+    Never,
+    /// All of them.
+    Everywhere,
+    /// Those from `max_window_layers` on, if `use_sliding_window`.
+    FromLayer,
+    /// All but every n-th.
+    AllButEvery(usize),
+}
+
+/// Default soft caps.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SoftCaps {
+    pub scores: Option<f32>,
+    pub logits: Option<f32>,
+}
+
+pub(super) const LLAMA: Family = Family {
+    name: "llama",
+    names: names::LLAMA,
+    norm: NormKind::Rms,
+    norms_less_one: false,
+    residual: Residual::Serial,
+    scaled_embedding: false,
+    qk_norm: false,
+    qkv_bias: false,
+    all_biases: false,
+    gated: true,
+    activation: Activation::Silu,
+    windows: Windows::Never,
+    soft_caps: None,
+    local_rope_base: None,
+    query_scalar: None,
+    rope_base: 10_000.0,
+    rotary_fraction: None,
+    epsilon: 1e-6,
+    tied: false,
+    head_dim: None,
+    context: 2048,
+    window: None,
+    sizes: &[],
+};
+
+pub(super) const MISTRAL: Family =
+    Family { name: "mistral", windows: Windows::Everywhere, window: Some(4096), context: 131_072, ..LLAMA };
+
+/// Qwen 1.5, 2 and 2.5.
+pub(super) const QWEN2: Family =
+    Family { name: "qwen2", qkv_bias: true, windows: Windows::FromLayer, window: Some(4096), context: 32_768, ..LLAMA };
+
+pub(super) const QWEN3: Family =
+    Family { name: "qwen3", names: names::QWEN3, qkv_bias: false, qk_norm: true, head_dim: Some(128), ..QWEN2 };
+
+pub(super) const GEMMA: Family = Family {
+    name: "gemma",
+    norms_less_one: true,
+    scaled_embedding: true,
+    activation: Activation::GeluTanh,
+    tied: true,
+    head_dim: Some(256),
+    context: 8192,
+    ..LLAMA
+};
+
+pub(super) const GEMMA2: Family = Family {
+    name: "gemma2",
+    names: names::GEMMA2,
+    residual: Residual::SerialPostNorm,
+    windows: Windows::AllButEvery(2),
+    window: Some(4096),
+    soft_caps: Some(SoftCaps { scores: Some(50.0), logits: Some(30.0) }),
+    query_scalar: Some(256.0),
+    ..GEMMA
+};
+
+/// The text model of Gemma 3.
+pub(super) const GEMMA3: Family = Family {
+    name: "gemma3",
+    names: names::GEMMA3,
+    qk_norm: true,
+    windows: Windows::AllButEvery(6),
+    soft_caps: Some(SoftCaps { scores: None, logits: None }),
+    local_rope_base: Some(10_000.0),
+    rope_base: 1_000_000.0,
+    context: 131_072,
+    sizes: &[
+        ("vocab_size", 262_208),
+        ("hidden_size", 2304),
+        ("intermediate_size", 9216),
+        ("num_hidden_layers", 26),
+        ("num_attention_heads", 8),
+        ("num_key_value_heads", 4),
+    ],
+    ..GEMMA2
+};
+
+/// Phi-1, 1.5 and 2, named after the last.
+pub(super) const PHI2: Family = Family {
+    name: "phi2",
+    names: names::PHI2,
+    norm: NormKind::Layer,
+    residual: Residual::Parallel,
+    qkv_bias: true,
+    all_biases: true,
+    gated: false,
+    activation: Activation::GeluTanh,
+    rotary_fraction: Some(0.5),
+    epsilon: 1e-5,
+    ..LLAMA
+};
+
+pub(super) const PHI3: Family = Family {
+    name: "phi3",
+    names: names::PHI3,
+    windows: Windows::Everywhere,
+    rotary_fraction: Some(1.0),
+    epsilon: 1e-5,
+    context: 4096,
+    ..LLAMA
+};
