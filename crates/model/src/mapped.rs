@@ -101,6 +101,18 @@ pub struct MappedBytes {
     range: Range<usize>,
 }
 
+impl MappedBytes {
+    /// Some of these bytes.
+    ///
+    /// # Panics
+    /// If `range` leaves them.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.range.len(), "{range:?} of {}", self.range.len());
+        let start = self.range.start;
+        Self { file: self.file.clone(), range: start + range.start..start + range.end }
+    }
+}
+
 impl Deref for MappedBytes {
     type Target = [u8];
 

@@ -1,7 +1,8 @@
 //! A model on disk, opened: its tensors in place, and what its source says about it.
 //!
 //! [`Checkpoint::open`] takes a GGUF file, or a Hugging Face folder (`config.json` and safetensors).
-//! Whatever the source, what comes out is the same: tensors by name with a place in a mapped file.
+//! Whatever the source, what comes out is the same: a description, and tensors by name with a place in a
+//! mapped file.
 
 mod generation_defaults;
 mod json;
@@ -12,11 +13,14 @@ use std::path::{Path, PathBuf};
 pub use generation_defaults::GenerationDefaults;
 
 use crate::dequantize::dequantize;
+use crate::description::ModelDescription;
 use crate::error::{Error, ErrorKind, Result};
+use crate::family;
 use crate::gguf::{self, Metadata};
 use crate::mapped::{MappedBytes, MappedFile};
 use crate::safetensors;
 use crate::tensor::TensorInfo;
+use crate::tensor_map::TensorMap;
 
 /// What a checkpoint can be opened from, for error messages.
 const EXPECTED: &str = "expected a .gguf file, a folder with config.json and safetensors, or a .safetensors file \
@@ -30,6 +34,8 @@ pub struct Checkpoint {
     files: Vec<MappedFile>,
     tensors: BTreeMap<String, TensorInfo>,
     generation_defaults: GenerationDefaults,
+    description: ModelDescription,
+    tensor_map: TensorMap,
 }
 
 /// Where a checkpoint comes from, with all that its source says beside the tensors.
@@ -87,15 +93,21 @@ impl Checkpoint {
                     format!("metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts");
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
-            Ok((GenerationDefaults::from_gguf(&metadata)?, metadata, tensors))
+            let read_f32 = |tensor: &TensorInfo| Ok(read_f32(&file, tensor));
+            let (description, tensor_map) = family::from_gguf(&metadata, &tensors, &read_f32)?;
+            let generation_defaults = GenerationDefaults::from_gguf(&metadata)?;
+            Ok((generation_defaults, metadata, tensors, description, tensor_map))
         };
-        let (generation_defaults, metadata, tensors) = read().map_err(|error| error.at(path))?;
+        let (generation_defaults, metadata, tensors, description, tensor_map) =
+            read().map_err(|error| error.at(path))?;
         Ok(Self {
             path: path.to_path_buf(),
             source: Source::Gguf(metadata),
             files: vec![file],
             tensors,
             generation_defaults,
+            description,
+            tensor_map,
         })
     }
 
@@ -116,12 +128,16 @@ impl Checkpoint {
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
         let tensors = weights.tensors()?;
+        let (description, tensor_map) =
+            family::from_hugging_face(&config, &tensors).map_err(|error| error.at(&config_path))?;
         Ok(Self {
             path: path.to_path_buf(),
             source: Source::HuggingFace { folder: folder.to_path_buf(), config, generation_config, tokenizer_config },
             files: weights.files,
             tensors,
             generation_defaults,
+            description,
+            tensor_map,
         })
     }
 
@@ -166,12 +182,14 @@ impl Checkpoint {
         self.files[tensor.file].release(tensor.bytes.clone());
     }
 
-    /// The elements of one of this checkpoint's tensors, row-major. For small tensors; the engine
-    /// dequantizes large ones into its own layout.
-    pub fn read_f32(&self, tensor: &TensorInfo) -> Vec<f32> {
-        let mut values = vec![0.0; tensor.elements()];
-        dequantize(tensor.format, self.bytes(tensor), &mut values);
-        values
+    /// What the model is.
+    pub fn description(&self) -> &ModelDescription {
+        &self.description
+    }
+
+    /// Which tensor plays which part.
+    pub fn tensor_map(&self) -> &TensorMap {
+        &self.tensor_map
     }
 
     /// Bytes of all tensors as they are stored.
@@ -183,6 +201,13 @@ impl Checkpoint {
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.generation_defaults
     }
+}
+
+/// The elements of a tensor, row-major.
+fn read_f32(file: &MappedFile, tensor: &TensorInfo) -> Vec<f32> {
+    let mut values = vec![0.0; tensor.elements()];
+    dequantize(tensor.format, &file.bytes()[tensor.bytes.clone()], &mut values);
+    values
 }
 
 /// The safetensors files of a folder.
