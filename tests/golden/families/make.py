@@ -1,0 +1,387 @@
+#!/usr/bin/env python3
+"""Makes the tiny random checkpoints of every model family, and the logits that they must give.
+
+    pip install torch transformers==4.57.6 safetensors gguf xllamacpp
+    python tests/golden/families/make.py
+
+For each name in CASES this writes, beside this script:
+
+    NAME/                  the checkpoint as `transformers` saves it
+    NAME.gguf              the same weights under llama.cpp's names, for the cases that have one
+    golden.safetensors     SESSION.tokens [tokens] and SESSION.logits [tokens, vocab] of every session
+
+The logits come from `transformers` in float64 (its norms, RoPE and softmax stay in float32). Before
+anything is kept, two checks:
+
+- every feature that a case is there for matters: without it the logits are visibly different;
+- llama.cpp (through xllamacpp), an engine of other authors, gives the GGUF file the same logits.
+
+The same seeds give the same files on one version of torch. Weights are random, so nothing here is
+anyone's model.
+"""
+
+import json
+import math
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import transformers
+import xllamacpp
+from safetensors.numpy import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+F32 = gguf.GGMLQuantizationType.F32
+BF16 = gguf.GGMLQuantizationType.BF16
+
+HERE = Path(__file__).resolve().parent
+VOCAB = 128
+TOKENS = 40
+WINDOW = 8
+
+# Logits may differ by this much, relative to the largest, between transformers and llama.cpp in float32.
+AGREEMENT = 1e-5
+# llama.cpp's CPU reads GELU from a table in float16.
+AGREEMENT_GELU = 1e-3
+# Switching a feature off must change the logits by this much, relative to the largest.
+SENSITIVITY = 1e-2
+
+
+@dataclass
+class Case:
+    """One checkpoint."""
+
+    model_type: str
+    config: dict
+    dtype: torch.dtype = torch.bfloat16
+    # Changes of the configuration, each of which must change the logits.
+    features: list = field(default_factory=list)
+    # Tokens of each session; more than one where the length changes the answer.
+    sessions: dict = field(default_factory=lambda: {"": TOKENS})
+    architecture: str | None = None
+    sharded: bool = False
+
+
+# Heads are wider than hidden / heads where the family allows it, so that the two can't be confused.
+SMALL = dict(
+    vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+)
+WIDE_HEADS = SMALL | dict(head_dim=16)
+# For Phi, which rotates a part of a head: heads are hidden / heads = 16 wide.
+PHI = SMALL | dict(num_attention_heads=2, num_key_value_heads=1)
+LLAMA3 = dict(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+)
+SHORT = [1.0, 1.1, 1.2, 1.4, 1.7, 2.0]
+LONG = [1.2, 1.9, 3.1, 4.6, 6.0, 8.0]
+
+CASES = {
+    # Llama 3's RoPE, in shards.
+    "llama": Case(
+        "llama", WIDE_HEADS | dict(rope_theta=1000.0, rope_scaling=LLAMA3, rms_norm_eps=1e-5),
+        dtype=torch.float32, features=[dict(rope_scaling=None), dict(rope_theta=2000.0)], architecture="llama",
+        sharded=True,
+    ),
+    # Every optional bias, linear RoPE, a tied output matrix.
+    "llama-biases": Case(
+        "llama",
+        SMALL | dict(
+            attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
+            rope_scaling=dict(rope_type="linear", factor=2.0),
+        ),
+        dtype=torch.float16, features=[dict(rope_scaling=None)],
+    ),
+    "mistral": Case(
+        "mistral", WIDE_HEADS | dict(sliding_window=WINDOW), features=[dict(sliding_window=None)],
+    ),
+    "qwen2": Case("qwen2", SMALL | dict(rope_theta=1e6), architecture="qwen2"),
+    "qwen2-window": Case(
+        "qwen2",
+        SMALL | dict(use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, layer_types=None),
+        features=[dict(use_sliding_window=False, layer_types=None), dict(max_window_layers=0, layer_types=None)],
+    ),
+    "qwen3": Case("qwen3", WIDE_HEADS | dict(rope_theta=1e6, tie_word_embeddings=True), architecture="qwen3"),
+    "gemma": Case("gemma", WIDE_HEADS | dict(num_key_value_heads=1), architecture="gemma"),
+    "gemma2": Case(
+        "gemma2",
+        WIDE_HEADS | dict(
+            sliding_window=WINDOW, query_pre_attn_scalar=64, attn_logit_softcapping=3.0, final_logit_softcapping=2.0
+        ),
+        features=[
+            dict(layer_types=["full_attention"] * 3), dict(attn_logit_softcapping=None),
+            dict(final_logit_softcapping=None), dict(query_pre_attn_scalar=16),
+        ],
+        architecture="gemma2",
+    ),
+    # Seven blocks: the sixth sees everything, with linear RoPE on another base.
+    "gemma3": Case(
+        "gemma3_text",
+        WIDE_HEADS | dict(
+            num_hidden_layers=7, sliding_window=WINDOW, query_pre_attn_scalar=16,
+            rope_theta=1e6, rope_local_base_freq=1e4, rope_scaling=dict(rope_type="linear", factor=4.0),
+        ),
+        features=[
+            dict(layer_types=["sliding_attention"] * 7), dict(sliding_window=WINDOW + 1),
+            dict(rope_scaling=None), dict(rope_theta=1e4), dict(rope_local_base_freq=1e6),
+        ],
+        architecture="gemma3",
+    ),
+    "phi2": Case(
+        "phi", PHI | dict(partial_rotary_factor=0.5, hidden_act="gelu_new"),
+        features=[dict(partial_rotary_factor=0.25)], architecture="phi2",
+    ),
+    "phi3": Case(
+        "phi3", PHI | dict(sliding_window=WINDOW), features=[dict(sliding_window=None)],
+    ),
+    # One checkpoint, two sets of divisors: sessions within the context of pre-training, and beyond it.
+    "phi3-longrope": Case(
+        "phi3",
+        PHI | dict(
+            partial_rotary_factor=0.75, original_max_position_embeddings=64, sliding_window=None,
+            rope_scaling=dict(type="longrope", short_factor=SHORT, long_factor=LONG),
+        ),
+        features=[
+            dict(rope_scaling=dict(type="longrope", short_factor=LONG, long_factor=SHORT)),
+            dict(max_position_embeddings=64),
+        ],
+        sessions={"-short": TOKENS, "-long": 80}, architecture="phi3",
+    ),
+}
+
+
+def randomize(model, dtype):
+    """Weights, representable in `dtype`, that make every part matter: norms are not 1, biases not 0, attention neither flat nor one-hot."""
+    generator = torch.Generator().manual_seed(0)
+    # Gemma's layers normalize their output: their norms decide how much each block adds.
+    less_one = type(model).__name__.startswith("Gemma")
+    for name, parameter in sorted(model.named_parameters()):
+        values = torch.randn(parameter.shape, generator=generator)
+        if parameter.dim() == 1:
+            norm = "norm" in name and name.endswith("weight")
+            values = 0.3 * values + (1.0 if norm and not less_one else 0.0)
+        elif "embed" in name:
+            values *= 1.0 / math.sqrt(parameter.shape[1]) if less_one else 1.0
+        else:
+            gain = 1.5 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj")) else 1.0
+            values *= gain / math.sqrt(parameter.shape[1])
+        parameter.data.copy_(values.to(dtype))
+
+
+def build(case, changes=None):
+    """The model of a case in float32. Its buffers (RoPE's frequencies) never pass through the case's format."""
+    config = AutoConfig.for_model(case.model_type, **json.loads(json.dumps(case.config | (changes or {}))))
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32)
+    randomize(model, case.dtype)
+    return model.eval()
+
+
+def tokens(count):
+    return torch.randint(3, VOCAB, (count,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+@torch.no_grad()
+def logits(model, ids):
+    return model.double()(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
+
+
+def difference(one, other):
+    """Largest difference, relative to the largest logit."""
+    return float(np.abs(one - other).max() / np.abs(one).max())
+
+
+def check_features(name, case):
+    for changes in case.features:
+        seen = max(
+            difference(logits(build(case), tokens(count)), logits(build(case, changes), tokens(count)))
+            for count in case.sessions.values()
+        )
+        assert seen > SENSITIVITY, f"{name}: {changes} changes the logits by {seen} only"
+
+
+# From Hugging Face's names to llama.cpp's, inside a block and outside.
+BLOCK_NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.dense": "attn_output", "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+}
+POST_NORM_NAMES = BLOCK_NAMES | {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+OUTER_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm",
+    "lm_head": "output",
+}
+
+
+def pair_adjacent(weight, heads):
+    """llama.cpp's LLaMA rotates dimensions 2i and 2i + 1 of a head, transformers i and i + half."""
+    halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def gguf_tensors(case, model):
+    """Every tensor as llama.cpp wants it."""
+    config, architecture = model.config, case.architecture
+    names = POST_NORM_NAMES if architecture in ("gemma2", "gemma3") else BLOCK_NAMES
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().float().numpy()
+        stem, _, end = name.rpartition(".")
+        if stem.startswith("model.layers."):
+            _, _, block, part = stem.split(".", 3)
+            target = f"blk.{block}.{names[part]}.{end}"
+        else:
+            target = f"{OUTER_NAMES[stem]}.{end}"
+        if architecture == "llama" and part_is(stem, "q_proj"):
+            values = pair_adjacent(values, config.num_attention_heads)
+        if architecture == "llama" and part_is(stem, "k_proj"):
+            values = pair_adjacent(values, config.num_key_value_heads)
+        if architecture.startswith("gemma") and "norm" in stem:
+            values = values + 1.0
+        if architecture == "gemma2" and part_is(stem, "q_proj"):
+            # GGUF can't say `query_pre_attn_scalar`: it is the head's width. The difference goes into the query.
+            values = values * math.sqrt(config.head_dim / config.query_pre_attn_scalar)
+        yield target, values
+    if architecture == "llama":
+        yield "rope_freqs.weight", llama3_divisors(model)
+    if architecture == "phi3":
+        yield "rope_factors_short.weight", np.array(SHORT, dtype=np.float32)
+        yield "rope_factors_long.weight", np.array(LONG, dtype=np.float32)
+
+
+def part_is(stem, part):
+    return stem.endswith(f"self_attn.{part}")
+
+
+def llama3_divisors(model):
+    """What Llama 3's RoPE divides each frequency by, read off transformers' own frequencies."""
+    config = model.config
+    plain = config.rope_theta ** -(torch.arange(0, config.head_dim, 2).double() / config.head_dim)
+    return (plain / model.model.rotary_emb.inv_freq.double()).float().numpy()
+
+
+def write_gguf(path, case, model, matrices, original_context=None):
+    """The model as a GGUF file; its matrices in the format `matrices`, which must hold them exactly."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, case.architecture)
+    writer.add_name("random")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    head_dim = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(int(head_dim * getattr(config, "partial_rotary_factor", 1.0)))
+    writer.add_rope_freq_base(config.rope_theta)
+    if case.architecture == "phi2":
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if case.architecture in ("gemma2", "gemma3"):
+        writer.add_sliding_window(config.sliding_window)
+    if case.architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if case.architecture == "gemma3":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config.rope_scaling["factor"])
+    if case.architecture == "phi3":
+        original = original_context or config.original_max_position_embeddings
+        stretch = config.max_position_embeddings / config.original_max_position_embeddings
+        writer.add_rope_scaling_orig_ctx_len(original)
+        factor = math.sqrt(1 + math.log(stretch) / math.log(config.original_max_position_embeddings))
+        writer.add_rope_scaling_attn_factors(factor)
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    special = ["<unk>", "<s>", "</s>", "<0x0A>"]
+    writer.add_token_list(special + [f"t{token}" for token in range(len(special), VOCAB)])
+    writer.add_token_scores([0.0] * VOCAB)
+    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL, gguf.TokenType.BYTE]
+    writer.add_token_types(types + [gguf.TokenType.NORMAL] * (VOCAB - len(types)))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    for name, values in gguf_tensors(case, model):
+        stored = gguf.quantize(values.astype(np.float32), matrices if values.ndim == 2 else F32)
+        if values.ndim == 2:
+            assert (gguf.dequantize(stored, matrices) == values).all(), f"{name} does not fit {matrices.name}"
+        writer.add_tensor(name, stored, raw_dtype=matrices if values.ndim == 2 else F32)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def llama_cpp_log_probabilities(path, ids):
+    """Log-probabilities after every prefix of `ids`, by llama.cpp with everything in float32."""
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = str(path)
+    parameters.n_ctx = 256
+    parameters.warmup = False
+    parameters.verbosity = 0
+    parameters.fit_params = False
+    parameters.n_gpu_layers = 0
+    parameters.n_parallel = 1
+    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    parameters.cpuparams.n_threads = 1
+    server = xllamacpp.Server(parameters)
+    rows = np.empty((len(ids), VOCAB), dtype=np.float64)
+    for end in range(1, len(ids) + 1):
+        answer = server.handle_completions({
+            "prompt": ids[:end], "n_predict": 1, "temperature": 0.0, "n_probs": VOCAB, "cache_prompt": False,
+        })
+        for entry in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+            rows[end - 1, entry["id"]] = entry["logprob"]
+    return rows
+
+
+def check_against_llama_cpp(name, case, model, golden, folder):
+    for session, count in case.sessions.items():
+        path = folder / f"{name}{session}.gguf"
+        # llama.cpp takes the long divisors if its context, 256 at least, is beyond that of pre-training.
+        write_gguf(path, case, model, F32, original_context=256 if session == "-short" else None)
+        ours = golden[f"{name}{session}.logits"].astype(np.float64)
+        theirs = llama_cpp_log_probabilities(path, tokens(count))
+        # Log-probabilities are the logits less one number a row.
+        ours -= np.log(np.exp(ours).sum(axis=1, keepdims=True))
+        apart = difference(ours, theirs)
+        print(f"  {name}{session}: llama.cpp differs by {apart:.1e}")
+        gelu = case.architecture.startswith("gemma") or case.architecture == "phi2"
+        assert apart < (AGREEMENT_GELU if gelu else AGREEMENT), f"{name}{session}: llama.cpp differs by {apart}"
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    golden = {}
+    for name, case in CASES.items():
+        check_features(name, case)
+        model = build(case)
+        folder = HERE / name
+        shutil.rmtree(folder, ignore_errors=True)
+        model.to(case.dtype).save_pretrained(folder, max_shard_size="100KB" if case.sharded else "10MB")
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        for session, count in case.sessions.items():
+            ids = tokens(count)
+            golden[f"{name}{session}.tokens"] = np.array(ids, dtype=np.int32)
+            golden[f"{name}{session}.logits"] = logits(build(case), ids)
+        if case.architecture:
+            model = build(case)
+            with tempfile.TemporaryDirectory() as temporary:
+                check_against_llama_cpp(name, case, model, golden, Path(temporary))
+            write_gguf(HERE / f"{name}.gguf", case, model, F32 if case.dtype == torch.float32 else BF16)
+        print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters")
+    save_file(golden, HERE / "golden.safetensors")
+
+
+if __name__ == "__main__":
+    main()
