@@ -18,5 +18,6 @@ pub mod mapped;
 pub mod safetensors;
 pub mod tensor;
 pub mod tensor_map;
+pub mod tokenizer;
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,240 @@
+//! A tokenizer from the files of a model folder: `tokenizer.json` through the `tokenizers` crate.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+use tokenizers::{DecoderWrapper, ModelWrapper};
+
+use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
+use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Larger files than any tokenizer's are refused unread, in bytes.
+const MAX_FILE: u64 = 1 << 28;
+
+/// Encodes with the `tokenizers` crate.
+pub(super) struct HuggingFace {
+    tokenizer: tokenizers::Tokenizer,
+    /// Texts of control tokens, by which a raw prompt that holds one is recognized.
+    controls: Vec<String>,
+    /// The same tokenizer that takes them for text: made for the first such prompt.
+    controls_as_text: OnceLock<Box<tokenizers::Tokenizer>>,
+}
+
+impl HuggingFace {
+    /// Appends the tokens of `text`.
+    pub(super) fn encode(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
+        let names_control = || self.controls.iter().any(|control| text.contains(control));
+        let tokenizer = if special == Special::AsText && names_control() {
+            self.controls_as_text.get_or_init(|| {
+                let mut tokenizer = Box::new(self.tokenizer.clone());
+                tokenizer.set_encode_special_tokens(true);
+                tokenizer
+            })
+        } else {
+            &self.tokenizer
+        };
+        let encoding = tokenizer
+            .encode_fast(text, false)
+            .map_err(|error| Error::new(ErrorKind::Tokenizer, format!("the text can't be encoded: {error}")))?;
+        tokens.extend_from_slice(encoding.get_ids());
+        Ok(())
+    }
+}
+
+pub(super) fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+    let path = folder.join("tokenizer.json");
+    let Some(bytes) = read(&path)? else {
+        let message = "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not read";
+        return Err(Error::new(ErrorKind::Missing, message).at(folder));
+    };
+    let config = Json::read(folder, "tokenizer_config.json")?;
+    let generation = Json::read(folder, "generation_config.json")?;
+    build(&bytes, &config, &generation).map_err(|error| error.at(&path))
+}
+
+fn build(bytes: &[u8], config: &Json, generation: &Json) -> Result<Tokenizer> {
+    let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
+    let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
+        .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
+    // Both would change a prompt silently.
+    inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
+    inner.with_padding(None);
+
+    let decoder = Decoder::of(&inner)?;
+    let kind = match (inner.get_model(), decoder.spelling) {
+        (ModelWrapper::BPE(_), Spelling::ByteLevel) => TokenizerKind::ByteLevelBpe,
+        (ModelWrapper::BPE(_), Spelling::SentencePiece) => TokenizerKind::SentencePieceBpe,
+        (ModelWrapper::Unigram(_), _) => TokenizerKind::Unigram,
+        _ => return Err(Error::new(ErrorKind::Unsupported, "field `model.type` is neither BPE nor Unigram")),
+    };
+    let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
+    let bos = config.token("bos_token", &vocabulary)?;
+    let eos = config.token("eos_token", &vocabulary)?;
+    let stated = eos.into_iter().chain(generation.end_tokens(&vocabulary)?);
+    let end_tokens = end_tokens(&mut vocabulary, stated);
+    let (mut prefix, mut suffix) = around(&inner)?;
+    // Where the configuration speaks, it overrules `post_processor`, as in `transformers`.
+    let overrule = |tokens: &mut Vec<u32>, field, token: Option<u32>| {
+        match (config.bool(field)?, token) {
+            (None, _) => {}
+            (Some(false), _) => tokens.clear(),
+            (Some(true), Some(token)) => *tokens = vec![token],
+            (Some(true), None) => {
+                let message = format!("{}: `{field}` is true, but the token is not given", config.name);
+                return Err(Error::new(ErrorKind::Missing, message));
+            }
+        }
+        Ok(())
+    };
+    overrule(&mut prefix, "add_bos_token", bos)?;
+    overrule(&mut suffix, "add_eos_token", eos)?;
+
+    let controls = vocabulary.of_kind(TokenKind::Control).map(|id| vocabulary.marker(id)).collect();
+    let encoder = HuggingFace { tokenizer: inner, controls, controls_as_text: OnceLock::new() };
+    let adds_space = decoder.strips_space;
+    let encoder = Encoder::HuggingFace(Box::new(encoder));
+    Ok(Tokenizer { kind, vocabulary, encoder, bos, eos, prefix, suffix, end_tokens, adds_space })
+}
+
+/// The tokens that the post-processor puts before and after a text.
+fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
+    let encode = |add_special_tokens| {
+        tokenizer
+            .encode_fast("a", add_special_tokens)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|error| Error::new(ErrorKind::Malformed, format!("not even \"a\" can be encoded: {error}")))
+    };
+    let (plain, whole) = (encode(false)?, encode(true)?);
+    let start = whole.windows(plain.len().max(1)).position(|window| window == plain).unwrap_or(0);
+    let end = (start + plain.len()).min(whole.len());
+    Ok((whole[..start].to_vec(), whole[end..].to_vec()))
+}
+
+fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<Vocabulary> {
+    const FIELD: &str = "field `model.vocab`";
+    let by_piece = tokenizer.get_vocab(true);
+    let size = by_piece.values().max().map_or(0, |&last| last as usize + 1);
+    // An id far beyond the number of tokens is an error in the file, not a table of gigabytes.
+    if size > 2 * by_piece.len() + 65_536 {
+        let message = format!("{FIELD} has the id {} with only {} tokens", size - 1, by_piece.len());
+        return Err(Error::new(ErrorKind::Malformed, message));
+    }
+    let mut pieces = vec![""; size];
+    let mut kinds = vec![TokenKind::Unused; size];
+    for (piece, &id) in &by_piece {
+        pieces[id as usize] = piece;
+        let is_byte = spelling == Spelling::SentencePiece && byte_of_piece(piece).is_some();
+        kinds[id as usize] = if is_byte { TokenKind::Byte } else { TokenKind::Normal };
+    }
+    for (id, token) in tokenizer.get_added_tokens_decoder() {
+        if let Some(kind) = kinds.get_mut(id as usize) {
+            *kind = if token.special { TokenKind::Control } else { TokenKind::UserDefined };
+        }
+    }
+    Vocabulary::new(pieces.into_iter(), kinds, spelling, FIELD)
+}
+
+/// What Triad needs to know of `decoder`.
+struct Decoder {
+    spelling: Spelling,
+    strips_space: bool,
+}
+
+impl Decoder {
+    fn of(tokenizer: &tokenizers::Tokenizer) -> Result<Self> {
+        let decoder = tokenizer.get_decoder();
+        if matches!(decoder, Some(DecoderWrapper::ByteLevel(_))) {
+            return Ok(Self { spelling: Spelling::ByteLevel, strips_space: false });
+        }
+        let json = serde_json::to_value(decoder)
+            .map_err(|error| Error::new(ErrorKind::Malformed, format!("field `decoder`: {error}")))?;
+        let steps = json["decoders"].as_array().map_or(std::slice::from_ref(&json), Vec::as_slice);
+        let mut strips_space = false;
+        for step in steps {
+            match step["type"].as_str().unwrap_or("null") {
+                "Replace" if step["pattern"]["String"] == "▁" && step["content"] == " " => {}
+                "ByteFallback" | "Fuse" => {}
+                "Strip" if step["content"] == " " && step["start"] == 1 && step["stop"] == 0 => strips_space = true,
+                "Metaspace" if step["replacement"] == "▁" => strips_space = step["prepend_scheme"] != "never",
+                "ByteLevel" if steps.len() == 1 => return Ok(Self { spelling: Spelling::ByteLevel, strips_space }),
+                other => {
+                    let message = format!("field `decoder` has the step {other}, which Triad does not know: {step}");
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+            }
+        }
+        Ok(Self { spelling: Spelling::SentencePiece, strips_space })
+    }
+}
+
+/// A small JSON file beside `tokenizer.json`; `null` where there is none.
+struct Json {
+    name: &'static str,
+    value: Value,
+}
+
+impl Json {
+    fn read(folder: &Path, name: &'static str) -> Result<Self> {
+        let path = folder.join(name);
+        let value = match read(&path)? {
+            None => Value::Null,
+            Some(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| Error::new(ErrorKind::Malformed, format!("expected JSON: {error}")).at(&path))?,
+        };
+        Ok(Self { name, value })
+    }
+
+    fn malformed(&self, field: &str, expected: &str) -> Error {
+        Error::new(ErrorKind::Malformed, format!("{}: `{field}` is not {expected}", self.name))
+    }
+
+    fn bool(&self, field: &str) -> Result<Option<bool>> {
+        match &self.value[field] {
+            Value::Null => Ok(None),
+            Value::Bool(bool) => Ok(Some(*bool)),
+            _ => Err(self.malformed(field, "a boolean")),
+        }
+    }
+
+    /// The id of a token given as text or as an object with its text in `content`.
+    fn token(&self, field: &str, vocabulary: &Vocabulary) -> Result<Option<u32>> {
+        let value = &self.value[field];
+        let text = match (value, &value["content"]) {
+            (Value::Null, _) => return Ok(None),
+            (Value::String(text), _) | (_, Value::String(text)) => text,
+            _ => return Err(self.malformed(field, "a token")),
+        };
+        vocabulary.id(text).map(Some).ok_or_else(|| self.malformed(field, "a token of the vocabulary"))
+    }
+
+    /// `eos_token_id`: one id or a list.
+    fn end_tokens(&self, vocabulary: &Vocabulary) -> Result<Vec<u32>> {
+        const FIELD: &str = "eos_token_id";
+        let ids = match &self.value[FIELD] {
+            Value::Null => return Ok(Vec::new()),
+            Value::Array(ids) => ids.as_slice(),
+            id => std::slice::from_ref(id),
+        };
+        let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+        let known = |&id: &u32| (id as usize) < vocabulary.len();
+        ids.iter()
+            .map(|value| id(value).filter(known).ok_or_else(|| self.malformed(FIELD, "an id of the vocabulary")))
+            .collect()
+    }
+}
+
+/// The bytes of a file, `None` if it does not exist.
+fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let io = |error: std::io::Error| Error::new(ErrorKind::Io, error.to_string()).at(path);
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io(error)),
+        Ok(metadata) if metadata.len() > MAX_FILE => {
+            let message = format!("the file has {} bytes, expected at most {MAX_FILE}", metadata.len());
+            Err(Error::new(ErrorKind::Malformed, message).at(path))
+        }
+        Ok(_) => std::fs::read(path).map(Some).map_err(io),
+    }
+}

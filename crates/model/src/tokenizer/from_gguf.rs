@@ -1,0 +1,179 @@
+//! A tokenizer from the metadata of a GGUF file.
+
+use super::byte_level::ByteLevelBpe;
+use super::markers::Markers;
+use super::pre_tokenizer::PreTokenizer;
+use super::sentence_piece::{Algorithm, SentencePiece, Spaces};
+use super::vocabulary::{Spelling, TokenKind, Vocabulary};
+use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::Metadata;
+
+const MODEL: &str = "tokenizer.ggml.model";
+const PRE: &str = "tokenizer.ggml.pre";
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+const CHARSMAP: &str = "tokenizer.ggml.precompiled_charsmap";
+
+/// What a file that doesn't say otherwise means, by kind.
+struct Defaults {
+    bos: Option<u32>,
+    eos: Option<u32>,
+    unknown: Option<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+}
+
+const BYTE_LEVEL: Defaults =
+    Defaults { bos: None, eos: None, unknown: None, add_bos: false, add_eos: false, add_space_prefix: false };
+const SENTENCE_PIECE: Defaults =
+    Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), add_bos: true, add_eos: false, add_space_prefix: true };
+const T5: Defaults =
+    Defaults { bos: None, eos: Some(1), unknown: Some(2), add_bos: false, add_eos: true, add_space_prefix: true };
+
+pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
+    let (kind, defaults) = match required(MODEL, metadata.string(MODEL)?)? {
+        "gpt2" => (TokenizerKind::ByteLevelBpe, BYTE_LEVEL),
+        "llama" => (TokenizerKind::SentencePieceBpe, SENTENCE_PIECE),
+        "t5" => (TokenizerKind::Unigram, T5),
+        other => {
+            let message = format!("metadata field `{MODEL}` is {other:?}; Triad has gpt2, llama and t5");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+    };
+    let spelling = match kind {
+        TokenizerKind::ByteLevelBpe => Spelling::ByteLevel,
+        TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => Spelling::SentencePiece,
+    };
+    let mut vocabulary = vocabulary(metadata, spelling)?;
+    let token = |name: &str, default: Option<u32>| special_token(metadata, &vocabulary, name, default);
+    let bos = token("bos", defaults.bos)?;
+    let eos = token("eos", defaults.eos)?;
+    let unknown = token("unknown", defaults.unknown)?;
+    let stated = [eos, token("eot", None)?, token("eom", None)?];
+    let end_tokens = end_tokens(&mut vocabulary, stated.into_iter().flatten());
+    if let Some(bos) = bos {
+        vocabulary.set_kind(bos, TokenKind::Control);
+    }
+
+    let (encoder, add_bos, adds_space) = match kind {
+        TokenizerKind::ByteLevelBpe => {
+            let pre_tokenizer = pre_tokenizer(metadata)?;
+            let add_bos = pre_tokenizer.adds_bos();
+            let merges = required(MERGES, metadata.strings(MERGES)?)?;
+            let encoder = ByteLevelBpe::new(&vocabulary, merges, pre_tokenizer, &format!("metadata field `{MERGES}`"))?;
+            let markers = Markers::new(&vocabulary, false)?;
+            (Encoder::ByteLevelBpe { encoder, markers }, add_bos, false)
+        }
+        TokenizerKind::SentencePieceBpe | TokenizerKind::Unigram => {
+            let encoder = sentence_piece(metadata, &vocabulary, kind, &defaults, unknown)?;
+            // The one property of Phi-3's tokens that GGUF has no field for.
+            let strips_after_control = metadata.string("general.architecture")? == Some("phi3");
+            let markers = Markers::new(&vocabulary, strips_after_control)?;
+            let adds_space = encoder.adds_space_prefix();
+            (Encoder::SentencePiece { encoder, markers }, defaults.add_bos, adds_space)
+        }
+    };
+    let around = |name: &str, default: bool, token: Option<u32>| {
+        let key = format!("tokenizer.ggml.add_{name}_token");
+        match (metadata.bool(&key)?.unwrap_or(default), token) {
+            (false, _) => Ok(Vec::new()),
+            (true, Some(token)) => Ok(vec![token]),
+            (true, None) => {
+                let message =
+                    format!("metadata field `tokenizer.ggml.{name}_token_id` is missing, though prompts need it");
+                Err(Error::new(ErrorKind::Missing, message))
+            }
+        }
+    };
+    let prefix = around("bos", add_bos, bos)?;
+    let suffix = around("eos", defaults.add_eos, eos)?;
+    Ok(Tokenizer { kind, vocabulary, encoder, bos, eos, prefix, suffix, end_tokens, adds_space })
+}
+
+fn required<T>(key: &str, value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| Error::new(ErrorKind::Missing, format!("metadata field `{key}` is missing")))
+}
+
+fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
+    let tokens = required(TOKENS, metadata.strings(TOKENS)?)?;
+    let kinds = match metadata.integers(TOKEN_TYPE)? {
+        Some(types) if types.len() != tokens.len() => {
+            let message =
+                format!("metadata field `{TOKEN_TYPE}` has {} values for {} tokens", types.len(), tokens.len());
+            return Err(Error::new(ErrorKind::Malformed, message));
+        }
+        Some(types) => types.iter().enumerate().map(|(id, &number)| token_kind(id, number)).collect::<Result<_>>()?,
+        // Only SentencePiece has tokens that cannot be told from text: bytes.
+        None if spelling == Spelling::SentencePiece => return required(TOKEN_TYPE, None),
+        None => vec![TokenKind::Normal; tokens.len()],
+    };
+    Vocabulary::new(tokens.iter().map(String::as_str), kinds, spelling, &format!("metadata field `{TOKENS}`"))
+}
+
+fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
+    Ok(match number {
+        // 0 is "undefined", which converters write for plain pieces.
+        0 | 1 => TokenKind::Normal,
+        2 => TokenKind::Unknown,
+        3 => TokenKind::Control,
+        4 => TokenKind::UserDefined,
+        5 => TokenKind::Unused,
+        6 => TokenKind::Byte,
+        _ => {
+            let message = format!("metadata field `{TOKEN_TYPE}`[{id}] is {number}, expected 1 to 6");
+            return Err(Error::new(ErrorKind::Malformed, message));
+        }
+    })
+}
+
+/// The id under `tokenizer.ggml.{name}_token_id`; a default is used only where the vocabulary has it.
+fn special_token(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    name: &str,
+    default: Option<u32>,
+) -> Result<Option<u32>> {
+    let key = format!("tokenizer.ggml.{name}_token_id");
+    let exists = |id: &u32| (*id as usize) < vocabulary.len();
+    let Some(id) = metadata.integer(&key)? else { return Ok(default.filter(exists)) };
+    u32::try_from(id).ok().filter(exists).map(Some).ok_or_else(|| {
+        let message = format!("metadata field `{key}` is {id}, but there are {} tokens", vocabulary.len());
+        Error::new(ErrorKind::Malformed, message)
+    })
+}
+
+/// The pre-tokenizer that the file names. Files from before the field existed are of families with only one.
+fn pre_tokenizer(metadata: &Metadata) -> Result<PreTokenizer> {
+    let name = match (metadata.string(PRE)?, metadata.string("general.architecture")?) {
+        (Some(name), _) => name,
+        (None, Some("qwen2")) => "qwen2",
+        (None, Some("gpt2" | "phi2")) => "gpt-2",
+        (None, _) => return required(PRE, None),
+    };
+    PreTokenizer::named(name, &format!("metadata field `{PRE}`"))
+}
+
+fn sentence_piece(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary,
+    kind: TokenizerKind,
+    defaults: &Defaults,
+    unknown: Option<u32>,
+) -> Result<SentencePiece> {
+    if metadata.integers(CHARSMAP)?.is_some_and(|map| !map.is_empty()) {
+        let message = format!("metadata field `{CHARSMAP}` asks for a normalization that Triad does not have");
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let flag = |key: &str, default: bool| Ok::<_, Error>(metadata.bool(key)?.unwrap_or(default));
+    let algorithm = if kind == TokenizerKind::Unigram { Algorithm::Unigram } else { Algorithm::Bpe };
+    let spaces = Spaces {
+        prefix: flag("tokenizer.ggml.add_space_prefix", defaults.add_space_prefix)?,
+        remove_extra: algorithm == Algorithm::Unigram && flag("tokenizer.ggml.remove_extra_whitespaces", false)?,
+    };
+    let scores = required(SCORES, metadata.floats(SCORES)?)?.to_vec();
+    SentencePiece::new(vocabulary, algorithm, spaces, scores, unknown, &format!("metadata field `{SCORES}`"))
+}

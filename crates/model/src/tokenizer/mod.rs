@@ -1,0 +1,243 @@
+//! Text to tokens and back.
+//!
+//! A [`Tokenizer`] is made from GGUF metadata ([`from_gguf`]) or from `tokenizer.json` ([`from_folder`]).
+//! The vocabulary of both lies in one [`vocabulary::Vocabulary`], which also decodes. Encoding differs:
+//!
+//! | origin | kind | where |
+//! | --- | --- | --- |
+//! | GGUF `gpt2` | byte-level BPE | [`pre_tokenizer`] cuts words, [`byte_level`] merges their bytes |
+//! | GGUF `llama` | SentencePiece BPE | [`sentence_piece`] |
+//! | GGUF `t5` | SentencePiece unigram | [`sentence_piece`], [`unigram`] |
+//! | `tokenizer.json` | any of them | the `tokenizers` crate |
+//!
+//! GGUF kinds have encoders of their own since they load some ten times faster and need a tenth of the memory
+//! of a long prompt; the tests hold both ways against the same reference.
+//!
+//! Special tokens are cut out of the text first ([`markers`]). [`stream`] decodes tokens one at a time.
+
+mod byte_level;
+mod from_folder;
+mod from_gguf;
+mod markers;
+mod merge;
+mod pre_tokenizer;
+mod sentence_piece;
+mod stream;
+mod unigram;
+mod vocabulary;
+
+pub use stream::DecodeStream;
+pub use vocabulary::TokenKind;
+
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::Metadata;
+use byte_level::ByteLevelBpe;
+use from_folder::HuggingFace;
+use markers::{Fragment, Markers};
+use merge::Merger;
+use sentence_piece::SentencePiece;
+use vocabulary::Vocabulary;
+
+/// What the names of control tokens (`<|im_start|>`) in a text mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Nothing: they are letters like any other. BOS and EOS are added where the model wants them.
+    /// For text that a user or a file gave as a raw prompt.
+    AsText,
+    /// The control tokens. Nothing is added: a chat template writes its own BOS. For rendered templates.
+    Parsed,
+}
+
+/// The scheme of a vocabulary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenizerKind {
+    /// Byte-pair encoding of bytes: GPT-2, LLaMA 3, Qwen, SmolLM, Phi-2.
+    ByteLevelBpe,
+    /// Byte-pair encoding of characters: LLaMA 1 and 2, Mistral, Gemma, Phi-3.
+    SentencePieceBpe,
+    /// SentencePiece's unigram model: T5.
+    Unigram,
+}
+
+impl TokenizerKind {
+    /// As people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ByteLevelBpe => "byte-level BPE",
+            Self::SentencePieceBpe => "SentencePiece BPE",
+            Self::Unigram => "SentencePiece unigram",
+        }
+    }
+}
+
+/// Turns text into tokens and tokens into text. Made once, shared by all threads.
+pub struct Tokenizer {
+    kind: TokenizerKind,
+    vocabulary: Vocabulary,
+    encoder: Encoder,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    /// Tokens around a raw prompt.
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
+    end_tokens: Vec<u32>,
+    /// Encoding puts a space before the text, which decoding drops.
+    adds_space: bool,
+}
+
+enum Encoder {
+    ByteLevelBpe { encoder: ByteLevelBpe, markers: Markers },
+    SentencePiece { encoder: SentencePiece, markers: Markers },
+    HuggingFace(Box<HuggingFace>),
+}
+
+impl Tokenizer {
+    /// The tokenizer that a GGUF file carries in its metadata (`tokenizer.ggml.*`).
+    pub fn from_gguf(metadata: &Metadata) -> Result<Self> {
+        from_gguf::tokenizer(metadata)
+    }
+
+    /// The tokenizer of a model folder: `tokenizer.json`, with the rules in `tokenizer_config.json` and
+    /// the end tokens in `generation_config.json` where these exist.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        from_folder::tokenizer(folder)
+    }
+
+    /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` says what
+    /// becomes of control tokens, and whether BOS and EOS are added.
+    pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        if text.len() > MAX_TEXT {
+            let message = format!("a text of {} bytes is too long to encode, the most is {MAX_TEXT}", text.len());
+            return Err(Error::new(ErrorKind::Tokenizer, message));
+        }
+        let mut tokens = Vec::with_capacity(text.len() / 3 + 2);
+        if special == Special::AsText {
+            tokens.extend(&self.prefix);
+        }
+        let mut merger = Merger::default();
+        let mut outcome = Ok(());
+        match &self.encoder {
+            Encoder::ByteLevelBpe { encoder, markers } => {
+                markers.split(&self.vocabulary, text, special, |fragment| match fragment {
+                    Fragment::Token(id) => tokens.push(id),
+                    Fragment::Text(text) => encoder.encode(&self.vocabulary, text, &mut merger, &mut tokens),
+                });
+            }
+            Encoder::SentencePiece { encoder, markers } => {
+                markers.split(&self.vocabulary, text, special, |fragment| match fragment {
+                    Fragment::Token(id) => tokens.push(id),
+                    Fragment::Text(text) if outcome.is_ok() => {
+                        outcome = encoder.encode(&self.vocabulary, text, &mut merger, &mut tokens);
+                    }
+                    Fragment::Text(_) => {}
+                });
+            }
+            Encoder::HuggingFace(encoder) => encoder.encode(text, special, &mut tokens)?,
+        }
+        outcome?;
+        if special == Special::AsText {
+            tokens.extend(&self.suffix);
+        }
+        Ok(tokens)
+    }
+
+    /// As [`encode`](Self::encode), for bytes that may not be UTF-8: each broken sequence becomes U+FFFD, as with
+    /// Python's `errors="replace"`.
+    pub fn encode_bytes(&self, bytes: &[u8], special: Special) -> Result<Vec<u32>> {
+        self.encode(&String::from_utf8_lossy(bytes), special)
+    }
+
+    /// The text of `tokens`. Control tokens and ids without a piece have none; bytes that are no character
+    /// become U+FFFD.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let mut stream = self.stream(&[]);
+        tokens.iter().for_each(|&token| stream.append(token));
+        stream.finish()
+    }
+
+    /// Decodes tokens that follow `prompt` one at a time. Where the prompt is empty or ends in a control token, a
+    /// text begins, and the space that SentencePiece puts there is dropped; elsewhere it is a space between words.
+    pub fn stream(&self, prompt: &[u32]) -> DecodeStream<'_> {
+        let begins = prompt.last().is_none_or(|&token| self.token_kind(token) == TokenKind::Control);
+        DecodeStream::new(self, self.adds_space && begins)
+    }
+
+    /// Tokens after which a model has nothing more to say, sorted: EOS and the ends of a turn.
+    pub fn end_tokens(&self) -> &[u32] {
+        &self.end_tokens
+    }
+
+    /// The token at the beginning of a text, if the model has one.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The token at the end of a text, if the model has one.
+    pub fn eos(&self) -> Option<u32> {
+        self.eos
+    }
+
+    /// True if BOS is put before a raw prompt.
+    pub fn adds_bos(&self) -> bool {
+        self.bos.is_some_and(|bos| self.prefix.contains(&bos))
+    }
+
+    /// Number of ids. The model's embedding may have more rows (padding) or fewer.
+    pub fn vocab_size(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    /// The scheme of the vocabulary.
+    pub fn kind(&self) -> TokenizerKind {
+        self.kind
+    }
+
+    /// `token` as the vocabulary spells it (`Ġthe`, `▁the`, `<|im_end|>`); `None` for an id without a piece.
+    pub fn piece(&self, token: u32) -> Option<&str> {
+        Some(self.vocabulary.piece(token)).filter(|piece| !piece.is_empty())
+    }
+
+    /// The token that the vocabulary spells `piece`.
+    pub fn id(&self, piece: &str) -> Option<u32> {
+        self.vocabulary.id(piece)
+    }
+
+    /// What `token` is for.
+    pub fn token_kind(&self, token: u32) -> TokenKind {
+        self.vocabulary.kind(token)
+    }
+}
+
+/// Longest text in bytes that is encoded: positions in it are 32 bits wide, and `▁` is three times as long as the
+/// space that it stands for.
+const MAX_TEXT: usize = 1 << 30;
+
+/// Names under which vocabularies have the end of a turn or of a text.
+const END_NAMES: [&str; 11] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "<|END_OF_TURN_TOKEN|>",
+];
+
+/// All end tokens: `stated` by the model's files and those under well-known names. A vocabulary that takes one for
+/// ordinary text is corrected.
+fn end_tokens(vocabulary: &mut Vocabulary, stated: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let mut ends: Vec<u32> = stated.into_iter().collect();
+    ends.extend(END_NAMES.iter().filter_map(|name| vocabulary.id(name)));
+    ends.sort_unstable();
+    ends.dedup();
+    for &end in &ends {
+        vocabulary.set_kind(end, TokenKind::Control);
+    }
+    ends
+}

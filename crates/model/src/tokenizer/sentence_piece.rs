@@ -1,0 +1,205 @@
+//! SentencePiece (LLaMA 1 and 2, Mistral, Gemma, Phi-3): spaces become `▁`, then pieces are merged by score
+//! (BPE) or chosen for the best sum of scores ([`unigram`](super::unigram)); a character without a piece
+//! is spelled in bytes.
+
+use hashbrown::HashSet;
+
+use super::merge::{Merge, Merger, NO_ID, Symbol};
+use super::unigram;
+use super::vocabulary::{TokenKind, VISIBLE_SPACE, Vocabulary, byte_of_piece};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How pieces are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algorithm {
+    /// Merge the neighbours whose joint piece has the highest score, until none have one.
+    Bpe,
+    /// Of all ways to cut the text into pieces, the one with the highest sum of scores.
+    Unigram,
+}
+
+/// What happens to spaces before pieces are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spaces {
+    /// One is put before the text and before what follows a special token.
+    pub(super) prefix: bool,
+    /// Runs become one, those at both ends none.
+    pub(super) remove_extra: bool,
+}
+
+/// Encodes text without special tokens.
+pub(super) struct SentencePiece {
+    algorithm: Algorithm,
+    spaces: Spaces,
+    /// Of each token; `NEG_INFINITY` for those that text is never encoded to.
+    scores: Vec<f32>,
+    /// Characters that stand before `▁` within a piece. After any other, `▁` begins a word of its own.
+    before_space: HashSet<char>,
+    byte_ids: [u32; 256],
+    unknown: Option<u32>,
+    unigram: unigram::Limits,
+}
+
+impl SentencePiece {
+    /// `field` names `scores` in errors.
+    pub(super) fn new(
+        vocabulary: &Vocabulary,
+        algorithm: Algorithm,
+        spaces: Spaces,
+        mut scores: Vec<f32>,
+        unknown: Option<u32>,
+        field: &str,
+    ) -> Result<Self> {
+        let malformed = |message| Error::new(ErrorKind::Malformed, message);
+        if scores.len() != vocabulary.len() {
+            let message = format!("{field} has {} values for {} tokens", scores.len(), vocabulary.len());
+            return Err(malformed(message));
+        }
+        if let Some(id) = scores.iter().position(|score| !score.is_finite()) {
+            return Err(malformed(format!("{field}[{id}] is {}, expected a finite number", scores[id])));
+        }
+        let mut before_space = HashSet::new();
+        let mut byte_ids = [NO_ID; 256];
+        for (id, score) in (0u32..).zip(&mut scores) {
+            let piece = vocabulary.piece(id);
+            match vocabulary.kind(id) {
+                TokenKind::Normal | TokenKind::UserDefined => {
+                    let spaces = piece.match_indices(VISIBLE_SPACE);
+                    before_space.extend(spaces.filter_map(|(position, _)| piece[..position].chars().next_back()));
+                }
+                kind => {
+                    *score = f32::NEG_INFINITY;
+                    if let (TokenKind::Byte, Some(byte)) = (kind, byte_of_piece(piece)) {
+                        byte_ids[usize::from(byte)] = id;
+                    }
+                }
+            }
+        }
+        let unigram = unigram::Limits::new(vocabulary, &scores);
+        Ok(Self { algorithm, spaces, scores, before_space, byte_ids, unknown, unigram })
+    }
+
+    /// True if the first space of encoded text is not the text's own.
+    pub(super) fn adds_space_prefix(&self) -> bool {
+        self.spaces.prefix
+    }
+
+    /// Appends the tokens of `text`.
+    pub(super) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        merger: &mut Merger,
+        tokens: &mut Vec<u32>,
+    ) -> Result<()> {
+        let text = self.escape(text);
+        let mut unknown_before = false;
+        let mut start = 0;
+        let mut before = None;
+        for (position, character) in text.char_indices() {
+            let begins_word =
+                character == VISIBLE_SPACE && before.is_some_and(|before| !self.before_space.contains(&before));
+            if begins_word {
+                self.encode_word(vocabulary, &text[start..position], merger, &mut unknown_before, tokens)?;
+                start = position;
+            }
+            before = Some(character);
+        }
+        self.encode_word(vocabulary, &text[start..], merger, &mut unknown_before, tokens)
+    }
+
+    fn escape(&self, text: &str) -> String {
+        let mut escaped = String::with_capacity(text.len() + text.len() / 4);
+        if self.spaces.remove_extra {
+            for word in text.split(' ').filter(|word| !word.is_empty()) {
+                if self.spaces.prefix || !escaped.is_empty() {
+                    escaped.push(VISIBLE_SPACE);
+                }
+                escaped.push_str(word);
+            }
+            return escaped;
+        }
+        if self.spaces.prefix {
+            escaped.push(VISIBLE_SPACE);
+        }
+        escaped.extend(text.chars().map(|character| if character == ' ' { VISIBLE_SPACE } else { character }));
+        escaped
+    }
+
+    fn encode_word(
+        &self,
+        vocabulary: &Vocabulary,
+        word: &str,
+        merger: &mut Merger,
+        unknown_before: &mut bool,
+        tokens: &mut Vec<u32>,
+    ) -> Result<()> {
+        let mut push = |id, text: &str| {
+            *unknown_before = if id == NO_ID { self.spell(text, *unknown_before, tokens)? } else { false };
+            if id != NO_ID {
+                tokens.push(id);
+            }
+            Ok(())
+        };
+        match self.algorithm {
+            Algorithm::Unigram => unigram::best_pieces(vocabulary, &self.scores, &self.unigram, word)
+                .into_iter()
+                .try_for_each(|(id, piece)| push(id.unwrap_or(NO_ID), piece)),
+            Algorithm::Bpe => {
+                merger.clear();
+                for (start, character) in word.char_indices() {
+                    let end = start + character.len_utf8();
+                    let id = self.piece(vocabulary, &word[start..end]).unwrap_or(NO_ID);
+                    merger.push(id, start as u32, end as u32);
+                }
+                let find = |left: &Symbol, right: &Symbol| {
+                    let id = self.piece(vocabulary, &word[left.start as usize..right.end as usize])?;
+                    Some(Merge { priority: descending(self.scores[id as usize]), id })
+                };
+                merger
+                    .merge(find)
+                    .try_for_each(|symbol| push(symbol.id, &word[symbol.start as usize..symbol.end as usize]))
+            }
+        }
+    }
+
+    fn piece(&self, vocabulary: &Vocabulary, text: &str) -> Option<u32> {
+        vocabulary.id(text).filter(|&id| self.scores[id as usize] > f32::NEG_INFINITY)
+    }
+
+    /// Appends the byte tokens of `text`, or one unknown token for a whole run of text without a piece.
+    /// True if it is unknown.
+    fn spell(&self, text: &str, unknown_before: bool, tokens: &mut Vec<u32>) -> Result<bool> {
+        let ids = text.bytes().map(|byte| self.byte_ids[usize::from(byte)]);
+        if ids.clone().all(|id| id != NO_ID) {
+            tokens.extend(ids);
+            return Ok(false);
+        }
+        let Some(unknown) = self.unknown else {
+            let message = format!("the vocabulary has neither a piece nor bytes for {text:?}, nor an unknown token");
+            return Err(Error::new(ErrorKind::Tokenizer, message));
+        };
+        if !unknown_before {
+            tokens.push(unknown);
+        }
+        Ok(true)
+    }
+}
+
+/// An integer that is the smaller the larger `score` is.
+fn descending(score: f32) -> u32 {
+    let bits = score.to_bits();
+    let ascending = if score.is_sign_negative() { !bits } else { bits | 1 << 31 };
+    !ascending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_higher_score_is_merged_first() {
+        let scores = [f32::MAX, 1.5, 1.0, 0.0, -0.5, -1.0, -1000.0];
+        assert!(scores.windows(2).all(|pair| descending(pair[0]) < descending(pair[1])));
+    }
+}

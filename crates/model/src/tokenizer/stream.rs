@@ -1,0 +1,78 @@
+//! Tokens back to text, one at a time.
+
+use super::Tokenizer;
+
+/// Decodes tokens as they come, character by character: what [`push`](Self::push) and
+/// [`finish`](Self::finish) answer is, put together, what [`Tokenizer::decode`] answers for all tokens at once.
+pub struct DecodeStream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Bytes of a character that is not complete yet.
+    pending: Vec<u8>,
+    /// The next space is the one that encoding put before the text.
+    drops_space: bool,
+}
+
+impl<'a> DecodeStream<'a> {
+    pub(super) fn new(tokenizer: &'a Tokenizer, drops_space: bool) -> Self {
+        Self { tokenizer, pending: Vec::new(), drops_space }
+    }
+
+    /// The characters that `token` completes, if there are any. Bytes that can't become a character are U+FFFD.
+    pub fn push(&mut self, token: u32) -> Option<String> {
+        self.append(token);
+        let complete = complete_length(&self.pending);
+        if complete == 0 {
+            return None;
+        }
+        let text = String::from_utf8_lossy(&self.pending[..complete]).into_owned();
+        self.pending.drain(..complete);
+        Some(text)
+    }
+
+    /// What is left: empty, or U+FFFD for a character that was never completed.
+    pub fn finish(self) -> String {
+        String::from_utf8_lossy(&self.pending).into_owned()
+    }
+
+    /// Takes `token` without looking for characters, for those who decode everything at once.
+    pub(super) fn append(&mut self, token: u32) {
+        let start = self.pending.len();
+        self.tokenizer.vocabulary.append_bytes(token, &mut self.pending);
+        if self.drops_space && self.pending.len() > start {
+            self.drops_space = false;
+            if self.pending[start] == b' ' {
+                self.pending.remove(start);
+            }
+        }
+    }
+}
+
+/// How many leading bytes can be decoded now: all but those at the end that begin a character.
+fn complete_length(bytes: &[u8]) -> usize {
+    let last = bytes.utf8_chunks().last();
+    let invalid = last.map_or(&[][..], |chunk| chunk.invalid());
+    let valid = bytes.len() - invalid.len();
+    match std::str::from_utf8(invalid) {
+        // No error length: the bytes end before it is known whether they are a character.
+        Err(error) if error.error_len().is_none() => valid,
+        _ => bytes.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_of_a_character_waits() {
+        let emoji = "🙂".as_bytes();
+        for length in 1..4 {
+            assert_eq!(complete_length(&emoji[..length]), 0);
+        }
+        assert_eq!(complete_length(emoji), 4);
+        assert_eq!(complete_length(b"ab\xf0\x9f"), 2);
+        assert_eq!(complete_length(b"\x80"), 1);
+        assert_eq!(complete_length(b"\xf0\x9fa"), 3);
+        assert_eq!(complete_length(b""), 0);
+    }
+}

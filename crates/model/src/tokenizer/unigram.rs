@@ -1,0 +1,75 @@
+//! SentencePiece's unigram model: of all ways to cut a word into pieces, the one with the highest sum of scores.
+
+use super::vocabulary::Vocabulary;
+
+/// An unknown character scores this much less than the worst piece.
+const UNKNOWN_PENALTY: f64 = 10.0;
+
+/// What bounds the search, from the vocabulary.
+pub(super) struct Limits {
+    /// Bytes of the longest piece.
+    longest: usize,
+    /// Score of a character without a piece.
+    unknown_score: f64,
+}
+
+impl Limits {
+    pub(super) fn new(vocabulary: &Vocabulary, scores: &[f32]) -> Self {
+        let pieces = (0u32..).zip(scores).filter(|(_, score)| score.is_finite());
+        let (longest, lowest) = pieces.fold((0, 0.0), |(longest, lowest): (usize, f64), (id, &score)| {
+            (longest.max(vocabulary.piece(id).len()), lowest.min(f64::from(score)))
+        });
+        Self { longest, unknown_score: lowest - UNKNOWN_PENALTY }
+    }
+}
+
+/// The best way to reach a position of the word.
+#[derive(Clone, Copy)]
+struct Path {
+    score: f64,
+    /// Where its last piece begins, and the piece; `None` for an unknown character.
+    last: (usize, Option<u32>),
+}
+
+/// The pieces of `word`, first to last, each with its text; `None` for an unknown character.
+/// `scores` are negative infinity for tokens that are not pieces.
+pub(super) fn best_pieces<'a>(
+    vocabulary: &Vocabulary,
+    scores: &[f32],
+    limits: &Limits,
+    word: &'a str,
+) -> Vec<(Option<u32>, &'a str)> {
+    let mut paths: Vec<Option<Path>> = vec![None; word.len() + 1];
+    paths[0] = Some(Path { score: 0.0, last: (0, None) });
+    for (start, character) in word.char_indices() {
+        let Some(Path { score: before, .. }) = paths[start] else { continue };
+        let mut offer = |end: usize, score: f64, id| {
+            let path = &mut paths[end];
+            if path.is_none_or(|path| score > path.score) {
+                *path = Some(Path { score, last: (start, id) });
+            }
+        };
+        let first_end = start + character.len_utf8();
+        let ends = word[start..].char_indices().map(|(offset, character)| start + offset + character.len_utf8());
+        let mut is_known = false;
+        for end in ends.take_while(|end| end - start <= limits.longest) {
+            let id = vocabulary.id(&word[start..end]).filter(|&id| scores[id as usize].is_finite());
+            if let Some(id) = id {
+                offer(end, before + f64::from(scores[id as usize]), Some(id));
+                is_known |= end == first_end;
+            }
+        }
+        if !is_known {
+            offer(first_end, before + limits.unknown_score, None);
+        }
+    }
+    let mut pieces = Vec::new();
+    let mut end = word.len();
+    while let (Some(path), true) = (paths[end], end > 0) {
+        let (start, id) = path.last;
+        pieces.push((id, &word[start..end]));
+        end = start;
+    }
+    pieces.reverse();
+    pieces
+}

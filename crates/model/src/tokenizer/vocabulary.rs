@@ -1,0 +1,192 @@
+//! The pieces of a vocabulary: their text, their kind, and the bytes that each stands for.
+
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::byte_level;
+use crate::error::{Error, ErrorKind, Result};
+
+/// More tokens than any model has; a vocabulary beyond this is refused before anything is allocated for it.
+const MAX_TOKENS: usize = 1 << 22;
+
+/// What a token is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// A piece of text.
+    Normal,
+    /// Stands for text that the vocabulary cannot spell.
+    Unknown,
+    /// Steers the model (`<|im_start|>`); has no text of its own.
+    Control,
+    /// A text that is one token wherever it occurs.
+    UserDefined,
+    /// Padding of the table; never encoded.
+    Unused,
+    /// One byte of a character that has no piece: `<0x0A>`.
+    Byte,
+}
+
+/// How the text of a normal piece spells bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// GPT-2's: one printable character a byte.
+    ByteLevel,
+    /// SentencePiece's: plain UTF-8 with `▁` for the space.
+    SentencePiece,
+}
+
+/// SentencePiece's visible space.
+pub(super) const VISIBLE_SPACE: char = '▁';
+
+/// Token ids, their pieces and kinds. Pieces lie in one string; the index holds ids only.
+pub(super) struct Vocabulary {
+    text: String,
+    /// Piece `i` ends here in `text` and begins where piece `i - 1` ends.
+    ends: Vec<u32>,
+    kinds: Vec<TokenKind>,
+    spelling: Spelling,
+    index: HashTable<u32>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Vocabulary {
+    /// A vocabulary of `pieces` in the order of their ids. `field` names their origin in errors.
+    pub(super) fn new<'a>(
+        pieces: impl ExactSizeIterator<Item = &'a str>,
+        kinds: Vec<TokenKind>,
+        spelling: Spelling,
+        field: &str,
+    ) -> Result<Self> {
+        let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
+        let count = pieces.len();
+        if count == 0 || count > MAX_TOKENS {
+            return Err(malformed(format!("{field} has {count} tokens, expected 1 to {MAX_TOKENS}")));
+        }
+        debug_assert_eq!(kinds.len(), count);
+        let mut vocabulary = Self {
+            text: String::new(),
+            ends: Vec::with_capacity(count),
+            kinds,
+            spelling,
+            index: HashTable::with_capacity(count),
+            hasher: DefaultHashBuilder::default(),
+        };
+        for piece in pieces {
+            vocabulary.text.push_str(piece);
+            let end = u32::try_from(vocabulary.text.len())
+                .map_err(|_| malformed(format!("{field} has more than 4 GiB of text")))?;
+            vocabulary.ends.push(end);
+        }
+        for id in 0..count as u32 {
+            let piece = vocabulary.piece(id);
+            if piece.is_empty() || vocabulary.kind(id) == TokenKind::Unused {
+                continue;
+            }
+            if let Some(first) = vocabulary.id(piece) {
+                return Err(malformed(format!("{field} has {piece:?} twice, as tokens {first} and {id}")));
+            }
+            let hash = vocabulary.hasher.hash_one(piece);
+            vocabulary.index.insert_unique(hash, id, |_| unreachable!("the index has room for every token"));
+        }
+        Ok(vocabulary)
+    }
+
+    /// Number of ids.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The piece of `id` as the vocabulary spells it; empty for an id without one.
+    pub(super) fn piece(&self, id: u32) -> &str {
+        let id = id as usize;
+        let Some(&end) = self.ends.get(id) else { return "" };
+        let start = if id == 0 { 0 } else { self.ends[id - 1] };
+        &self.text[start as usize..end as usize]
+    }
+
+    /// The kind of `id`; an id without a piece is unused.
+    pub(super) fn kind(&self, id: u32) -> TokenKind {
+        self.kinds.get(id as usize).copied().unwrap_or(TokenKind::Unused)
+    }
+
+    pub(super) fn set_kind(&mut self, id: u32, kind: TokenKind) {
+        self.kinds[id as usize] = kind;
+    }
+
+    /// The id of `piece`, unless it is unused.
+    pub(super) fn id(&self, piece: &str) -> Option<u32> {
+        self.index.find(self.hasher.hash_one(piece), |&id| self.piece(id) == piece).copied()
+    }
+
+    /// Every id whose kind is `kind`.
+    pub(super) fn of_kind(&self, kind: TokenKind) -> impl Iterator<Item = u32> {
+        (0u32..).zip(&self.kinds).filter(move |(_, of_token)| **of_token == kind).map(|(id, _)| id)
+    }
+
+    /// The text that stands for a control or user-defined token in a prompt.
+    pub(super) fn marker(&self, id: u32) -> String {
+        match self.spelling {
+            Spelling::ByteLevel => self.piece(id).to_owned(),
+            Spelling::SentencePiece => self.piece(id).replace(VISIBLE_SPACE, " "),
+        }
+    }
+
+    /// Appends the bytes that `id` stands for: none for control, unused and unknown ids.
+    pub(super) fn append_bytes(&self, id: u32, bytes: &mut Vec<u8>) {
+        match (self.kind(id), self.spelling) {
+            (TokenKind::Control | TokenKind::Unused | TokenKind::Unknown, _) => {}
+            (TokenKind::Byte, _) => bytes.extend(byte_of_piece(self.piece(id))),
+            (TokenKind::Normal, Spelling::ByteLevel) => byte_level::append_bytes(self.piece(id), bytes),
+            (TokenKind::UserDefined, Spelling::ByteLevel) => bytes.extend_from_slice(self.piece(id).as_bytes()),
+            (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
+                bytes.extend_from_slice(self.marker(id).as_bytes());
+            }
+        }
+    }
+}
+
+/// The byte that a piece such as `<0x0A>` stands for.
+pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
+    let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
+    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vocabulary(pieces: &[&str]) -> Result<Vocabulary> {
+        let kinds = vec![TokenKind::Normal; pieces.len()];
+        Vocabulary::new(pieces.iter().copied(), kinds, Spelling::ByteLevel, "`tokens`")
+    }
+
+    #[test]
+    fn every_piece_is_found_under_its_id() {
+        let vocabulary = vocabulary(&["a", "", "bc"]).unwrap();
+        assert_eq!(vocabulary.id("a"), Some(0));
+        assert_eq!(vocabulary.id("bc"), Some(2));
+        assert_eq!(vocabulary.id(""), None);
+        assert_eq!(vocabulary.piece(2), "bc");
+        assert_eq!(vocabulary.piece(3), "");
+    }
+
+    #[test]
+    fn a_piece_that_occurs_twice_is_an_error_that_names_both_tokens() {
+        let error = vocabulary(&["a", "b", "a"]).err().unwrap().to_string();
+        assert_eq!(error, "`tokens` has \"a\" twice, as tokens 0 and 2");
+    }
+
+    #[test]
+    fn a_vocabulary_without_tokens_is_an_error() {
+        assert_eq!(vocabulary(&[]).err().unwrap().kind(), ErrorKind::Malformed);
+    }
+
+    #[test]
+    fn only_two_hexadecimal_digits_spell_a_byte() {
+        assert_eq!(byte_of_piece("<0x0A>"), Some(10));
+        for piece in ["<0xA>", "<0x+1>", "<0x00A>", "0x0A", "<0xéa>"] {
+            assert_eq!(byte_of_piece(piece), None, "{piece}");
+        }
+    }
+}
