@@ -1,2 +1,43 @@
-//! Runs a model.
+//! Runs a model: prefill chunk by chunk, then decode token by token.
+//!
+//! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
+//! [`Session`] is one conversation: a KV cache and the buffers of a forward pass ([`forward`]).
+//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler).
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use triad_engine::{Cancel, Event, GenerateOptions, LoadOptions, Model, Session, SessionOptions, generate};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = Arc::new(Model::load("model.gguf".as_ref(), &LoadOptions::default())?);
+//! let mut session = Session::new(&model, &SessionOptions { context: 1024, ..SessionOptions::default() })?;
+//! let prompt = model.encode_prompt("The capital of France is")?;
+//! let answer = generate(&mut session, &prompt, &GenerateOptions::default(), &Cancel::new(), &mut |event| {
+//!     if let Event::Text(text) = event {
+//!         print!("{text}");
+//!     }
+//! })?;
+//! println!("\n{:.0} tokens a second", answer.timing.decode_tokens_per_second());
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
+
+mod cancel;
+mod error;
+mod forward;
+mod generate;
+mod kv_cache;
+pub mod memory;
+mod model;
+pub mod sampler;
+mod session;
+mod stop;
+pub mod weights;
+
+pub use cancel::Cancel;
+pub use error::{Error, Result};
+pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
+pub use kv_cache::KvFormat;
+pub use model::{LoadOptions, Model};
+pub use session::{Session, SessionOptions};

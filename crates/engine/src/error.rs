@@ -1,0 +1,72 @@
+//! What can go wrong while a model runs.
+
+/// Why a model could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model's file, tokenizer or template.
+    #[error(transparent)]
+    Model(#[from] triad_model::Error),
+    /// Nothing to run.
+    #[error("the prompt is empty: give at least one token")]
+    EmptyPrompt,
+    /// The prompt does not fit behind what the session already holds.
+    #[error("the prompt has {prompt} tokens, but only {free} of the context of {context} are free")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens that would have fitted.
+        free: usize,
+        /// Context of the session.
+        context: usize,
+    },
+    /// A session was asked for with a context that the model was not made for.
+    #[error("a context of {asked} tokens was asked for, but the model was made for at most {longest}")]
+    ContextTooLong {
+        /// Context asked for.
+        asked: usize,
+        /// Context of the model.
+        longest: usize,
+    },
+    /// A token that the model does not have.
+    #[error("token {token} is outside the vocabulary of {vocab}")]
+    TokenOutOfVocabulary {
+        /// The token.
+        token: u32,
+        /// Size of the vocabulary.
+        vocab: usize,
+    },
+    /// An option whose value makes no sense.
+    #[error("{name} is {value}, expected {expected}")]
+    Option {
+        /// Which option.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What would do.
+        expected: &'static str,
+    },
+    /// The model has no tokenizer, so text cannot be read or written.
+    #[error("the model has no tokenizer, so text cannot be run: {reason}")]
+    NoTokenizer {
+        /// Why not.
+        reason: String,
+    },
+    /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file says.
+    #[error("the model computed logits that are not finite: its weights are damaged or not what the file says")]
+    NotFinite,
+    /// Another thread asked the run to stop.
+    #[error("cancelled")]
+    Cancelled,
+    /// The threads could not be started.
+    #[error("could not start {threads} threads: {reason}")]
+    Threads {
+        /// How many.
+        threads: usize,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// Result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,50 @@
+//! How much memory a run needs, before it needs it.
+
+use serde::Serialize;
+use triad_model::description::{LinearShape, ModelDescription};
+
+use crate::forward::Buffers;
+use crate::kv_cache::KvFormat;
+
+/// Bytes that a run needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Weights in the format used for compute.
+    pub weights: usize,
+    /// Keys and values of the whole context.
+    pub kv_cache: usize,
+    /// Activations of one chunk and logits of one token.
+    pub activations: usize,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> usize {
+        self.weights + self.kv_cache + self.activations
+    }
+}
+
+/// What a session of `context` tokens in chunks of `chunk` adds to `weights` bytes of weights.
+pub fn of_session(
+    description: &ModelDescription,
+    weights: usize,
+    context: usize,
+    chunk: usize,
+    format: KvFormat,
+) -> Memory {
+    Memory {
+        weights,
+        kv_cache: description.kv_bytes_per_token(format.bytes()) * context,
+        activations: Buffers::bytes_per_row(description) * chunk.min(context) + description.vocab * size_of::<f32>(),
+    }
+}
+
+/// Bytes of random bf16 weights in the shapes of `description`.
+pub fn of_random_weights(description: &ModelDescription) -> usize {
+    let block = |block: &triad_model::description::BlockDescription| -> usize {
+        block.linears(description.hidden).iter().map(|shape: &LinearShape| shape.out_features * shape.in_features).sum()
+    };
+    let matrices = if description.tied_output { 1 } else { 2 };
+    let embedding = matrices * description.vocab * description.hidden;
+    (description.blocks.iter().map(block).sum::<usize>() + embedding) * 2
+}

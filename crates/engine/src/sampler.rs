@@ -1,0 +1,250 @@
+//! Chooses the next token from logits.
+//!
+//! In this order, as `transformers` does it: repetition penalty, temperature, top-k, top-p, min-p, then one
+//! draw from what is left.
+
+use std::collections::HashSet;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::error::{Error, Result};
+
+/// How tokens are chosen. The default is greedy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SamplerOptions {
+    /// Divisor of the logits; 0 always takes the likeliest token.
+    pub temperature: f32,
+    /// Keep only this many likeliest tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the fewest likeliest tokens whose probabilities add up to this; 1 keeps all.
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the likeliest one; 0 keeps all.
+    pub min_p: f32,
+    /// Tokens seen before have positive logits divided, negative ones multiplied by this; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Start of the random numbers: the same seed chooses the same tokens.
+    pub seed: u64,
+}
+
+impl Default for SamplerOptions {
+    fn default() -> Self {
+        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+    }
+}
+
+impl SamplerOptions {
+    fn check(&self) -> Result<()> {
+        let one_to = |name, value: f32, valid: bool, expected| {
+            if valid { Ok(()) } else { Err(Error::Option { name, value: value.to_string(), expected }) }
+        };
+        let share = |value: f32| (0.0..=1.0).contains(&value);
+        let temperature = self.temperature;
+        one_to("temperature", temperature, temperature >= 0.0 && temperature.is_finite(), "0 (greedy) or more")?;
+        one_to("top-p", self.top_p, share(self.top_p) && self.top_p > 0.0, "more than 0 and at most 1")?;
+        one_to("min-p", self.min_p, share(self.min_p), "0 to 1")?;
+        let penalty = self.repetition_penalty;
+        one_to("repetition penalty", penalty, penalty > 0.0 && penalty.is_finite(), "more than 0 (1 changes nothing)")
+    }
+}
+
+/// Chooses tokens; holds the random numbers.
+pub struct Sampler {
+    options: SamplerOptions,
+    random: ChaCha8Rng,
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Clone, Copy)]
+struct Candidate {
+    token: u32,
+    /// Logit, then probability (not normalized).
+    weight: f32,
+}
+
+impl Sampler {
+    /// A sampler at the start of its random numbers.
+    ///
+    /// # Errors
+    /// If an option is out of its range.
+    pub fn new(options: &SamplerOptions) -> Result<Self> {
+        options.check()?;
+        let random = ChaCha8Rng::seed_from_u64(options.seed);
+        Ok(Self { options: options.clone(), random, candidates: Vec::new() })
+    }
+
+    /// The next token, given `logits[vocab]` and the tokens `seen` before it.
+    pub fn sample(&mut self, logits: &[f32], seen: &[u32]) -> u32 {
+        let options = &self.options;
+        self.candidates.clear();
+        let candidates = logits.iter().zip(0..).map(|(logit, token)| Candidate { token, weight: *logit });
+        self.candidates.extend(candidates);
+        if options.repetition_penalty != 1.0 {
+            for token in seen.iter().collect::<HashSet<_>>() {
+                let logit = &mut self.candidates[*token as usize].weight;
+                *logit *= if *logit > 0.0 { 1.0 / options.repetition_penalty } else { options.repetition_penalty };
+            }
+        }
+        if options.temperature == 0.0 {
+            return likeliest(&self.candidates).token;
+        }
+        self.keep_top_k();
+        self.weigh_by_probability();
+        self.keep_top_p();
+        self.keep_min_p();
+        self.draw()
+    }
+
+    fn keep_top_k(&mut self) {
+        let top_k = self.options.top_k;
+        if top_k > 0 && top_k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(top_k - 1, likelier_first);
+            self.candidates.truncate(top_k);
+        }
+        // A fixed order, whatever the selection left: the draw must not depend on it.
+        if top_k > 0 || self.options.top_p < 1.0 {
+            self.candidates.sort_unstable_by(likelier_first);
+        }
+    }
+
+    fn weigh_by_probability(&mut self) {
+        let largest = likeliest(&self.candidates).weight;
+        for candidate in &mut self.candidates {
+            candidate.weight = ((candidate.weight - largest) / self.options.temperature).exp();
+        }
+    }
+
+    fn keep_top_p(&mut self) {
+        if self.options.top_p < 1.0 {
+            let enough = self.total() * self.options.top_p;
+            let mut sum = 0.0;
+            let before = self.candidates.iter().take_while(|candidate| {
+                let keep = sum < enough;
+                sum += candidate.weight;
+                keep
+            });
+            let kept = before.count().max(1);
+            self.candidates.truncate(kept);
+        }
+    }
+
+    /// The likeliest token has weight 1.
+    fn keep_min_p(&mut self) {
+        let least = self.options.min_p;
+        self.candidates.retain(|candidate| candidate.weight >= least);
+    }
+
+    fn draw(&mut self) -> u32 {
+        let unit = (self.random.next_u32() >> 8) as f32 / (1 << 24) as f32;
+        let mut rest = unit * self.total();
+        for candidate in &self.candidates {
+            rest -= candidate.weight;
+            if rest < 0.0 {
+                return candidate.token;
+            }
+        }
+        likeliest(&self.candidates).token
+    }
+
+    fn total(&self) -> f32 {
+        self.candidates.iter().map(|candidate| candidate.weight).sum()
+    }
+}
+
+/// Of equally likely tokens the one with the smaller id comes first.
+fn likelier_first(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.weight.total_cmp(&a.weight).then(a.token.cmp(&b.token))
+}
+
+fn likeliest(candidates: &[Candidate]) -> Candidate {
+    *candidates.iter().min_by(|a, b| likelier_first(a, b)).expect("a vocabulary has at least one token")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn drawn(options: &SamplerOptions, logits: &[f32], count: usize) -> Vec<u32> {
+        let mut sampler = Sampler::new(options).unwrap();
+        (0..count).map(|_| sampler.sample(logits, &[])).collect()
+    }
+
+    const LOGITS: [f32; 5] = [1.0, 3.0, 2.0, -1.0, 2.5];
+
+    #[test]
+    fn greedy_takes_the_likeliest_and_of_equals_the_first() {
+        assert_eq!(drawn(&SamplerOptions::default(), &LOGITS, 3), [1, 1, 1]);
+        assert_eq!(drawn(&SamplerOptions::default(), &[0.0, 7.0, 7.0], 1), [1]);
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_tokens_and_another_seed_others() {
+        let options = SamplerOptions { temperature: 1.0, seed: 7, ..SamplerOptions::default() };
+        assert_eq!(drawn(&options, &LOGITS, 50), drawn(&options, &LOGITS, 50));
+        assert_ne!(drawn(&options, &LOGITS, 50), drawn(&SamplerOptions { seed: 8, ..options.clone() }, &LOGITS, 50));
+    }
+
+    #[test]
+    fn tokens_are_drawn_as_often_as_they_are_likely() {
+        let options = SamplerOptions { temperature: 0.5, ..SamplerOptions::default() };
+        let tokens = drawn(&options, &LOGITS, 20_000);
+        let weights: Vec<f64> = LOGITS.iter().map(|logit| f64::from(logit / 0.5).exp()).collect();
+        for (token, weight) in weights.iter().enumerate() {
+            let expected = weight / weights.iter().sum::<f64>();
+            let share = tokens.iter().filter(|drawn| **drawn as usize == token).count() as f64 / tokens.len() as f64;
+            assert!((share - expected).abs() < 0.015, "token {token}: {share} of the draws, expected {expected}");
+        }
+    }
+
+    #[test]
+    fn filters_keep_what_they_promise() {
+        let hot = SamplerOptions { temperature: 100.0, ..SamplerOptions::default() };
+        let kept = |options: SamplerOptions| {
+            let mut tokens = drawn(&options, &LOGITS, 500);
+            tokens.sort_unstable();
+            tokens.dedup();
+            tokens
+        };
+        assert_eq!(kept(hot.clone()), [0, 1, 2, 3, 4]);
+        assert_eq!(kept(SamplerOptions { top_k: 2, ..hot.clone() }), [1, 4]);
+        assert_eq!(kept(SamplerOptions { top_p: 0.5, ..hot.clone() }), [1, 2, 4]);
+        assert_eq!(kept(SamplerOptions { top_p: 1e-6, ..hot.clone() }), [1]);
+        let warm = SamplerOptions { temperature: 1.0, ..SamplerOptions::default() };
+        assert_eq!(kept(SamplerOptions { min_p: 0.3, ..warm }), [1, 2, 4]);
+    }
+
+    #[test]
+    fn a_repetition_penalty_makes_seen_tokens_less_likely() {
+        let options = SamplerOptions { repetition_penalty: 1.5, ..SamplerOptions::default() };
+        assert_eq!(Sampler::new(&options).unwrap().sample(&[3.0, 2.5], &[0, 0]), 1);
+        assert_eq!(Sampler::new(&options).unwrap().sample(&[-2.0, -2.5], &[0]), 1);
+    }
+
+    #[test]
+    fn an_option_out_of_range_is_named() {
+        let cases = [
+            (SamplerOptions { temperature: -1.0, ..SamplerOptions::default() }, "temperature is -1"),
+            (SamplerOptions { temperature: f32::NAN, ..SamplerOptions::default() }, "temperature is NaN"),
+            (SamplerOptions { top_p: 0.0, ..SamplerOptions::default() }, "top-p is 0"),
+            (SamplerOptions { min_p: 1.5, ..SamplerOptions::default() }, "min-p is 1.5"),
+            (SamplerOptions { repetition_penalty: 0.0, ..SamplerOptions::default() }, "repetition penalty is 0"),
+        ];
+        for (options, message) in cases {
+            let Err(error) = Sampler::new(&options) else { panic!("{options:?} is accepted") };
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_token_of_the_vocabulary_comes_out_whatever_goes_in(
+            logits in prop::collection::vec(-50f32..50.0, 1..40), temperature in 0f32..5.0, top_k in 0usize..50,
+            top_p in 0.01f32..=1.0, min_p in 0f32..=1.0, repetition_penalty in 0.1f32..3.0, seed: u64,
+        ) {
+            let options = SamplerOptions { temperature, top_k, top_p, min_p, repetition_penalty, seed };
+            let token = Sampler::new(&options).unwrap().sample(&logits, &[0]);
+            prop_assert!((token as usize) < logits.len());
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! One conversation with a model: what it has seen, and how it goes on.
+
+use std::sync::Arc;
+
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::forward::{Buffers, Forward, Rotation};
+use crate::kv_cache::{KvCache, KvFormat};
+use crate::model::Model;
+
+/// How a session is set up.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Tokens of prompt and answer together; the KV cache is allocated for all of them.
+    pub context: usize,
+    /// Tokens of the prompt that go through the model at once.
+    pub chunk: usize,
+    /// Number format of the KV cache.
+    pub kv_format: KvFormat,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { context: 4096, chunk: 256, kv_format: KvFormat::F16 }
+    }
+}
+
+/// A KV cache, buffers for one chunk, and the tokens seen so far.
+pub struct Session {
+    model: Arc<Model>,
+    chunk: usize,
+    cache: KvCache,
+    buffers: Buffers,
+    rotation: Rotation,
+    tokens: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+impl Session {
+    /// An empty session. Everything that it will ever need is allocated here.
+    ///
+    /// # Errors
+    /// If chunk or context is zero, or the context is longer than the model was made for.
+    pub fn new(model: &Arc<Model>, options: &SessionOptions) -> Result<Self> {
+        let description = model.description();
+        for (name, value) in [("the context", options.context), ("the chunk length", options.chunk)] {
+            if value == 0 {
+                return Err(Error::Option { name, value: "0".into(), expected: "at least 1 token" });
+            }
+        }
+        if options.context > description.context {
+            return Err(Error::ContextTooLong { asked: options.context, longest: description.context });
+        }
+        let chunk = options.chunk.min(options.context);
+        Ok(Self {
+            model: Arc::clone(model),
+            chunk,
+            cache: KvCache::new(description, options.context, options.kv_format),
+            buffers: Buffers::new(description, chunk),
+            rotation: Rotation::new(description, options.context),
+            tokens: Vec::with_capacity(options.context),
+            logits: vec![0.0; description.vocab],
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens that the session holds at most.
+    pub fn context(&self) -> usize {
+        self.cache.context
+    }
+
+    /// Tokens seen so far, prompt and answer.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Logits `[vocab]` that follow the last token of the latest prefill or decode.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Forgets everything after the first `length` tokens.
+    pub fn truncate(&mut self, length: usize) {
+        self.tokens.truncate(length);
+    }
+
+    /// Runs `tokens` behind those seen so far, chunk by chunk, and returns the logits `[vocab]` of the last
+    /// one. `progress` hears after each chunk how many of `tokens` are done.
+    ///
+    /// # Errors
+    /// If `tokens` is empty, does not fit, or holds one outside the vocabulary; if `cancel` is set. The
+    /// session then still holds the chunks that were finished.
+    pub fn prefill(&mut self, tokens: &[u32], cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<&[f32]> {
+        self.check(tokens)?;
+        let mut done = 0;
+        for chunk in tokens.chunks(self.chunk) {
+            let last = done + chunk.len() == tokens.len();
+            let Self { model, logits, .. } = self;
+            let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
+            let rows = if last { chunk.len() - 1..chunk.len() } else { 0..0 };
+            let result = model.pool().install(|| self.run(chunk, rows, &mut out, cancel));
+            self.logits = out;
+            result?;
+            done += chunk.len();
+            progress(done);
+        }
+        Ok(&self.logits)
+    }
+
+    /// Runs one token; the logits `[vocab]` that follow it.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn decode(&mut self, token: u32, cancel: &Cancel) -> Result<&[f32]> {
+        self.prefill(&[token], cancel, |_| {})
+    }
+
+    /// As [`Session::prefill`], but with the logits `[tokens, vocab]` of every token.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn prefill_all_logits(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<Vec<f32>> {
+        self.check(tokens)?;
+        let vocab = self.model.description().vocab;
+        let mut logits = vec![0.0; tokens.len() * vocab];
+        let model = Arc::clone(&self.model);
+        for (chunk, out) in tokens.chunks(self.chunk).zip(logits.chunks_mut(self.chunk * vocab)) {
+            model.pool().install(|| self.run(chunk, 0..chunk.len(), out, cancel))?;
+        }
+        Ok(logits)
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        let free = self.context() - self.tokens.len();
+        let vocab = self.model.description().vocab;
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if tokens.len() > free {
+            return Err(Error::PromptTooLong { prompt: tokens.len(), free, context: self.context() });
+        }
+        match tokens.iter().find(|token| **token as usize >= vocab) {
+            Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one chunk and writes the logits of `rows` of it to `out`.
+    fn run(&mut self, chunk: &[u32], rows: std::ops::Range<usize>, out: &mut [f32], cancel: &Cancel) -> Result<()> {
+        let position = self.tokens.len();
+        let mut forward = Forward {
+            description: self.model.description(),
+            weights: self.model.weights(),
+            rotation: &self.rotation,
+            cache: &mut self.cache,
+            buffers: &mut self.buffers,
+        };
+        forward.run(chunk, position, cancel)?;
+        if !rows.is_empty() {
+            forward.logits(rows, out);
+        }
+        self.tokens.extend_from_slice(chunk);
+        if !rows_are_finite(out) {
+            return Err(Error::NotFinite);
+        }
+        Ok(())
+    }
+}
+
+/// A sum is finite only if every summand is (and none so large as to be useless).
+fn rows_are_finite(logits: &[f32]) -> bool {
+    logits.iter().sum::<f32>().is_finite()
+}

@@ -1,0 +1,88 @@
+//! Ends an answer at a stop string, and never shows a part of one.
+
+/// Holds text back while it may still become a stop string.
+pub(crate) struct StopMatcher<'a> {
+    stops: &'a [String],
+    held: String,
+}
+
+/// What may be shown now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) text: String,
+    pub(crate) stopped: bool,
+}
+
+impl<'a> StopMatcher<'a> {
+    pub(crate) fn new(stops: &'a [String]) -> Self {
+        Self { stops, held: String::new() }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> Step {
+        self.held.push_str(text);
+        let found = self.stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| self.held.find(stop.as_str()));
+        if let Some(start) = found.min() {
+            self.held.truncate(start);
+            return Step { text: std::mem::take(&mut self.held), stopped: true };
+        }
+        let possible = self.held.char_indices().map(|(index, _)| index).find(|index| self.may_start_at(*index));
+        let rest = self.held.split_off(possible.unwrap_or(self.held.len()));
+        Step { text: std::mem::replace(&mut self.held, rest), stopped: false }
+    }
+
+    /// What was held back, when no more text comes.
+    pub(crate) fn finish(self) -> String {
+        self.held
+    }
+
+    fn may_start_at(&self, index: usize) -> bool {
+        let tail = &self.held[index..];
+        self.stops.iter().any(|stop| stop.len() > tail.len() && stop.starts_with(tail))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shown(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let mut matcher = StopMatcher::new(&stops);
+        let mut text = String::new();
+        for piece in pieces {
+            let step = matcher.push(piece);
+            text += &step.text;
+            if step.stopped {
+                return (text, true);
+            }
+        }
+        (text + &matcher.finish(), false)
+    }
+
+    #[test]
+    fn a_stop_string_over_several_pieces_is_found_and_not_shown() {
+        assert_eq!(shown(&["\nUser:"], &["Hi", "\nUs", "er", ": more"]), ("Hi".into(), true));
+    }
+
+    #[test]
+    fn a_false_start_is_shown_after_all() {
+        assert_eq!(shown(&["\nUser:"], &["Hi\nUs", "ually"]), ("Hi\nUsually".into(), false));
+        assert_eq!(shown(&["END"], &["the EN"]), ("the EN".into(), false));
+    }
+
+    #[test]
+    fn the_earliest_of_several_stop_strings_counts() {
+        assert_eq!(shown(&["b", "a"], &["xxabx"]), ("xx".into(), true));
+    }
+
+    proptest! {
+        #[test]
+        fn how_the_text_is_cut_into_pieces_does_not_matter(text in "[ab€]{0,12}", stop in "[ab€]{1,3}", cut in 0usize..12) {
+            let cut = text.char_indices().map(|(index, _)| index).nth(cut).unwrap_or(text.len());
+            let whole = shown(&[&stop], &[&text]);
+            prop_assert_eq!(shown(&[&stop], &[&text[..cut], &text[cut..]]), whole.clone());
+            prop_assert_eq!(whole.0, text.split(&stop).next().unwrap());
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The weights of a model in the format used for compute.
+//!
+//! Matrices stored as f32, f16 or bf16 are used in place, straight from the mapped file. Quantized ones are
+//! widened to f32 once, at load, and the pages that they came from are given back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use triad_kernels::Matrix;
+use triad_model::checkpoint::Checkpoint;
+use triad_model::dequantize::dequantize;
+use triad_model::description::{LinearShape, ModelDescription, Norm as NormDescription, NormKind};
+use triad_model::mapped::MappedBytes;
+use triad_model::tensor::{Format, TensorInfo};
+use triad_model::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorSlice};
+use triad_model::{Error, ErrorKind, Result, description};
+
+/// All weights of a model.
+pub struct Weights {
+    /// Embedding `[vocab, hidden]`.
+    pub embedding: Embedding,
+    /// The blocks, first to last.
+    pub blocks: Vec<Block>,
+    /// Norm between the last block and the output matrix.
+    pub output_norm: Norm,
+    /// Output matrix `[vocab, hidden]`.
+    pub output: Linear,
+}
+
+/// Weights of one block; which norms and linears it has is said by its description.
+pub struct Block {
+    /// Norm before attention.
+    pub attention_norm: Norm,
+    /// Norm on attention's output.
+    pub attention_post_norm: Option<Norm>,
+    /// Norm before the feed-forward.
+    pub feed_forward_norm: Option<Norm>,
+    /// Norm on the feed-forward's output.
+    pub feed_forward_post_norm: Option<Norm>,
+    /// Norm on every query head.
+    pub query_norm: Option<Norm>,
+    /// Norm on every key head.
+    pub key_norm: Option<Norm>,
+    /// The linear layers.
+    pub linears: BTreeMap<description::Linear, Linear>,
+}
+
+/// One linear layer.
+pub struct Linear {
+    /// `[out_features, in_features]`.
+    pub weight: WeightMatrix,
+    /// `[out_features]`.
+    pub bias: Option<Vec<f32>>,
+}
+
+/// One norm, with the description's offset already added to its weight.
+pub struct Norm {
+    /// Factor of every feature.
+    pub weight: Vec<f32>,
+    /// Summand of every feature: there exactly for a layer norm.
+    pub bias: Option<Vec<f32>>,
+    /// Added to the mean square or the variance.
+    pub epsilon: f32,
+}
+
+/// A matrix `[out_features, in_features]`, row-major.
+pub struct WeightMatrix {
+    out_features: usize,
+    storage: Storage,
+}
+
+enum Storage {
+    F32(Vec<f32>),
+    Bf16(Vec<bf16>),
+    MappedF32(MappedBytes),
+    MappedF16(MappedBytes),
+    MappedBf16(MappedBytes),
+}
+
+impl WeightMatrix {
+    /// Rows.
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// The values.
+    pub fn view(&self) -> Matrix<'_> {
+        match &self.storage {
+            Storage::F32(values) => Matrix::F32(values),
+            Storage::Bf16(values) => Matrix::Bf16(values),
+            Storage::MappedF32(bytes) => Matrix::F32(bytemuck::cast_slice(bytes)),
+            Storage::MappedF16(bytes) => Matrix::F16(bytemuck::cast_slice::<u8, f16>(bytes)),
+            Storage::MappedBf16(bytes) => Matrix::Bf16(bytemuck::cast_slice::<u8, bf16>(bytes)),
+        }
+    }
+
+    /// Bytes of the values, mapped or not.
+    pub fn bytes(&self) -> usize {
+        match &self.storage {
+            Storage::F32(values) => size_of_val(values.as_slice()),
+            Storage::Bf16(values) => size_of_val(values.as_slice()),
+            Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// The embedding: rows are read one at a time, so they stay as stored.
+pub enum Embedding {
+    /// In the model file.
+    Stored {
+        /// The rows, one after the other.
+        bytes: MappedBytes,
+        /// Bytes of one row.
+        row_bytes: usize,
+        /// Format of the rows.
+        format: Format,
+    },
+    /// The output matrix serves as embedding, too (random weights).
+    Output,
+    /// A matrix of its own (random weights).
+    Matrix(WeightMatrix),
+}
+
+impl Weights {
+    /// Reads all weights of `checkpoint`, on the current rayon pool.
+    pub(crate) fn load(checkpoint: &Arc<Checkpoint>) -> Result<Self> {
+        let reader = Reader { checkpoint };
+        let description = checkpoint.description();
+        let map = checkpoint.tensor_map();
+        let output_shape = output_shape(description);
+        let blocks = description.blocks.iter().zip(&map.blocks);
+        Ok(Self {
+            blocks: blocks
+                .map(|(block, tensors)| reader.block(block, tensors, description.hidden))
+                .collect::<Result<_>>()?,
+            output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
+            output: reader.linear(&map.output, &output_shape)?,
+            embedding: reader.embedding(&map.embedding)?,
+        })
+    }
+
+    /// Random bf16 weights in the shapes of `description`: the speed of a model does not depend on its values.
+    pub(crate) fn random(description: &ModelDescription, seed: u64) -> Self {
+        let mut seed = seed;
+        let mut next_seed = || {
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            seed
+        };
+        let mut linear = |shape: &LinearShape| Linear {
+            weight: random_matrix(shape.out_features, shape.in_features, next_seed()),
+            bias: shape.bias.then(|| vec![0.0; shape.out_features]),
+        };
+        let norm = |norm: &NormDescription, features: usize| Norm {
+            weight: vec![1.0; features],
+            bias: (norm.kind == NormKind::Layer).then(|| vec![0.0; features]),
+            epsilon: norm.epsilon,
+        };
+        let hidden = description.hidden;
+        let blocks = description.blocks.iter().map(|block| {
+            let [post, second] = match block.residual {
+                description::Residual::Serial => [false, true],
+                description::Residual::SerialPostNorm => [true, true],
+                description::Residual::Parallel => [false, false],
+            };
+            let head_norm = |norm_of: &NormDescription| norm(norm_of, block.attention.head_dim);
+            Block {
+                attention_norm: norm(&block.norm, hidden),
+                attention_post_norm: post.then(|| norm(&block.norm, hidden)),
+                feed_forward_norm: second.then(|| norm(&block.norm, hidden)),
+                feed_forward_post_norm: post.then(|| norm(&block.norm, hidden)),
+                query_norm: block.attention.qk_norm.as_ref().map(head_norm),
+                key_norm: block.attention.qk_norm.as_ref().map(head_norm),
+                linears: block.linears(hidden).iter().map(|shape| (shape.linear, linear(shape))).collect(),
+            }
+        });
+        let blocks = blocks.collect();
+        let output = linear(&output_shape(description));
+        let embedding = if description.tied_output {
+            Embedding::Output
+        } else {
+            Embedding::Matrix(random_matrix(description.vocab, hidden, 1))
+        };
+        Self { embedding, blocks, output_norm: norm(&description.output_norm, hidden), output }
+    }
+
+    /// Writes the embedding of `token` to `out[hidden]`. The token is within the vocabulary.
+    pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
+        let (row, hidden) = (token as usize, out.len());
+        let from_matrix = |matrix: &WeightMatrix, out: &mut [f32]| match matrix.view() {
+            Matrix::F32(values) => out.copy_from_slice(&values[row * hidden..][..hidden]),
+            Matrix::F16(values) => {
+                out.iter_mut().zip(&values[row * hidden..]).for_each(|(out, value)| *out = value.to_f32());
+            }
+            Matrix::Bf16(values) => {
+                out.iter_mut().zip(&values[row * hidden..]).for_each(|(out, value)| *out = value.to_f32());
+            }
+        };
+        match &self.embedding {
+            Embedding::Stored { bytes, row_bytes, format } => {
+                dequantize(*format, &bytes[row * row_bytes..][..*row_bytes], out);
+            }
+            Embedding::Output => from_matrix(&self.output.weight, out),
+            Embedding::Matrix(matrix) => from_matrix(matrix, out),
+        }
+    }
+
+    /// Bytes of all matrices in the format used for compute, the embedding as stored.
+    pub fn bytes(&self) -> usize {
+        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
+        let embedding = match &self.embedding {
+            Embedding::Stored { bytes, .. } => bytes.len(),
+            Embedding::Output => 0,
+            Embedding::Matrix(matrix) => matrix.bytes(),
+        };
+        linears.chain([&self.output]).map(|linear| linear.weight.bytes()).sum::<usize>() + embedding
+    }
+}
+
+fn output_shape(description: &ModelDescription) -> LinearShape {
+    LinearShape {
+        linear: description::Linear::Up,
+        out_features: description.vocab,
+        in_features: description.hidden,
+        bias: description.output_bias,
+    }
+}
+
+/// Rows dequantized by one task.
+const TASK_ELEMENTS: usize = 1 << 16;
+
+struct Reader<'a> {
+    checkpoint: &'a Arc<Checkpoint>,
+}
+
+impl Reader<'_> {
+    fn block(
+        &self,
+        description: &description::BlockDescription,
+        tensors: &BlockTensors,
+        hidden: usize,
+    ) -> Result<Block> {
+        let norm = |tensors: &Option<NormTensors>, description: &NormDescription| {
+            tensors.as_ref().map(|tensors| self.norm(tensors, description)).transpose()
+        };
+        let qk_norm = description.attention.qk_norm.unwrap_or(description.norm);
+        let linears = description.linears(hidden).into_iter().map(|shape| {
+            let tensors = tensors.linears.get(&shape.linear).ok_or_else(|| {
+                Error::new(ErrorKind::Missing, format!("no tensor for the {:?} linear layer", shape.linear))
+            })?;
+            Ok((shape.linear, self.linear(tensors, &shape)?))
+        });
+        Ok(Block {
+            attention_norm: self.norm(&tensors.attention_norm, &description.norm)?,
+            attention_post_norm: norm(&tensors.attention_post_norm, &description.norm)?,
+            feed_forward_norm: norm(&tensors.feed_forward_norm, &description.norm)?,
+            feed_forward_post_norm: norm(&tensors.feed_forward_post_norm, &description.norm)?,
+            query_norm: norm(&tensors.query_norm, &qk_norm)?,
+            key_norm: norm(&tensors.key_norm, &qk_norm)?,
+            linears: linears.collect::<Result<_>>()?,
+        })
+    }
+
+    fn linear(&self, tensors: &LinearTensors, shape: &LinearShape) -> Result<Linear> {
+        let bias = tensors.bias.as_ref().map(|bias| Ok(self.slice(bias)?.to_f32())).transpose()?;
+        Ok(Linear { weight: self.slice(&tensors.weight)?.into_matrix(shape.out_features), bias })
+    }
+
+    fn norm(&self, tensors: &NormTensors, description: &NormDescription) -> Result<Norm> {
+        let read = |name: &String| Ok(self.slice(&TensorSlice { name: name.clone(), rows: None })?.to_f32());
+        let mut weight = read(&tensors.weight)?;
+        weight.iter_mut().for_each(|weight| *weight += description.weight_offset);
+        Ok(Norm { weight, bias: tensors.bias.as_ref().map(read).transpose()?, epsilon: description.epsilon })
+    }
+
+    fn embedding(&self, tensor: &TensorSlice) -> Result<Embedding> {
+        let stored = self.slice(tensor)?;
+        let row_bytes = stored.info.bytes.len() / stored.info.shape[0];
+        Ok(Embedding::Stored { bytes: stored.bytes, row_bytes, format: stored.info.format })
+    }
+
+    fn slice(&self, slice: &TensorSlice) -> Result<Stored<'_>> {
+        let info = self.checkpoint.tensor(&slice.name)?;
+        let bytes = self.checkpoint.mapped(info);
+        let bytes = match &slice.rows {
+            None => bytes,
+            Some(rows) => {
+                let row_bytes = info.bytes.len() / info.shape[0];
+                bytes.part(rows.start * row_bytes..rows.end * row_bytes)
+            }
+        };
+        Ok(Stored { checkpoint: self.checkpoint, info, bytes })
+    }
+}
+
+/// A tensor or some rows of it, as it stands in the file.
+struct Stored<'a> {
+    checkpoint: &'a Checkpoint,
+    info: &'a TensorInfo,
+    bytes: MappedBytes,
+}
+
+impl Stored<'_> {
+    fn into_matrix(self, out_features: usize) -> WeightMatrix {
+        let aligned = |size: usize| (self.bytes.as_ptr() as usize).is_multiple_of(size);
+        let storage = match self.info.format {
+            Format::F32 if aligned(4) => Storage::MappedF32(self.bytes),
+            Format::F16 if aligned(2) => Storage::MappedF16(self.bytes),
+            Format::Bf16 if aligned(2) => Storage::MappedBf16(self.bytes),
+            _ => Storage::F32(self.to_f32()),
+        };
+        WeightMatrix { out_features, storage }
+    }
+
+    fn to_f32(&self) -> Vec<f32> {
+        let format = self.info.format;
+        let elements = self.bytes.len() / format.block_bytes() * format.block_elements();
+        let mut values = vec![0.0; elements];
+        let task_elements = TASK_ELEMENTS.next_multiple_of(format.block_elements());
+        let stored = self.bytes.par_chunks(task_elements / format.block_elements() * format.block_bytes());
+        values
+            .par_chunks_mut(task_elements)
+            .zip(stored)
+            .for_each(|(values, stored)| dequantize(format, stored, values));
+        self.checkpoint.release(self.info);
+        values
+    }
+}
+
+fn random_matrix(out_features: usize, in_features: usize, seed: u64) -> WeightMatrix {
+    let scale = (3.0 / in_features as f32).sqrt() / 32768.0;
+    let mut values = vec![bf16::ZERO; out_features * in_features];
+    values.par_chunks_mut(TASK_ELEMENTS).enumerate().for_each(|(task, values)| {
+        let mut state = seed ^ (task as u64).wrapping_mul(0xd134_2543_de82_ef95) | 1;
+        for value in values {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            *value = bf16::from_f32(f32::from((state >> 48) as i16) * scale);
+        }
+    });
+    WeightMatrix { out_features, storage: Storage::Bf16(values) }
+}
