@@ -124,6 +124,16 @@ impl Model {
     }
 }
 
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let threads = self.threads();
+        f.debug_struct("Model")
+            .field("description", &self.description)
+            .field("threads", &threads)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The tokenizer, or why the file has none. One that is there but damaged is an error.
 fn tokenizer(checkpoint: &Checkpoint) -> Result<Result<Tokenizer, String>> {
     let tokenizer = match checkpoint.source() {
