@@ -18,6 +18,8 @@ pub mod mapped;
 pub mod safetensors;
 pub mod tensor;
 pub mod tensor_map;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tokenizer;
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,116 @@
+//! Models on disk that are incomplete or of the wrong kind.
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+use triad_model::ErrorKind::{Io, Malformed, Missing, Unsupported};
+use triad_model::checkpoint::Checkpoint;
+use triad_model::gguf::Value;
+
+use crate::assert_refused;
+
+/// A folder with these files.
+fn folder(files: &[(&str, &[u8])]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in files {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
+    folder
+}
+
+fn open(path: &Path) -> triad_model::Result<Checkpoint> {
+    Checkpoint::open(path)
+}
+
+#[test]
+fn a_path_that_is_no_model_is_refused_with_what_was_expected() {
+    let folder = folder(&[("notes.txt", b"hello"), ("empty.gguf", b"")]);
+    let absent = folder.path().join("absent.gguf");
+    assert_refused("absent", open(&absent), Missing, &["absent.gguf", "expected a .gguf file"]);
+    let notes = folder.path().join("notes.txt");
+    assert_refused("text file", open(&notes), Malformed, &["notes.txt", "expected a .gguf file"]);
+    let empty = folder.path().join("empty.gguf");
+    assert_refused("empty file", open(&empty), Malformed, &["empty.gguf", "truncated"]);
+    assert_refused("folder", open(folder.path()), Missing, &["model.safetensors", "expected a .gguf file"]);
+}
+
+#[test]
+fn part_of_a_split_gguf_model_is_refused() {
+    let bytes = crate::gguf::valid().field("split.count", Value::Integer(3)).build();
+    let folder = folder(&[("model-00001-of-00003.gguf", &bytes)]);
+    let path = folder.path().join("model-00001-of-00003.gguf");
+    assert_refused("split", open(&path), Unsupported, &["00001-of-00003", "split.count", "3"]);
+}
+
+#[test]
+fn weights_without_a_configuration_are_refused() {
+    let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
+    assert_refused("folder", open(folder.path()), Missing, &["config.json"]);
+    let file = folder.path().join("model.safetensors");
+    assert_refused("file", open(&file), Missing, &["config.json"]);
+}
+
+#[test]
+fn broken_json_is_named_with_file_and_line() {
+    for name in ["config.json", "generation_config.json", "tokenizer_config.json"] {
+        let weights = crate::safetensors::valid();
+        let folder = folder(&[("model.safetensors", &weights), ("config.json", b"{}"), (name, b"{\n  \"a\": ?\n}")]);
+        assert_refused(name, open(folder.path()), Malformed, &[name, "not valid JSON", "line 2"]);
+    }
+    let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
+    fs::create_dir(folder.path().join("config.json")).unwrap();
+    assert_refused("config.json is a folder", open(folder.path()), Io, &["config.json", "regular file"]);
+}
+
+#[test]
+fn a_configuration_larger_than_any_real_one_is_not_read() {
+    let folder = folder(&[("model.safetensors", &crate::safetensors::valid())]);
+    let config = fs::File::create(folder.path().join("config.json")).unwrap();
+    config.set_len((64 << 20) + 1).unwrap();
+    assert_refused("large config.json", open(folder.path()), Malformed, &["config.json", "64 MiB"]);
+}
+
+#[test]
+fn a_generation_setting_of_another_type_names_its_file() {
+    let weights = crate::safetensors::valid();
+    let files: [(&str, &[u8]); 3] = [
+        ("model.safetensors", &weights),
+        ("config.json", b"{}"),
+        ("generation_config.json", b"{\"temperature\": \"hot\"}"),
+    ];
+    let mentions = ["generation_config.json", "temperature", "hot"];
+    assert_refused("temperature", open(folder(&files).path()), Malformed, &mentions);
+}
+
+#[test]
+fn every_shard_and_every_tensor_of_the_index_must_be_there() {
+    let index =
+        |shard: &str, tensor: &str| format!(r#"{{"weight_map": {{"norm": "{shard}", "{tensor}": "{shard}"}}}}"#);
+    let weights = crate::safetensors::valid();
+    let with_index = |index: &str| {
+        folder(&[
+            ("config.json", b"{}"),
+            ("model-1.safetensors", &weights),
+            ("model.safetensors.index.json", index.as_bytes()),
+        ])
+    };
+    let absent = with_index(&index("model-2.safetensors", "matrix"));
+    assert_refused("shard", open(absent.path()), Missing, &["model-2.safetensors", "index.json names it"]);
+    let elsewhere = with_index(&index("../model.safetensors", "matrix"));
+    assert_refused("place of a shard", open(elsewhere.path()), Malformed, &["index.json", "../model.safetensors"]);
+    let tensor = with_index(&index("model-1.safetensors", "bias"));
+    assert_refused("tensor", open(tensor.path()), Missing, &["model-1.safetensors", "\"bias\""]);
+}
+
+#[test]
+fn a_damaged_shard_is_named() {
+    let weights = crate::safetensors::valid();
+    let index = br#"{"weight_map": {"norm": "a.safetensors"}}"#;
+    let folder = folder(&[
+        ("config.json", b"{}"),
+        ("a.safetensors", &weights[..weights.len() - 1]),
+        ("model.safetensors.index.json", index),
+    ]);
+    assert_refused("cut shard", open(folder.path()), Malformed, &["a.safetensors", "\"norm\"", "truncated"]);
+}
