@@ -156,3 +156,40 @@ fn array<Element: AsRef<[u8]>>(element_type: u32, elements: impl ExactSizeIterat
 pub fn safetensors_file(header: &str, data: &[u8]) -> Vec<u8> {
     [string(header).as_slice(), data].concat()
 }
+
+/// A right model of the smallest size, without a tokenizer: one block of width 32, four tokens, norms of
+/// 1, linear weights of 0.
+pub fn tiny_llama() -> GgufBuilder {
+    let numbers = [
+        ("embedding_length", 32),
+        ("block_count", 1),
+        ("feed_forward_length", 32),
+        ("context_length", 16),
+        ("attention.head_count", 2),
+        ("attention.head_count_kv", 1),
+    ];
+    let matrices = [
+        ("token_embd", 4),
+        ("blk.0.attn_q", 32),
+        ("blk.0.attn_k", 16),
+        ("blk.0.attn_v", 16),
+        ("blk.0.attn_output", 32),
+        ("blk.0.ffn_gate", 32),
+        ("blk.0.ffn_up", 32),
+        ("blk.0.ffn_down", 32),
+    ];
+    let mut builder = GgufBuilder::new()
+        .field("general.architecture", Value::String("llama".to_owned()))
+        .field("llama.attention.layer_norm_rms_epsilon", Value::Float(1e-5));
+    for (field, number) in numbers {
+        builder = builder.field(&format!("llama.{field}"), Value::Integer(number));
+    }
+    for norm in ["blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"] {
+        builder = builder.tensor_f32(&format!("{norm}.weight"), &[32], &[1.0; 32]);
+    }
+    for (matrix, rows) in matrices {
+        let bytes = vec![0; rows * Format::Q4_0.block_bytes()];
+        builder = builder.tensor(&format!("{matrix}.weight"), &[rows, 32], Format::Q4_0, &bytes);
+    }
+    builder
+}

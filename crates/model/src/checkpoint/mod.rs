@@ -1,8 +1,8 @@
 //! A model on disk, opened: its tensors in place, and what its source says about it.
 //!
 //! [`Checkpoint::open`] takes a GGUF file, or a Hugging Face folder (`config.json` and safetensors).
-//! Whatever the source, what comes out is the same: a description, and tensors by name with a place in a
-//! mapped file.
+//! Whatever the source, what comes out is the same: tensors by name with a place in a mapped file, and a
+//! [`ModelDescription`] with the part that each tensor plays in it.
 
 mod generation_defaults;
 mod json;
@@ -33,9 +33,9 @@ pub struct Checkpoint {
     source: Source,
     files: Vec<MappedFile>,
     tensors: BTreeMap<String, TensorInfo>,
-    generation_defaults: GenerationDefaults,
     description: ModelDescription,
     tensor_map: TensorMap,
+    generation_defaults: GenerationDefaults,
 }
 
 /// Where a checkpoint comes from, with all that its source says beside the tensors.
@@ -67,45 +67,43 @@ impl Checkpoint {
     /// names the file and the field.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
+        Self::open_any(&path).map_err(|error| error.at(path))
+    }
+
+    fn open_any(path: &Path) -> Result<Self> {
         if path.is_dir() {
-            return Self::open_folder(&path, &path, weight_files(&path)?);
+            return Self::open_folder(path, path, weight_files(path)?);
         }
         if !path.exists() {
-            return Err(Error::new(ErrorKind::Missing, format!("there is no such file or folder; {EXPECTED}")).at(path));
+            return Err(Error::new(ErrorKind::Missing, format!("there is no such file or folder; {EXPECTED}")));
         }
-        let file = MappedFile::open(&path)?;
-        if has_extension(&path, "safetensors") {
+        let file = MappedFile::open(path)?;
+        if has_extension(path, "safetensors") {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let folder = parent.unwrap_or(Path::new(".")).to_path_buf();
-            return Self::open_folder(&path, &folder, Weights { files: vec![file], file_of: None });
+            let weights = Weights { files: vec![file], file_of: None };
+            return Self::open_folder(path, parent.unwrap_or(Path::new(".")), weights);
         }
-        if !has_extension(&path, "gguf") && !file.bytes().starts_with(&gguf::MAGIC) {
-            return Err(Error::new(ErrorKind::Malformed, format!("not a model file; {EXPECTED}")).at(path));
+        if !has_extension(path, "gguf") && !file.bytes().starts_with(&gguf::MAGIC) {
+            return Err(Error::new(ErrorKind::Malformed, format!("not a model file; {EXPECTED}")));
         }
-        Self::open_gguf(&path, file)
+        Self::open_gguf(path, file)
     }
 
     fn open_gguf(path: &Path, file: MappedFile) -> Result<Self> {
-        let read = || {
-            let gguf::Gguf { metadata, tensors, .. } = gguf::read(file.bytes())?;
-            if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
-                let message =
-                    format!("metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts");
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
-            let read_f32 = |tensor: &TensorInfo| Ok(read_f32(&file, tensor));
-            let (description, tensor_map) = family::from_gguf(&metadata, &tensors, &read_f32)?;
-            let generation_defaults = GenerationDefaults::from_gguf(&metadata)?;
-            Ok((generation_defaults, metadata, tensors, description, tensor_map))
-        };
-        let (generation_defaults, metadata, tensors, description, tensor_map) =
-            read().map_err(|error| error.at(path))?;
+        let gguf::Gguf { metadata, tensors, .. } = gguf::read(file.bytes())?;
+        if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
+            let message =
+                format!("metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        let read_f32 = |tensor: &TensorInfo| Ok(elements(tensor, &file.bytes()[tensor.bytes.clone()]));
+        let (description, tensor_map) = family::from_gguf(&metadata, &tensors, &read_f32)?;
         Ok(Self {
             path: path.to_path_buf(),
+            generation_defaults: GenerationDefaults::from_gguf(&metadata)?,
             source: Source::Gguf(metadata),
             files: vec![file],
             tensors,
-            generation_defaults,
             description,
             tensor_map,
         })
@@ -128,16 +126,15 @@ impl Checkpoint {
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
         let tensors = weights.tensors()?;
-        let (description, tensor_map) =
-            family::from_hugging_face(&config, &tensors).map_err(|error| error.at(&config_path))?;
+        let (description, tensor_map) = family::from_hugging_face(&config, &tensors)?;
         Ok(Self {
             path: path.to_path_buf(),
             source: Source::HuggingFace { folder: folder.to_path_buf(), config, generation_config, tokenizer_config },
             files: weights.files,
             tensors,
-            generation_defaults,
             description,
             tensor_map,
+            generation_defaults,
         })
     }
 
@@ -149,6 +146,16 @@ impl Checkpoint {
     /// Metadata or configuration files.
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// What the model is.
+    pub fn description(&self) -> &ModelDescription {
+        &self.description
+    }
+
+    /// Which tensor plays which part.
+    pub fn tensor_map(&self) -> &TensorMap {
+        &self.tensor_map
     }
 
     /// Every tensor by name.
@@ -182,16 +189,6 @@ impl Checkpoint {
         self.files[tensor.file].release(tensor.bytes.clone());
     }
 
-    /// What the model is.
-    pub fn description(&self) -> &ModelDescription {
-        &self.description
-    }
-
-    /// Which tensor plays which part.
-    pub fn tensor_map(&self) -> &TensorMap {
-        &self.tensor_map
-    }
-
     /// Bytes of all tensors as they are stored.
     pub fn stored_bytes(&self) -> usize {
         self.tensors.values().map(|tensor| tensor.bytes.len()).sum()
@@ -201,13 +198,6 @@ impl Checkpoint {
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.generation_defaults
     }
-}
-
-/// The elements of a tensor, row-major.
-fn read_f32(file: &MappedFile, tensor: &TensorInfo) -> Vec<f32> {
-    let mut values = vec![0.0; tensor.elements()];
-    dequantize(tensor.format, &file.bytes()[tensor.bytes.clone()], &mut values);
-    values
 }
 
 /// The safetensors files of a folder.
@@ -261,6 +251,12 @@ impl Weights {
         };
         file_of.iter().map(place).collect()
     }
+}
+
+fn elements(tensor: &TensorInfo, bytes: &[u8]) -> Vec<f32> {
+    let mut values = vec![0.0; tensor.elements()];
+    dequantize(tensor.format, bytes, &mut values);
+    values
 }
 
 fn has_extension(path: &Path, extension: &str) -> bool {

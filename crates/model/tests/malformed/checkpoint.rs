@@ -7,6 +7,7 @@ use tempfile::TempDir;
 use triad_model::ErrorKind::{Io, Malformed, Missing, Unsupported};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
+use triad_model::testing::{GgufBuilder, TableEntry, tiny_llama};
 
 use crate::assert_refused;
 
@@ -101,6 +102,32 @@ fn every_shard_and_every_tensor_of_the_index_must_be_there() {
     assert_refused("place of a shard", open(elsewhere.path()), Malformed, &["index.json", "../model.safetensors"]);
     let tensor = with_index(&index("model-1.safetensors", "bias"));
     assert_refused("tensor", open(tensor.path()), Missing, &["model-1.safetensors", "\"bias\""]);
+}
+
+#[test]
+fn a_tensor_of_another_shape_than_the_metadata_demands_is_named() {
+    let refused = |case: &str, kind, mentions: &[&str], change: fn(&mut TableEntry)| {
+        let mut builder = tiny_llama();
+        builder.entries.iter_mut().filter(|entry| entry.name == "blk.0.attn_q.weight").for_each(change);
+        let folder = folder(&[("model.gguf", &builder.build())]);
+        assert_refused(case, open(&folder.path().join("model.gguf")), kind, mentions);
+    };
+    refused("shape", Malformed, &["model.gguf", "blk.0.attn_q.weight", "[16, 32]", "[32, 32]"], |entry| {
+        entry.dimensions = vec![32, 16];
+    });
+    refused("name", Missing, &["model.gguf", "blk.0.attn_q.weight", "missing"], |entry| entry.name = "other".into());
+}
+
+#[test]
+fn an_unknown_family_is_named() {
+    let gguf = GgufBuilder::new().field("general.architecture", Value::String("mamba".into())).build();
+    let folder = folder(&[
+        ("model.gguf", &gguf),
+        ("model.safetensors", &crate::safetensors::valid()),
+        ("config.json", br#"{"model_type": "mamba"}"#),
+    ]);
+    assert_refused("GGUF", open(&folder.path().join("model.gguf")), Unsupported, &["model.gguf", "mamba", "llama"]);
+    assert_refused("config.json", open(folder.path()), Unsupported, &["config.json", "model_type", "mamba", "llama"]);
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! A checkpoint is the same model whatever form its files have.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+use serde_json::json;
+use triad_model::checkpoint::{Checkpoint, Source};
+use triad_model::dequantize::dequantize;
+use triad_model::gguf::Value;
+use triad_model::testing::tiny_llama;
+
+const TENSORS: [(&str, &[usize]); 12] = [
+    ("lm_head.weight", &[4, 8]),
+    ("model.embed_tokens.weight", &[4, 8]),
+    ("model.layers.0.input_layernorm.weight", &[8]),
+    ("model.layers.0.mlp.down_proj.weight", &[8, 16]),
+    ("model.layers.0.mlp.gate_proj.weight", &[16, 8]),
+    ("model.layers.0.mlp.up_proj.weight", &[16, 8]),
+    ("model.layers.0.post_attention_layernorm.weight", &[8]),
+    ("model.layers.0.self_attn.k_proj.weight", &[4, 8]),
+    ("model.layers.0.self_attn.o_proj.weight", &[8, 8]),
+    ("model.layers.0.self_attn.q_proj.weight", &[8, 8]),
+    ("model.layers.0.self_attn.v_proj.weight", &[4, 8]),
+    ("model.norm.weight", &[8]),
+];
+
+/// The bytes of tensor number `index` in F16: `index` + 0, 1, 2, ….
+fn stored(index: usize) -> Vec<u8> {
+    let elements: usize = TENSORS[index].1.iter().product();
+    (0..elements).flat_map(|element| half::f16::from_f32((index + element) as f32).to_le_bytes()).collect()
+}
+
+fn write_safetensors(path: &Path, tensors: &[usize]) {
+    let data: BTreeMap<usize, Vec<u8>> = tensors.iter().map(|&index| (index, stored(index))).collect();
+    let views = tensors.iter().map(|index| {
+        let (name, shape) = TENSORS[*index];
+        (name, TensorView::new(Dtype::F16, shape.to_vec(), &data[index]).unwrap())
+    });
+    fs::write(path, safetensors::serialize(views, None).unwrap()).unwrap();
+}
+
+fn write_config(folder: &Path) {
+    let config = json!({
+        "model_type": "llama", "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 4,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": false, "eos_token_id": 2
+    });
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+}
+
+fn write_sharded(folder: &Path) {
+    let (first, second): (Vec<usize>, Vec<usize>) = (0..TENSORS.len()).partition(|index| index % 3 == 0);
+    let mut weight_map = serde_json::Map::new();
+    for (name, tensors) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
+        write_safetensors(&folder.join(name), &tensors);
+        weight_map.extend(tensors.iter().map(|&index| (TENSORS[index].0.to_owned(), name.into())));
+    }
+    let index = json!({"metadata": {"total_size": 1}, "weight_map": weight_map});
+    fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+}
+
+#[test]
+fn a_file_a_folder_and_shards_hold_the_same_model() {
+    let (single, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_config(single.path());
+    write_safetensors(&single.path().join("model.safetensors"), &(0..TENSORS.len()).collect::<Vec<_>>());
+    write_config(sharded.path());
+    write_sharded(sharded.path());
+
+    let file = single.path().join("model.safetensors");
+    let opened = [single.path(), &file, sharded.path()].map(|path| Checkpoint::open(path).unwrap());
+    for checkpoint in &opened {
+        assert_eq!(checkpoint.description(), opened[0].description());
+        assert_eq!(checkpoint.tensor_map(), opened[0].tensor_map());
+        assert_eq!(checkpoint.stored_bytes(), 2 * checkpoint.description().parameters());
+        assert_eq!(checkpoint.generation_defaults().end_tokens, [2]);
+        assert!(matches!(checkpoint.source(), Source::HuggingFace { generation_config: None, .. }));
+        for (index, (name, shape)) in TENSORS.into_iter().enumerate() {
+            let tensor = checkpoint.tensor(name).unwrap();
+            assert_eq!(tensor.shape, shape);
+            assert_eq!(checkpoint.bytes(tensor), stored(index), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_gguf_file_is_described_and_its_tensors_lie_in_place() {
+    let folder = tempfile::tempdir().unwrap();
+    // A file from a download cache may have any name.
+    let path = folder.path().join("5f7ac9");
+    let builder = tiny_llama().field("tokenizer.ggml.eos_token_id", Value::Integer(3));
+    fs::write(&path, builder.build()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    assert_eq!(checkpoint.description().hidden, 32);
+    assert_eq!(checkpoint.generation_defaults().end_tokens, [3]);
+    let norm = checkpoint.tensor(&checkpoint.tensor_map().output_norm.weight).unwrap();
+    let mut values = [0.0; 32];
+    dequantize(norm.format, checkpoint.bytes(norm), &mut values);
+    assert_eq!(values, [1.0; 32]);
+}
+
+#[test]
+fn released_tensors_read_the_same_and_outlive_their_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::write(&path, tiny_llama().build()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let norm = checkpoint.tensor("output_norm.weight").unwrap();
+    let before = checkpoint.bytes(norm).to_vec();
+    let mapped = checkpoint.mapped(norm);
+    checkpoint.release(norm);
+    drop(checkpoint);
+    assert_eq!(*mapped, before);
+}
