@@ -16,6 +16,7 @@ pub mod fetch;
 pub mod gguf;
 pub mod mapped;
 pub mod safetensors;
+pub mod template;
 pub mod tensor;
 pub mod tensor_map;
 #[cfg(any(test, feature = "testing"))]

@@ -10,8 +10,10 @@ use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Larger files than any tokenizer's are refused unread, in bytes.
+/// Larger files than any tokenizer are refused unread, in bytes.
 const MAX_FILE: u64 = 1 << 28;
+
+const CONFIG: &str = "tokenizer_config.json";
 
 /// Encodes with the `tokenizers` crate.
 pub(super) struct HuggingFace {
@@ -43,18 +45,24 @@ impl HuggingFace {
     }
 }
 
-pub(super) fn tokenizer(folder: &Path) -> Result<Tokenizer> {
+/// `end_tokens` are those that the folder's other files state.
+pub(super) fn tokenizer(folder: &Path, config: Option<&Value>, end_tokens: &[u32]) -> Result<Tokenizer> {
     let path = folder.join("tokenizer.json");
-    let Some(bytes) = read(&path)? else {
+    if !path.is_file() {
         let message = "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not read";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
-    };
-    let config = Json::read(folder, "tokenizer_config.json")?;
-    let generation = Json::read(folder, "generation_config.json")?;
-    build(&bytes, &config, &generation).map_err(|error| error.at(&path))
+    }
+    let io = |error: std::io::Error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
+    let bytes = std::fs::metadata(&path).map_err(io)?.len();
+    if bytes > MAX_FILE {
+        let message = format!("the file has {bytes} bytes, expected at most {MAX_FILE}");
+        return Err(Error::new(ErrorKind::Malformed, message).at(path));
+    }
+    let config = Config { value: config.unwrap_or(&Value::Null) };
+    build(&std::fs::read(&path).map_err(io)?, &config, end_tokens).map_err(|error| error.at(&path))
 }
 
-fn build(bytes: &[u8], config: &Json, generation: &Json) -> Result<Tokenizer> {
+fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
     let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
         .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
@@ -72,8 +80,10 @@ fn build(bytes: &[u8], config: &Json, generation: &Json) -> Result<Tokenizer> {
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
     let bos = config.token("bos_token", &vocabulary)?;
     let eos = config.token("eos_token", &vocabulary)?;
-    let stated = eos.into_iter().chain(generation.end_tokens(&vocabulary)?);
-    let end_tokens = end_tokens(&mut vocabulary, stated);
+    if let Some(id) = stated_end_tokens.iter().find(|&&id| id as usize >= vocabulary.len()) {
+        return Err(malformed(format!("the end token {id} is stated, but there are {} tokens", vocabulary.len())));
+    }
+    let end_tokens = end_tokens(&mut vocabulary, eos.into_iter().chain(stated_end_tokens.iter().copied()));
     let (mut prefix, mut suffix) = around(&inner)?;
     // Where the configuration speaks, it overrules `post_processor`, as in `transformers`.
     let overrule = |tokens: &mut Vec<u32>, field, token: Option<u32>| {
@@ -82,7 +92,7 @@ fn build(bytes: &[u8], config: &Json, generation: &Json) -> Result<Tokenizer> {
             (Some(false), _) => tokens.clear(),
             (Some(true), Some(token)) => *tokens = vec![token],
             (Some(true), None) => {
-                let message = format!("{}: `{field}` is true, but the token is not given", config.name);
+                let message = format!("{CONFIG}: `{field}` is true, but the token is not given");
                 return Err(Error::new(ErrorKind::Missing, message));
             }
         }
@@ -169,32 +179,21 @@ impl Decoder {
     }
 }
 
-/// A small JSON file beside `tokenizer.json`; `null` where there is none.
-struct Json {
-    name: &'static str,
-    value: Value,
+/// `tokenizer_config.json`; `null` where there is none.
+struct Config<'a> {
+    value: &'a Value,
 }
 
-impl Json {
-    fn read(folder: &Path, name: &'static str) -> Result<Self> {
-        let path = folder.join(name);
-        let value = match read(&path)? {
-            None => Value::Null,
-            Some(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| Error::new(ErrorKind::Malformed, format!("expected JSON: {error}")).at(&path))?,
-        };
-        Ok(Self { name, value })
-    }
-
-    fn malformed(&self, field: &str, expected: &str) -> Error {
-        Error::new(ErrorKind::Malformed, format!("{}: `{field}` is not {expected}", self.name))
+impl Config<'_> {
+    fn malformed(field: &str, expected: &str) -> Error {
+        Error::new(ErrorKind::Malformed, format!("{CONFIG}: `{field}` is not {expected}"))
     }
 
     fn bool(&self, field: &str) -> Result<Option<bool>> {
         match &self.value[field] {
             Value::Null => Ok(None),
             Value::Bool(bool) => Ok(Some(*bool)),
-            _ => Err(self.malformed(field, "a boolean")),
+            _ => Err(Self::malformed(field, "a boolean")),
         }
     }
 
@@ -204,37 +203,8 @@ impl Json {
         let text = match (value, &value["content"]) {
             (Value::Null, _) => return Ok(None),
             (Value::String(text), _) | (_, Value::String(text)) => text,
-            _ => return Err(self.malformed(field, "a token")),
+            _ => return Err(Self::malformed(field, "a token")),
         };
-        vocabulary.id(text).map(Some).ok_or_else(|| self.malformed(field, "a token of the vocabulary"))
-    }
-
-    /// `eos_token_id`: one id or a list.
-    fn end_tokens(&self, vocabulary: &Vocabulary) -> Result<Vec<u32>> {
-        const FIELD: &str = "eos_token_id";
-        let ids = match &self.value[FIELD] {
-            Value::Null => return Ok(Vec::new()),
-            Value::Array(ids) => ids.as_slice(),
-            id => std::slice::from_ref(id),
-        };
-        let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
-        let known = |&id: &u32| (id as usize) < vocabulary.len();
-        ids.iter()
-            .map(|value| id(value).filter(known).ok_or_else(|| self.malformed(FIELD, "an id of the vocabulary")))
-            .collect()
-    }
-}
-
-/// The bytes of a file, `None` if it does not exist.
-fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    let io = |error: std::io::Error| Error::new(ErrorKind::Io, error.to_string()).at(path);
-    match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(io(error)),
-        Ok(metadata) if metadata.len() > MAX_FILE => {
-            let message = format!("the file has {} bytes, expected at most {MAX_FILE}", metadata.len());
-            Err(Error::new(ErrorKind::Malformed, message).at(path))
-        }
-        Ok(_) => std::fs::read(path).map(Some).map_err(io),
+        vocabulary.id(text).map(Some).ok_or_else(|| Self::malformed(field, "a token of the vocabulary"))
     }
 }

@@ -130,7 +130,7 @@ fn token_kind(id: usize, number: i64) -> Result<TokenKind> {
     })
 }
 
-/// The id under `tokenizer.ggml.{name}_token_id`; a default is used only where the vocabulary has it.
+/// The id under `tokenizer.ggml.{name}_token_id`; a default counts only where it is a special token.
 fn special_token(
     metadata: &Metadata,
     vocabulary: &Vocabulary,
@@ -138,8 +138,11 @@ fn special_token(
     default: Option<u32>,
 ) -> Result<Option<u32>> {
     let key = format!("tokenizer.ggml.{name}_token_id");
+    let Some(id) = metadata.integer(&key)? else {
+        let is_special = |&id: &u32| matches!(vocabulary.kind(id), TokenKind::Control | TokenKind::Unknown);
+        return Ok(default.filter(is_special));
+    };
     let exists = |id: &u32| (*id as usize) < vocabulary.len();
-    let Some(id) = metadata.integer(&key)? else { return Ok(default.filter(exists)) };
     u32::try_from(id).ok().filter(exists).map(Some).ok_or_else(|| {
         let message = format!("metadata field `{key}` is {id}, but there are {} tokens", vocabulary.len());
         Error::new(ErrorKind::Malformed, message)

@@ -31,6 +31,7 @@ pub use vocabulary::TokenKind;
 
 use std::path::Path;
 
+use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 use byte_level::ByteLevelBpe;
@@ -99,10 +100,21 @@ impl Tokenizer {
         from_gguf::tokenizer(metadata)
     }
 
-    /// The tokenizer of a model folder: `tokenizer.json`, with the rules in `tokenizer_config.json` and
-    /// the end tokens in `generation_config.json` where these exist.
-    pub fn from_folder(folder: &Path) -> Result<Self> {
-        from_folder::tokenizer(folder)
+    /// The tokenizer of a model folder: `tokenizer.json`, with the rules in `config` (`tokenizer_config.json`) and
+    /// the `end_tokens` that other files state.
+    pub fn from_folder(folder: &Path, config: Option<&serde_json::Value>, end_tokens: &[u32]) -> Result<Self> {
+        from_folder::tokenizer(folder, config, end_tokens)
+    }
+
+    /// The tokenizer that belongs to a model.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
+        match checkpoint.source() {
+            Source::Gguf(metadata) => Self::from_gguf(metadata).map_err(|error| error.at(checkpoint.path())),
+            Source::HuggingFace { folder, tokenizer_config, .. } => {
+                let end_tokens = &checkpoint.generation_defaults().end_tokens;
+                Self::from_folder(folder, tokenizer_config.as_ref(), end_tokens)
+            }
+        }
     }
 
     /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` says what

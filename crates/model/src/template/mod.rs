@@ -1,0 +1,181 @@
+//! Chat templates: a conversation becomes the text that a model was trained on.
+//!
+//! Templates are Jinja as `transformers` runs it. They come with the model and so are not trusted: the source,
+//! the steps of a rendering and its output are bounded, and nothing outside the conversation can be reached.
+
+mod python;
+mod time;
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Value};
+use regex::Regex;
+
+use crate::checkpoint::{Checkpoint, Source};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::Metadata;
+use crate::tokenizer::Tokenizer;
+
+const NAME: &str = "chat template";
+/// Longest template source in bytes; the longest in use are some 20 KB.
+const MAX_SOURCE: usize = 1 << 18;
+/// Steps of a rendering: so many, and so many more for every message.
+const FUEL: u64 = 100_000;
+const FUEL_PER_MESSAGE: u64 = 10_000;
+/// Bytes that a template may write beyond twice the text of the messages.
+const MAX_ADDED_OUTPUT: usize = 1 << 24;
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user` or `assistant`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of `role`.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: Option<String>,
+    eos_token: Option<String>,
+}
+
+impl ChatTemplate {
+    /// The template that comes with a model; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Template`] for a template that is not Jinja, naming the line.
+    pub fn from_checkpoint(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        let source = match checkpoint.source() {
+            Source::Gguf(metadata) => in_gguf(metadata)?.map(str::to_owned),
+            Source::HuggingFace { folder, tokenizer_config, .. } => {
+                let path = folder.join("chat_template.jinja");
+                if path.is_file() {
+                    let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
+                    Some(std::fs::read_to_string(&path).map_err(io)?)
+                } else {
+                    tokenizer_config.as_ref().and_then(in_tokenizer_config).map(str::to_owned)
+                }
+            }
+        };
+        let Some(source) = source else { return Ok(None) };
+        let text = |token: Option<u32>| token.and_then(|token| tokenizer.piece(token));
+        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
+            .map(Some)
+            .map_err(|error| error.at(checkpoint.path()))
+    }
+
+    /// Compiles `source`; it may write the texts of BOS and EOS.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Template`] for a source that is not Jinja, naming the line, or longer than 256 KiB.
+    pub fn new(source: impl Into<String>, bos_token: Option<&str>, eos_token: Option<&str>) -> Result<Self> {
+        let source = source.into();
+        if source.len() > MAX_SOURCE {
+            let message = format!("the {NAME} has {} bytes, expected at most {MAX_SOURCE}", source.len());
+            return Err(Error::new(ErrorKind::Template, message));
+        }
+        let mut environment = Environment::new();
+        // The settings of `transformers`.
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)?;
+        environment.set_syntax(syntax);
+        python::install(&mut environment);
+        environment.add_function("strftime_now", |format: &str| time::format_now(format));
+        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)?;
+        Ok(Self { environment, bos_token: bos_token.map(str::to_owned), eos_token: eos_token.map(str::to_owned) })
+    }
+
+    /// The text of `messages`; with `add_generation_prompt` it ends where the model's answer begins.
+    /// Encode it with [`Special::Parsed`](crate::tokenizer::Special::Parsed).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only
+    /// alternating roles), fails, or runs too long.
+    pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
+        let text: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+        let mut output = Bounded { bytes: Vec::new(), limit: 2 * text + MAX_ADDED_OUTPUT };
+        // `tools` and `documents` are there and none, as in `transformers`: templates ask for both.
+        let turns = messages.iter().map(|message| {
+            let Message { role, content } = message;
+            Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
+        });
+        let mut values = vec![
+            ("messages", turns.collect::<Value>()),
+            ("add_generation_prompt", Value::from(add_generation_prompt)),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+        ];
+        values.extend(self.bos_token.as_deref().map(|bos| ("bos_token", Value::from(bos))));
+        values.extend(self.eos_token.as_deref().map(|eos| ("eos_token", Value::from(eos))));
+        environment
+            .get_template(NAME)
+            .and_then(|template| template.render_captured_to(Value::from_pairs(values), &mut output).map(drop))
+            .map_err(template_error)?;
+        String::from_utf8(output.bytes)
+            .map_err(|_| Error::new(ErrorKind::Template, format!("the {NAME} wrote text that is not UTF-8")))
+    }
+}
+
+/// The template of a GGUF file.
+fn in_gguf(metadata: &Metadata) -> Result<Option<&str>> {
+    metadata.string("tokenizer.chat_template")
+}
+
+/// The template in `tokenizer_config.json`: a text, or several under names, of which `default` is for chats.
+fn in_tokenizer_config(config: &serde_json::Value) -> Option<&str> {
+    let template = config.get("chat_template")?;
+    let named = || template.as_array()?.iter().find(|template| template["name"] == "default")?["template"].as_str();
+    template.as_str().or_else(named)
+}
+
+/// Replaces the tags that mark what an assistant said, an extension for training, by ones without effect.
+fn without_generation_tags(source: String) -> String {
+    if !source.contains("generation") {
+        return source;
+    }
+    let tag = Regex::new(r"(\{%[-+]?\s*)(end)?generation(\s*[-+]?%\})").expect("the pattern is valid");
+    let replacement = |found: &regex::Captures<'_>| {
+        let tag = if found.get(2).is_some() { "endif" } else { "if true" };
+        format!("{}{tag}{}", &found[1], &found[3])
+    };
+    tag.replace_all(&source, replacement).into_owned()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
+fn template_error(error: minijinja::Error) -> Error {
+    let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
+    let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    Error::new(ErrorKind::Template, format!("{NAME}{line}: {detail}"))
+}
+
+/// What a template writes, up to a limit.
+struct Bounded {
+    bytes: Vec<u8>,
+    limit: usize,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit - self.bytes.len() {
+            return Err(io::Error::other("the output is too long"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

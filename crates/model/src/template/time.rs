@@ -1,0 +1,104 @@
+//! `strftime_now`: the date that some templates (LLaMA 3.2) write into the prompt, in UTC.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::{Error, ErrorKind};
+
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+const WEEKDAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
+/// Letters of an abbreviated month or weekday.
+const SHORT: usize = 3;
+
+/// The present time in the given format.
+pub(super) fn format_now(format: &str) -> Result<String, Error> {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |duration| duration.as_secs());
+    strftime(format, seconds)
+}
+
+/// `seconds` after the beginning of 1970, in Python's `strftime` format.
+fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    // 1 January 1970 was a Thursday.
+    let weekday = WEEKDAYS[((days + 3) % 7) as usize];
+    let month_name = MONTHS[month as usize - 1];
+    let mut text = String::new();
+    let mut characters = format.chars();
+    while let Some(character) = characters.next() {
+        if character != '%' {
+            text.push(character);
+            continue;
+        }
+        let field = match characters.next() {
+            Some('Y') => year.to_string(),
+            Some('y') => format!("{:02}", year % 100),
+            Some('m') => format!("{month:02}"),
+            Some('d') => format!("{day:02}"),
+            Some('B') => month_name.to_owned(),
+            Some('b') => month_name[..SHORT].to_owned(),
+            Some('A') => weekday.to_owned(),
+            Some('a') => weekday[..SHORT].to_owned(),
+            Some('H') => format!("{hour:02}"),
+            Some('I') => format!("{:02}", (hour + 11) % 12 + 1),
+            Some('p') => if hour < 12 { "AM" } else { "PM" }.to_owned(),
+            Some('M') => format!("{minute:02}"),
+            Some('S') => format!("{second:02}"),
+            Some('%') => "%".to_owned(),
+            other => {
+                let field = other.map_or_else(|| "%".to_owned(), |letter| format!("%{letter}"));
+                let message = format!("strftime_now does not know the field {field}");
+                return Err(Error::new(ErrorKind::InvalidOperation, message));
+            }
+        };
+        text.push_str(&field);
+    }
+    Ok(text)
+}
+
+/// Year, month and day of the Gregorian calendar, `days` after 1 January 1970.
+fn date(days: u64) -> (u64, u64, u64) {
+    // Years that begin in March, so that a leap day is the last day of its year; cycles of 400 years.
+    let days = days + 719_468;
+    let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
+    let year_of_cycle = (day_of_cycle - day_of_cycle / 1460 + day_of_cycle / 36_524 - day_of_cycle / 146_096) / 365;
+    let day_of_year = day_of_cycle - (365 * year_of_cycle + year_of_cycle / 4 - year_of_cycle / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = (month_from_march + 2) % 12 + 1;
+    let year = 400 * cycle + year_of_cycle + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let format = "%A %d %B %Y, %a %d %b %y, %H:%M:%S, %I %p, %m%%";
+        let text = strftime(format, 951_827_696).unwrap();
+        assert_eq!(text, "Tuesday 29 February 2000, Tue 29 Feb 00, 12:34:56, 12 PM, 02%");
+        assert_eq!(strftime("%Y-%m-%d %a", 0).unwrap(), "1970-01-01 Thu");
+        assert_eq!(strftime("%Y-%m-%d", 4_102_444_799).unwrap(), "2099-12-31");
+    }
+
+    #[test]
+    fn an_unknown_field_is_an_error_that_names_it() {
+        assert!(strftime("%Q", 0).unwrap_err().to_string().contains("%Q"));
+        assert!(strftime("100%", 0).is_err());
+    }
+}
