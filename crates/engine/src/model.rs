@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use triad_model::ErrorKind;
-use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
+use triad_model::checkpoint::{Checkpoint, GenerationDefaults};
 use triad_model::description::ModelDescription;
+use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
 
 use crate::error::{Error, Result};
@@ -25,6 +26,7 @@ pub struct Model {
     weights: Weights,
     /// Or why there is none.
     tokenizer: Result<Tokenizer, String>,
+    template: Option<ChatTemplate>,
     generation_defaults: GenerationDefaults,
     pool: ThreadPool,
 }
@@ -45,11 +47,13 @@ impl Model {
     pub fn from_checkpoint(checkpoint: &Arc<Checkpoint>, options: &LoadOptions) -> Result<Self> {
         let pool = pool(options)?;
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
-        let (weights, tokenizer) = pool.join(|| Weights::load(checkpoint), || tokenizer(checkpoint));
+        let (weights, text) = pool.join(|| Weights::load(checkpoint), || text(checkpoint));
+        let (tokenizer, template) = text?;
         Ok(Self {
             description: checkpoint.description().clone(),
             weights: weights?,
-            tokenizer: tokenizer?,
+            tokenizer,
+            template,
             generation_defaults: checkpoint.generation_defaults().clone(),
             pool,
         })
@@ -66,6 +70,7 @@ impl Model {
             description,
             weights,
             tokenizer: Err("its weights are random".into()),
+            template: None,
             generation_defaults: GenerationDefaults::default(),
             pool,
         })
@@ -95,6 +100,11 @@ impl Model {
     /// If the file has none: such a model runs on token ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
         self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
+    }
+
+    /// Its chat template, if the file has one.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.template.as_ref()
     }
 
     /// Sampling as the model's authors recommend it.
@@ -134,15 +144,17 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// The tokenizer, or why the file has none. One that is there but damaged is an error.
-fn tokenizer(checkpoint: &Checkpoint) -> Result<Result<Tokenizer, String>> {
-    let tokenizer = match checkpoint.source() {
-        Source::Gguf(metadata) => Tokenizer::from_gguf(metadata),
-        Source::HuggingFace { folder, .. } => Tokenizer::from_folder(folder),
-    };
-    match tokenizer {
-        Ok(tokenizer) => Ok(Ok(tokenizer)),
-        Err(error) if error.kind() == ErrorKind::Missing => Ok(Err(error.to_string())),
+/// What a model needs to read and write text: the tokenizer, or why there is none, and the chat template.
+type Text = (Result<Tokenizer, String>, Option<ChatTemplate>);
+
+/// A tokenizer that is not there is no error yet; one that is there but damaged is.
+fn text(checkpoint: &Checkpoint) -> Result<Text> {
+    match Tokenizer::from_checkpoint(checkpoint) {
+        Ok(tokenizer) => {
+            let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer)?;
+            Ok((Ok(tokenizer), template))
+        }
+        Err(error) if error.kind() == ErrorKind::Missing => Ok((Err(error.to_string()), None)),
         Err(error) => Err(error.into()),
     }
 }
