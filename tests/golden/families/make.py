@@ -23,6 +23,7 @@ anyone's model.
 import json
 import math
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,14 +32,16 @@ import gguf
 import numpy as np
 import torch
 import transformers
-import xllamacpp
 from safetensors.numpy import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent.parent / "reference"))
+
+from llama_cpp import Engine
+
 F32 = gguf.GGMLQuantizationType.F32
 BF16 = gguf.GGMLQuantizationType.BF16
-
-HERE = Path(__file__).resolve().parent
 VOCAB = 128
 TOKENS = 40
 WINDOW = 8
@@ -323,25 +326,12 @@ def write_gguf(path, case, model, matrices, original_context=None):
 
 def llama_cpp_log_probabilities(path, ids):
     """Log-probabilities after every prefix of `ids`, by llama.cpp with everything in float32."""
-    parameters = xllamacpp.CommonParams()
-    parameters.model.path = str(path)
-    parameters.n_ctx = 256
-    parameters.warmup = False
-    parameters.verbosity = 0
-    parameters.fit_params = False
-    parameters.n_gpu_layers = 0
-    parameters.n_parallel = 1
-    parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-    parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-    parameters.cpuparams.n_threads = 1
-    server = xllamacpp.Server(parameters)
+    engine = Engine(path)
     rows = np.empty((len(ids), VOCAB), dtype=np.float64)
     for end in range(1, len(ids) + 1):
-        answer = server.handle_completions({
-            "prompt": ids[:end], "n_predict": 1, "temperature": 0.0, "n_probs": VOCAB, "cache_prompt": False,
-        })
-        for entry in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
-            rows[end - 1, entry["id"]] = entry["logprob"]
+        _, (step,) = engine.complete(ids[:end], 1, VOCAB)
+        for token, log_probability in step:
+            rows[end - 1, token] = log_probability
     return rows
 
 
