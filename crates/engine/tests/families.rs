@@ -1,0 +1,111 @@
+//! Every family against `transformers`: tiny random checkpoints whose logits `tests/golden/families/make.py`
+//! has written down, from safetensors and, where llama.cpp agrees with them too, from GGUF.
+//!
+//! `cargo test -p triad-engine --test families -- --nocapture` prints the table of `docs/correctness.md`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use safetensors::SafeTensors;
+use triad_engine::{Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions};
+
+/// Largest difference of a logit, relative to the largest logit of the prompt.
+const TOLERANCE: f32 = 1e-4;
+
+/// Checkpoint, its session in the golden file, and the context of a session here: LongRoPE takes its
+/// frequencies from it.
+const CASES: [(&str, &str, usize); 22] = [
+    ("llama", "llama", 512),
+    ("llama.gguf", "llama", 512),
+    ("llama-biases", "llama-biases", 512),
+    ("mistral", "mistral", 512),
+    ("qwen2", "qwen2", 512),
+    ("qwen2.gguf", "qwen2", 512),
+    ("qwen2-window", "qwen2-window", 512),
+    ("qwen3", "qwen3", 512),
+    ("qwen3.gguf", "qwen3", 512),
+    ("gemma", "gemma", 512),
+    ("gemma.gguf", "gemma", 512),
+    ("gemma2", "gemma2", 512),
+    ("gemma2.gguf", "gemma2", 512),
+    ("gemma3", "gemma3", 512),
+    ("gemma3.gguf", "gemma3", 512),
+    ("phi2", "phi2", 512),
+    ("phi2.gguf", "phi2", 512),
+    ("phi3", "phi3", 512),
+    ("phi3-longrope", "phi3-longrope-short", 64),
+    ("phi3-longrope", "phi3-longrope-long", 512),
+    ("phi3-longrope.gguf", "phi3-longrope-short", 64),
+    ("phi3-longrope.gguf", "phi3-longrope-long", 512),
+];
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/families")
+}
+
+/// Tokens of a session, and their logits `[tokens, vocab]`.
+fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
+    let bytes = std::fs::read(folder().join("golden.safetensors")).expect("the golden file");
+    let golden = SafeTensors::deserialize(&bytes).expect("safetensors");
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        let tensor = golden.tensor(&format!("{session}.{name}")).expect(session);
+        tensor.data().as_chunks().0.to_vec()
+    };
+    let tokens = words("tokens").into_iter().map(u32::from_le_bytes).collect();
+    (tokens, words("logits").into_iter().map(f32::from_le_bytes).collect())
+}
+
+fn model(checkpoint: &str) -> Arc<Model> {
+    Arc::new(Model::load(&folder().join(checkpoint), &LoadOptions { threads: Some(2) }).expect(checkpoint))
+}
+
+fn logits(model: &Arc<Model>, tokens: &[u32], context: usize, chunk: usize) -> Vec<f32> {
+    let options = SessionOptions { context, chunk, kv_format: KvFormat::F32 };
+    let mut session = Session::new(model, &options).expect("a session");
+    session.prefill_all_logits(tokens, &Cancel::new()).expect("logits")
+}
+
+/// Largest difference relative to the largest of `expected`.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0, |largest: f32, value| largest.max(value.abs()));
+    let apart = found.iter().zip(expected).map(|(one, other)| (one - other).abs());
+    apart.fold(0.0, |most: f32, apart| if apart.is_nan() { f32::INFINITY } else { most.max(apart) }) / largest
+}
+
+#[test]
+fn every_family_gives_the_logits_of_transformers() {
+    println!("| checkpoint | family | tokens | largest relative difference |\n| --- | --- | --- | --- |");
+    let mut failed = Vec::new();
+    for (checkpoint, session, context) in CASES {
+        let (tokens, expected) = golden(session);
+        let model = model(checkpoint);
+        let apart = difference(&logits(&model, &tokens, context, 256), &expected);
+        let (family, count) = (&model.description().family, tokens.len());
+        println!("| {checkpoint} | {family} | {count} | {apart:.1e} |");
+        if apart >= TOLERANCE {
+            failed.push(format!("{checkpoint}, {session}: {apart:.1e}"));
+        }
+    }
+    assert!(failed.is_empty(), "beyond {TOLERANCE:.0e}: {failed:?}");
+}
+
+#[test]
+fn the_length_of_chunks_does_not_change_the_logits() {
+    for (checkpoint, session, context) in CASES {
+        let (tokens, expected) = golden(session);
+        let model = model(checkpoint);
+        for chunk in [1, 7, 64, 256, tokens.len()] {
+            let apart = difference(&logits(&model, &tokens, context, chunk), &expected);
+            assert!(apart < TOLERANCE, "{checkpoint}, {session}, chunks of {chunk}: {apart:.1e}");
+        }
+    }
+}
+
+#[test]
+fn long_rope_depends_on_the_context_of_the_session() {
+    let (tokens, _) = golden("phi3-longrope-short");
+    let model = model("phi3-longrope");
+    let (short, long) = (logits(&model, &tokens, 64, 256), logits(&model, &tokens, 65, 256));
+    assert!(difference(&long, &short) > 1e-2, "64 tokens are the context of pre-training, 65 are beyond it");
+}
