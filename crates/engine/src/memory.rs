@@ -1,7 +1,13 @@
 //! How much memory a run needs, before it needs it.
 
+use std::ops::Range;
+
 use serde::Serialize;
+use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{LinearShape, ModelDescription};
+
+use triad_model::tensor::Format;
+use triad_model::tensor_map::TensorSlice;
 
 use crate::forward::Buffers;
 use crate::kv_cache::KvFormat;
@@ -37,6 +43,26 @@ pub fn of_session(
         kv_cache: description.kv_bytes_per_token(format.bytes()) * context,
         activations: Buffers::bytes_per_row(description) * chunk.min(context) + description.vocab * size_of::<f32>(),
     }
+}
+
+/// Bytes of the weights of an opened model in the format used for compute, without loading them. As
+/// [`Weights::bytes`](crate::weights::Weights::bytes).
+pub fn of_weights(checkpoint: &Checkpoint) -> usize {
+    let map = checkpoint.tensor_map();
+    // Floats are used as they are stored, quantized numbers widened.
+    let compute = |slice: &TensorSlice| {
+        checkpoint.tensor(&slice.name).map_or(0, |info| {
+            let rows = slice.rows.as_ref().map_or(info.shape[0], Range::len);
+            let per_element = match info.format {
+                Format::F16 | Format::Bf16 => 2,
+                _ => 4,
+            };
+            rows * info.shape.iter().skip(1).product::<usize>() * per_element
+        })
+    };
+    let linears = map.blocks.iter().flat_map(|block| block.linears.values()).chain([&map.output]);
+    let embedding = checkpoint.tensor(&map.embedding.name).map_or(0, |info| info.bytes.len());
+    linears.map(|linear| compute(&linear.weight)).sum::<usize>() + embedding
 }
 
 /// Bytes of random bf16 weights in the shapes of `description`.
