@@ -211,9 +211,9 @@ fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     }
     let weights: Vec<_> =
         siblings.iter().filter(|file| file.name.ends_with(".safetensors") && !file.name.contains('/')).collect();
-    let weights = match (find(INDEX), find("model.safetensors"), weights.as_slice(), ggufs.as_slice()) {
-        (Some(index), ..) => index,
-        (None, Some(single), ..) => single,
+    let weights = match (find("model.safetensors"), find(INDEX), weights.as_slice(), ggufs.as_slice()) {
+        (Some(single), ..) => single,
+        (None, Some(index), ..) => index,
         (None, None, [], []) => {
             return Err(fetch_error(format!("{model} has neither GGUF nor safetensors files")));
         }
