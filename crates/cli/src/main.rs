@@ -1,4 +1,88 @@
 //! The `triad` command.
+//!
+//! This file reads the command line and turns errors into exit codes; each command is one file in
+//! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
+//! prints, [`machine`] looks at the hardware.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod arguments;
+mod commands;
+mod interrupt;
+mod machine;
+mod output;
+mod progress;
+mod prompt;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
+
+use commands::{bench, completions, devices, info, logits, pull, run, tokenize};
+use interrupt::Interrupted;
+
+/// Run language models on this device.
+#[derive(Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Examples:
+  triad run -p 'Why is the sky blue?'      answer with the default model, fetched when first used
+  triad run                                chat
+  triad COMMAND --help                     examples of every command")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Say on standard error what happens inside
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Pull(pull::Arguments),
+    Info(info::Arguments),
+    Bench(bench::Arguments),
+    Logits(logits::Arguments),
+    Tokenize(tokenize::Arguments),
+    Devices(devices::Arguments),
+    Completions(completions::Arguments),
+}
+
+fn main() -> ExitCode {
+    let Cli { command, verbose } = Cli::parse();
+    if verbose {
+        tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::DEBUG).init();
+    }
+    let done = interrupt::install().and_then(|()| match command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Pull(arguments) => pull::run(&arguments),
+        Command::Info(arguments) => info::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Logits(arguments) => logits::run(&arguments),
+        Command::Tokenize(arguments) => tokenize::run(&arguments),
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure(&error),
+    }
+}
+
+/// Says what went wrong in one line, and answers with the exit code.
+fn failure(error: &anyhow::Error) -> ExitCode {
+    if error.is::<Interrupted>() {
+        return ExitCode::from(interrupt::EXIT_CODE);
+    }
+    let reader_left = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    // Whoever read our output has enough of it: `triad ... | head`.
+    if error.chain().any(reader_left) {
+        return ExitCode::SUCCESS;
+    }
+    let sentence = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    eprintln!("error: {sentence}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,91 @@
+//! Arguments that several commands share: which model, on how many threads; and how numbers are read.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use triad_engine::{Error, LoadOptions, Model};
+use triad_model::fetch;
+
+use crate::commands::pull;
+use crate::progress;
+
+/// The engine's own bound.
+const MOST_THREADS: usize = 1024;
+
+/// More than any model's context.
+const MOST_TOKENS: usize = 1 << 30;
+
+/// Which model.
+#[derive(clap::Args)]
+pub struct ModelArgument {
+    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
+    pub model: String,
+}
+
+/// Which model, on how many threads.
+#[derive(clap::Args)]
+pub struct ModelArguments {
+    #[command(flatten)]
+    pub name: ModelArgument,
+    /// Threads that compute [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+}
+
+impl ModelArgument {
+    /// The model's path; fetches the model if it is not there.
+    pub fn path(&self) -> Result<PathBuf> {
+        pull::with_progress(|progress| fetch::resolve(&self.model, progress))
+    }
+}
+
+/// An error of a run, with the name of the model where that is what is wrong.
+pub fn run_error(error: Error, model: &str) -> anyhow::Error {
+    let damaged = matches!(error, Error::NotFinite);
+    let error = anyhow::Error::from(error);
+    if damaged { error.context(model.to_owned()) } else { error }
+}
+
+impl ModelArguments {
+    /// The model, ready to run.
+    pub fn load(&self) -> Result<Arc<Model>> {
+        let path = self.name.path()?;
+        let _spinner = progress::spinner(format!("loading {}", self.name.model));
+        Ok(Arc::new(Model::load(&path, &LoadOptions { threads: self.threads })?))
+    }
+}
+
+/// Reads a number of threads.
+pub fn threads(text: &str) -> Result<usize, String> {
+    whole_number(text, 1, MOST_THREADS)
+}
+
+/// Reads a number of tokens.
+pub fn tokens(text: &str) -> Result<usize, String> {
+    whole_number(text, 1, MOST_TOKENS)
+}
+
+/// Reads how often something is done.
+pub fn repeats(text: &str) -> Result<usize, String> {
+    whole_number(text, 1, 1_000_000)
+}
+
+fn whole_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let number = text.trim().parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_out_of_range_are_refused() {
+        for text in ["0", "-1", "1.5", "", "x", "99999999999999999999"] {
+            assert_eq!(threads(text).unwrap_err(), "expected a whole number from 1 to 1024", "{text}");
+        }
+        assert_eq!(tokens("4096"), Ok(4096));
+    }
+}

@@ -1,0 +1,146 @@
+//! Takes the times of prefill and decode.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
+
+use crate::arguments::run_error;
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::progress;
+
+/// Tokens of the prompt that a decode test starts behind.
+pub const DECODE_PROMPT: usize = 64;
+
+/// What is measured with every number of threads.
+pub struct Plan {
+    /// Tokens of each prefill test.
+    pub prompts: Vec<usize>,
+    /// Tokens of each decode test.
+    pub decodes: Vec<usize>,
+    /// Measured runs of each test.
+    pub repeat: usize,
+    /// Chunk length in tokens.
+    pub chunk: usize,
+}
+
+/// Which half of a run is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// The prompt.
+    Prefill,
+    /// The answer.
+    Decode,
+}
+
+/// One test with one number of threads.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    pub threads: usize,
+    pub test: Test,
+    pub tokens: usize,
+    pub tokens_per_second: Spread,
+}
+
+/// Of all measured runs of one test.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    pub min: f64,
+    pub median: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
+        let median = if odd { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
+        Self { min: values[0], median, max: values[values.len() - 1] }
+    }
+}
+
+impl Plan {
+    /// Tokens of context that the longest test needs.
+    pub fn context(&self) -> usize {
+        let decodes = self.decodes.iter().map(|tokens| tokens.saturating_add(DECODE_PROMPT));
+        self.prompts.iter().copied().chain(decodes).max().unwrap_or(1)
+    }
+
+    /// Runs all tests on a model called `name` that has `threads` threads.
+    pub fn run(&self, model: &Arc<Model>, threads: usize, name: &str) -> Result<Vec<Measurement>> {
+        let options = SessionOptions { context: self.context(), chunk: self.chunk, ..SessionOptions::default() };
+        let mut session = Session::new(model, &options)?;
+        let cancel = Cancel::new();
+        let on_ctrl_c = cancel.clone();
+        let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens));
+        let decodes = self.decodes.iter().map(|tokens| (Test::Decode, *tokens));
+        let measure = |(test, tokens)| {
+            let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens on {threads} threads"));
+            let mut run = || match test {
+                Test::Prefill => prefill(&mut session, tokens, &cancel),
+                Test::Decode => decode(&mut session, tokens, &cancel),
+            };
+            // Unmeasured: pages and caches are warm after it.
+            run()?;
+            let rates = (0..self.repeat).map(|_| Ok(tokens as f64 / run()?)).collect::<Result<_, Error>>()?;
+            Ok(Measurement { threads, test, tokens, tokens_per_second: Spread::of(rates) })
+        };
+        let measured: Result<_, Error> = prefills.chain(decodes).map(measure).collect();
+        measured.map_err(|error| match error {
+            Error::Cancelled => Interrupted.into(),
+            error => run_error(error, name),
+        })
+    }
+}
+
+/// Token ids without meaning, all over the vocabulary and always the same.
+fn tokens(count: usize, vocab: usize) -> Vec<u32> {
+    (0..count).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect()
+}
+
+/// Seconds for a prompt of `count` tokens.
+fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
+    let prompt = tokens(count, session.model().description().vocab);
+    session.truncate(0);
+    let start = Instant::now();
+    session.prefill(&prompt, cancel, |_| {})?;
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// Seconds for `count` tokens one by one.
+fn decode(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
+    prefill(session, DECODE_PROMPT, cancel)?;
+    let answer = tokens(count, session.model().description().vocab);
+    let start = Instant::now();
+    for token in answer {
+        session.decode(token, cancel)?;
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_or_the_mean_of_the_two_in_the_middle() {
+        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Spread { min: 1.0, median: 2.0, max: 3.0 });
+        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]), Spread { min: 1.0, median: 2.5, max: 4.0 });
+        assert_eq!(Spread::of(vec![5.0]), Spread { min: 5.0, median: 5.0, max: 5.0 });
+    }
+
+    #[test]
+    fn the_context_holds_the_longest_test() {
+        let plan = |prompts: &[usize], decodes: &[usize]| {
+            Plan { prompts: prompts.to_vec(), decodes: decodes.to_vec(), repeat: 1, chunk: 1 }.context()
+        };
+        assert_eq!(plan(&[64, 256], &[64]), 256);
+        assert_eq!(plan(&[64], &[64]), 128);
+        assert_eq!(plan(&[], &[usize::MAX]), usize::MAX);
+    }
+}

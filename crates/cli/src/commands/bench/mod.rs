@@ -1,0 +1,138 @@
+//! `triad bench`: how fast a model runs on this machine.
+//!
+//! [`measure`] takes the times, [`report`] prints them.
+
+mod measure;
+mod report;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use triad_engine::{KvFormat, LoadOptions, Model, memory};
+use triad_model::description::ModelDescription;
+use triad_model::{family, fetch};
+
+use crate::arguments::{self, ModelArgument};
+use crate::{machine, output, progress};
+use measure::{DECODE_PROMPT, Plan};
+
+/// Seed of random weights. Any other would do.
+const SEED: u64 = 1;
+
+/// Measure how fast a model runs on this machine.
+///
+/// A prefill test runs a prompt of N tokens from an empty session. A decode test makes N tokens one by one
+/// behind a prompt of 64. Every test runs once unmeasured, then --repeat times. The prefill is also shown as
+/// a share of what the processor could multiply and add in f32 at most, measured in the same run.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad bench                                             the default model
+  triad bench -m model.gguf --prompt 256 --decode 0 --threads 1,2
+  triad bench --shape qwen1.5-1.8b                        random weights in the shape of a known model
+  triad bench --shape phi-2 --repeat 3 --json > phi-2.json")]
+pub struct Arguments {
+    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
+    model: String,
+    /// Random weights in the shape of this model, made in memory
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
+    shape: Option<String>,
+    /// Lengths of prompts to measure, in tokens; 0 measures none
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64,256,1024")]
+    prompt: Vec<usize>,
+    /// Tokens to decode; 0 measures none
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64")]
+    decode: Vec<usize>,
+    /// Numbers of threads to measure with [default: one for each core]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
+    threads: Vec<usize>,
+    /// Measured runs of each test
+    #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
+    repeat: usize,
+    /// Tokens of the prompt that go through the model at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Loads, measures, prints.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let plan = Plan {
+        prompts: lengths(&arguments.prompt),
+        decodes: lengths(&arguments.decode),
+        repeat: arguments.repeat,
+        chunk: arguments.chunk,
+    };
+    let threads = if arguments.threads.is_empty() { vec![machine::threads()] } else { arguments.threads.clone() };
+    let (name, mut model, load_seconds) = match &arguments.shape {
+        Some(shape) => random(shape, &plan, threads[0])?,
+        None => load(&arguments.model, threads[0])?,
+    };
+    let (needed, context) = (plan.context(), model.description().context);
+    if needed > context {
+        bail!("the longest test needs a context of {needed} tokens, but {name} was made for {context}");
+    }
+    let mut results = Vec::new();
+    for &count in &threads {
+        model = model.with_threads(count)?;
+        let shared = Arc::new(model);
+        results.extend(plan.run(&shared, count, &name)?);
+        // The session that shared it is gone.
+        model = Arc::into_inner(shared).expect("the measured model has one owner");
+    }
+    let report =
+        report::Report { model: name, results, load_seconds, peak_resident_bytes: machine::peak_resident_bytes() };
+    if arguments.json { output::json(&report) } else { report.print(model.description(), &threads) }
+}
+
+fn lengths(asked: &[usize]) -> Vec<usize> {
+    asked.iter().copied().filter(|length| *length > 0).collect()
+}
+
+fn load(name: &str, threads: usize) -> Result<(String, Model, f64)> {
+    let path = ModelArgument { model: name.into() }.path()?;
+    let _spinner = progress::spinner(format!("loading {name}"));
+    let start = Instant::now();
+    let model = Model::load(&path, &LoadOptions { threads: Some(threads) })?;
+    Ok((name.into(), model, start.elapsed().as_secs_f64()))
+}
+
+fn random(shape: &str, plan: &Plan, threads: usize) -> Result<(String, Model, f64)> {
+    let description = family::shape(shape)?;
+    if let Some(available) = machine::available_memory() {
+        check_memory(shape, &description, plan, available)?;
+    }
+    let _spinner = progress::spinner(format!("making random weights in the shape of {shape}"));
+    let start = Instant::now();
+    let model = Model::random(description, &LoadOptions { threads: Some(threads) }, SEED)?;
+    Ok((shape.into(), model, start.elapsed().as_secs_f64()))
+}
+
+/// Refuses, before anything is allocated, what would not fit.
+fn check_memory(shape: &str, description: &ModelDescription, plan: &Plan, available: u64) -> Result<()> {
+    let weights = memory::of_random_weights(description);
+    let context = plan.context().max(DECODE_PROMPT);
+    let needed = memory::of_session(description, weights, context, plan.chunk, KvFormat::default()).total() as u64;
+    if needed > available {
+        let (needed, available) = (output::bytes(needed), output::bytes(available));
+        bail!("{shape} needs {needed} of memory, but {available} are available on this machine");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shape_larger_than_memory_is_refused_with_both_numbers() {
+        let plan = Plan { prompts: vec![256], decodes: vec![], repeat: 1, chunk: 256 };
+        let description = family::shape("llama-2-7b").unwrap();
+        let error = check_memory("llama-2-7b", &description, &plan, 4 << 30).unwrap_err().to_string();
+        assert!(error.starts_with("llama-2-7b needs 12.") && error.contains("but 4.0 GiB are available"), "{error}");
+        check_memory("llama-2-7b", &description, &plan, 64 << 30).unwrap();
+    }
+}

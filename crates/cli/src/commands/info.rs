@@ -1,0 +1,181 @@
+//! `triad info`: what a model is and what it needs, without loading it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use triad_engine::memory::{self, Memory};
+use triad_engine::{Error, KvFormat};
+use triad_model::ErrorKind;
+use triad_model::checkpoint::Checkpoint;
+use triad_model::description::BlockDescription;
+use triad_model::fetch;
+use triad_model::template::ChatTemplate;
+use triad_model::tokenizer::Tokenizer;
+
+use crate::arguments::{self, ModelArgument};
+use crate::output;
+
+/// Show what a model is and how much memory a run needs.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad info
+  triad info model.gguf --context 32768
+  triad info hf:Qwen/Qwen2.5-0.5B-Instruct --json")]
+pub struct Arguments {
+    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    #[arg(value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
+    model: String,
+    /// Tokens of context for which to say the memory [default: 4096, or what the model was made for if less]
+    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    context: Option<usize>,
+    /// Tokens of a prompt that go through the model at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Context for which memory is said, unless another one is asked for.
+const CONTEXT: usize = 4096;
+
+/// What `info --json` prints.
+#[derive(Serialize)]
+struct Info {
+    path: String,
+    family: String,
+    name: Option<String>,
+    parameters: usize,
+    blocks: usize,
+    hidden: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    feed_forward: usize,
+    vocab: usize,
+    context: usize,
+    tied_output: bool,
+    /// Bytes of all tensors, by format.
+    stored_bytes: BTreeMap<String, usize>,
+    tokenizer: Option<TokenizerInfo>,
+    chat_template: bool,
+    /// Memory of a run with this context and chunk.
+    run: Run,
+}
+
+#[derive(Serialize)]
+struct TokenizerInfo {
+    kind: &'static str,
+    tokens: usize,
+}
+
+#[derive(Serialize)]
+struct Run {
+    context: usize,
+    chunk: usize,
+    weight_bytes: usize,
+    kv_cache_bytes: usize,
+    activation_bytes: usize,
+    total_bytes: usize,
+}
+
+/// Prints what the files of the model say.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let path = ModelArgument { model: arguments.model.clone() }.path()?;
+    let checkpoint = Arc::new(Checkpoint::open(&path)?);
+    let info = inspect(&checkpoint, arguments)?;
+    if arguments.json { output::json(&info) } else { print(&info) }
+}
+
+fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> {
+    let description = checkpoint.description();
+    let longest = description.context;
+    let context = arguments.context.unwrap_or(longest.min(CONTEXT));
+    if context > longest {
+        return Err(Error::ContextTooLong { asked: context, longest }.into());
+    }
+    let block = description.blocks.first();
+    ensure!(block.is_some(), "{}: the model has no blocks", checkpoint.path().display());
+    let shape = |of: fn(&BlockDescription) -> usize| block.map_or(0, of);
+    let mut stored_bytes = BTreeMap::new();
+    for tensor in checkpoint.tensors().values() {
+        *stored_bytes.entry(format!("{:?}", tensor.format)).or_insert(0) += tensor.bytes.len();
+    }
+    let tokenizer = match Tokenizer::from_checkpoint(checkpoint) {
+        Err(error) if error.kind() == ErrorKind::Missing => None,
+        tokenizer => Some(tokenizer?),
+    };
+    let template =
+        tokenizer.as_ref().map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer)).transpose()?;
+    let weights = memory::of_weights(checkpoint);
+    let needed = memory::of_session(description, weights, context, arguments.chunk, KvFormat::default());
+    let Memory { weights, kv_cache, activations } = needed;
+    Ok(Info {
+        path: checkpoint.path().display().to_string(),
+        family: description.family.clone(),
+        name: description.name.clone(),
+        parameters: description.parameters(),
+        blocks: description.blocks.len(),
+        hidden: description.hidden,
+        heads: shape(|block| block.attention.heads),
+        kv_heads: shape(|block| block.attention.kv_heads),
+        head_dim: shape(|block| block.attention.head_dim),
+        feed_forward: shape(|block| block.feed_forward.width),
+        vocab: description.vocab,
+        context: longest,
+        tied_output: description.tied_output,
+        stored_bytes,
+        tokenizer: tokenizer
+            .map(|tokenizer| TokenizerInfo { kind: tokenizer.kind().name(), tokens: tokenizer.vocab_size() }),
+        chat_template: template.flatten().is_some(),
+        run: Run {
+            context,
+            chunk: arguments.chunk,
+            weight_bytes: weights,
+            kv_cache_bytes: kv_cache,
+            activation_bytes: activations,
+            total_bytes: needed.total(),
+        },
+    })
+}
+
+fn print(info: &Info) -> Result<()> {
+    let bytes = |bytes: usize| output::bytes(bytes as u64);
+    let formats: Vec<_> = info.stored_bytes.iter().map(|(format, size)| format!("{format} {}", bytes(*size))).collect();
+    let tokenizer = info.tokenizer.as_ref();
+    let run = &info.run;
+    output::fields(&[
+        ("model", info.name.clone().unwrap_or_else(|| "unnamed".into())),
+        ("path", info.path.clone()),
+        ("family", info.family.clone()),
+        ("parameters", output::count(info.parameters)),
+        ("blocks", info.blocks.to_string()),
+        ("hidden", info.hidden.to_string()),
+        ("heads", format!("{} query, {} key and value, of {}", info.heads, info.kv_heads, info.head_dim)),
+        ("feed-forward", info.feed_forward.to_string()),
+        (
+            "vocabulary",
+            format!("{}{}", output::count(info.vocab), if info.tied_output { ", output tied to it" } else { "" }),
+        ),
+        ("context", format!("{} tokens", output::count(info.context))),
+        ("stored", format!("{} ({})", bytes(info.stored_bytes.values().sum()), formats.join(", "))),
+        (
+            "tokenizer",
+            tokenizer.map_or("none".into(), |it| format!("{}, {} tokens", it.kind, output::count(it.tokens))),
+        ),
+        ("chat template", if info.chat_template { "yes" } else { "no" }.into()),
+        (
+            "memory of a run",
+            format!(
+                "{} with a context of {}: weights {}, KV cache {}, activations {}",
+                bytes(run.total_bytes),
+                output::count(run.context),
+                bytes(run.weight_bytes),
+                bytes(run.kv_cache_bytes),
+                bytes(run.activation_bytes)
+            ),
+        ),
+    ])
+}

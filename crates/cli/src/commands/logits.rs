@@ -1,0 +1,123 @@
+//! `triad logits`: what the model computes, for comparisons with other engines.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
+use triad_model::tokenizer::Special;
+
+use crate::arguments::{self, ModelArguments};
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::prompt::{self, PromptArguments};
+use crate::{machine, output, progress};
+
+/// Write the logits of a prompt to a safetensors file.
+///
+/// The file holds `logits` [tokens, vocab] in f32 and `tokens` [tokens] in u32. The prompt is plain text; no
+/// chat template is applied.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad logits -p 'The capital of France is' -o logits.safetensors
+  triad logits -m model.gguf --tokens 1,450,7483 -o logits.safetensors
+  triad logits -m model.gguf -f text.txt --chunk 64 -o logits.safetensors")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    prompt: PromptArguments,
+    /// Token ids instead of a text
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "file"])]
+    tokens: Option<Vec<u32>>,
+    /// Tokens of the prompt that go through the model at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+}
+
+/// Computes and writes the logits.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let text = if arguments.tokens.is_some() { None } else { Some(arguments.prompt.require()?) };
+    let output = Output::create(&arguments.output)?;
+    let model = arguments.model.load()?;
+    let context = model.description().context;
+    let tokens = match (&arguments.tokens, text) {
+        (Some(tokens), _) => tokens.clone(),
+        (None, text) => prompt::encode(&model, &text.unwrap_or_default(), Special::AsText, context)?,
+    };
+    ensure!(tokens.len() <= context, "there are {} tokens, but the context is {context}", tokens.len());
+    let logits = compute(&model, &tokens, arguments)?;
+    output.write(&tokens, &logits, model.description().vocab)
+}
+
+fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
+    let bytes = tokens.len() as u64 * model.description().vocab as u64 * size_of::<f32>() as u64;
+    if let Some(available) = machine::available_memory().filter(|available| *available < bytes) {
+        bail!("the logits need {}, but {} of memory are available", output::bytes(bytes), output::bytes(available));
+    }
+    let options = SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, ..SessionOptions::default() };
+    let mut session = Session::new(model, &options)?;
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    let _spinner = progress::spinner(format!("computing the logits of {} tokens", tokens.len()));
+    match session.prefill_all_logits(tokens, &cancel) {
+        Ok(logits) => Ok(logits),
+        Err(Error::Cancelled) => Err(Interrupted.into()),
+        Err(error) => Err(arguments::run_error(error, &arguments.model.name.model)),
+    }
+}
+
+/// The file to come, written beside its place: when it has its name it is whole, and until then what had the
+/// name before is as it was. Removed unless it is finished.
+struct Output {
+    path: PathBuf,
+    part: PathBuf,
+    file: File,
+}
+
+impl Output {
+    /// Before the work begins, so that a place that can't be written is found at once.
+    fn create(path: &Path) -> Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".part");
+        let part = PathBuf::from(name);
+        let file = File::create(&part).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.into(), part, file })
+    }
+
+    fn write(self, tokens: &[u32], logits: &[f32], vocab: usize) -> Result<()> {
+        let written = self.write_tensors(tokens, logits, vocab).and_then(|()| fs::rename(&self.part, &self.path));
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    /// In the safetensors format: the header's length, the header, the data. The library would copy all data
+    /// in memory first.
+    fn write_tensors(&self, tokens: &[u32], logits: &[f32], vocab: usize) -> io::Result<()> {
+        let (logit_bytes, all_bytes) = (size_of_val(logits), size_of_val(logits) + size_of_val(tokens));
+        let mut header = json!({
+            "logits": {"dtype": "F32", "shape": [tokens.len(), vocab], "data_offsets": [0, logit_bytes]},
+            "tokens": {"dtype": "U32", "shape": [tokens.len()], "data_offsets": [logit_bytes, all_bytes]},
+        })
+        .to_string();
+        // Data begins at a multiple of eight bytes.
+        header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
+        let mut file = &self.file;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(header.as_bytes())?;
+        file.write_all(bytemuck::cast_slice(logits))?;
+        file.write_all(bytemuck::cast_slice(tokens))
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        // After a rename there is nothing to remove.
+        let _ = fs::remove_file(&self.part);
+    }
+}

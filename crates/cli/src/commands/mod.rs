@@ -1,0 +1,10 @@
+//! One file a command: its arguments, and what it does with them.
+
+pub mod bench;
+pub mod completions;
+pub mod devices;
+pub mod info;
+pub mod logits;
+pub mod pull;
+pub mod run;
+pub mod tokenize;

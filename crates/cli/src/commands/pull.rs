@@ -1,0 +1,46 @@
+//! `triad pull`: a model into the cache.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use triad_model::fetch;
+
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::output;
+use crate::progress::FetchProgress;
+
+/// Fetch a model into the cache and check it.
+///
+/// An interrupted download goes on where it ended. The cache is `triad` in the platform's cache folder;
+/// TRIAD_CACHE names another one.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad pull                                        the default model
+  triad pull hf:Qwen/Qwen2.5-0.5B-Instruct          a folder of safetensors
+  triad pull hf:OWNER/NAME:model-q4_k_m.gguf        one GGUF file of several
+  HF_TOKEN=hf_... triad pull hf:google/gemma-2b     a model with terms to accept")]
+pub struct Arguments {
+    /// `smollm2-135m` or `hf:owner/name[:file]`
+    #[arg(default_value = fetch::DEFAULT_MODEL)]
+    model: String,
+}
+
+/// Prints the path of the model.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let path = with_progress(|progress| fetch::pull(&arguments.model, progress))?;
+    output::text(&path.display().to_string())
+}
+
+/// Runs a fetch with bars on the screen; Ctrl-C ends it cleanly.
+pub fn with_progress(fetch: impl FnOnce(&FetchProgress) -> triad_model::Result<PathBuf>) -> Result<PathBuf> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancelled);
+    let _guard = on_interrupt(move || flag.store(true, Ordering::Relaxed));
+    let fetched = fetch(&FetchProgress::new(Arc::clone(&cancelled)));
+    if cancelled.load(Ordering::Relaxed) {
+        return Err(Interrupted.into());
+    }
+    Ok(fetched?)
+}

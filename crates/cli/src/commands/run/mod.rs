@@ -1,0 +1,267 @@
+//! `triad run`: an answer to one prompt, or a conversation ([`chat`]).
+
+mod chat;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use triad_engine::sampler::SamplerOptions;
+use triad_engine::{Cancel, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions, generate};
+use triad_model::template::Message;
+use triad_model::tokenizer::Special;
+
+use crate::arguments::{self, ModelArguments};
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::progress::{self, Shown};
+use crate::prompt::{self, PromptArguments};
+use crate::{machine, output};
+
+/// Context of a conversation, unless the model was made for less or another one is asked for.
+const CHAT_CONTEXT: usize = 4096;
+
+/// Run a model: answer one prompt, or chat.
+///
+/// Without -p and -f the prompt is read from standard input; at a terminal a conversation begins. The
+/// answer goes to standard output; a last line on standard error says how fast it was.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad run -p 'Why is the sky blue?'
+  triad run                                         chat: /help tells the commands
+  triad run -m model.gguf -f prompt.txt -n 100
+  triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
+  git diff | triad run --system 'Summarize this change.'
+  triad run --raw -p 'The capital of France is' -n 8 --stop . --json")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    prompt: PromptArguments,
+    /// Tokens of an answer at most
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 512)]
+    max_tokens: usize,
+    /// Tokens of the prompt that go through the model at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// Tokens of prompt and answer together; memory for all of them is taken at the start
+    /// [default: what prompt and -n need, 4096 in a chat; never more than the model was made for]
+    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    context: Option<usize>,
+    #[command(flatten)]
+    sampler: SamplerArguments,
+    /// What the model is told before the conversation
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Text that ends the answer and is not shown; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    stop: Vec<String>,
+    /// Continue the prompt as plain text, without the model's chat template
+    #[arg(long)]
+    raw: bool,
+    /// Print one JSON object at the end instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// How tokens are chosen. What is not given is as the model's authors recommend, else greedy.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Choice of tokens [default: as the model recommends, else greedy]")]
+struct SamplerArguments {
+    /// Divisor of the logits; 0 always takes the likeliest token
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    temperature: Option<f32>,
+    /// Keep only this many likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Keep the fewest likeliest tokens whose probabilities add up to this
+    #[arg(long, value_name = "P")]
+    top_p: Option<f32>,
+    /// Drop tokens less likely than this share of the likeliest one
+    #[arg(long, value_name = "P")]
+    min_p: Option<f32>,
+    /// Make tokens that were there before less likely; 1 changes nothing
+    #[arg(long, value_name = "R")]
+    repetition_penalty: Option<f32>,
+    /// Start of the random numbers: the same seed gives the same answer
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+}
+
+impl SamplerArguments {
+    fn options(&self, model: &Model) -> SamplerOptions {
+        let recommended = model.generation_defaults();
+        let default = SamplerOptions::default();
+        SamplerOptions {
+            temperature: self.temperature.or(recommended.temperature).unwrap_or(default.temperature),
+            top_k: self.top_k.or(recommended.top_k).unwrap_or(default.top_k),
+            top_p: self.top_p.or(recommended.top_p).unwrap_or(default.top_p),
+            min_p: self.min_p.or(recommended.min_p).unwrap_or(default.min_p),
+            repetition_penalty: self
+                .repetition_penalty
+                .or(recommended.repetition_penalty)
+                .unwrap_or(default.repetition_penalty),
+            seed: self.seed,
+        }
+    }
+}
+
+/// Answers one prompt or starts a conversation.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let prompt = arguments.prompt.read()?;
+    ensure!(
+        prompt.is_some() || !arguments.json,
+        "--json needs a prompt: give one with -p, with -f, or on standard input"
+    );
+    let model = arguments.model.load()?;
+    model.tokenizer()?;
+    let speaker = Speaker { model, arguments };
+    match prompt {
+        Some(prompt) => one_answer(&speaker, &prompt),
+        None => chat::run(&speaker),
+    }
+}
+
+/// A model with the way in which the user wants it to speak.
+struct Speaker<'a> {
+    model: Arc<Model>,
+    arguments: &'a Arguments,
+}
+
+impl Speaker<'_> {
+    fn name(&self) -> &str {
+        &self.arguments.model.name.model
+    }
+
+    /// True if prompts go through the chat template.
+    fn chats(&self) -> bool {
+        !self.arguments.raw && self.model.chat_template().is_some()
+    }
+
+    /// Says, where that may surprise, that prompts are continued and not answered.
+    fn tell_if_plain(&self) {
+        if !self.arguments.raw && !self.chats() {
+            eprintln!("note: this model has no chat template; it continues the prompt as plain text");
+        }
+    }
+
+    /// The first message of a conversation, if there is one.
+    fn system(&self) -> Option<Message> {
+        self.arguments.system.as_ref().filter(|_| self.chats()).map(|text| Message::new("system", text))
+    }
+
+    /// Tokens of a whole conversation; of its last message alone where nothing makes it a conversation.
+    fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        let longest = self.model.description().context;
+        let context = self.arguments.context.unwrap_or(longest).min(longest);
+        let last = messages.last().map_or("", |message| message.content.as_str());
+        match self.model.chat_template().filter(|_| self.chats()) {
+            Some(template) => {
+                let text = template.render(messages, true).map_err(|error| error.at(self.name()))?;
+                prompt::encode(&self.model, &text, Special::Parsed, context)
+            }
+            None => prompt::encode(&self.model, last, Special::AsText, context),
+        }
+    }
+
+    fn session(&self, needed: usize) -> Result<Session> {
+        let context = self.arguments.context.unwrap_or(needed.min(self.model.description().context));
+        let options = SessionOptions { context, chunk: self.arguments.chunk, ..SessionOptions::default() };
+        Ok(Session::new(&self.model, &options)?)
+    }
+
+    /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it.
+    fn answer(&self, session: &mut Session, prompt: &[u32]) -> Result<Generation> {
+        let options = GenerateOptions {
+            max_tokens: Some(self.arguments.max_tokens),
+            sampler: self.arguments.sampler.options(&self.model),
+            stop: self.arguments.stop.clone(),
+        };
+        let cancel = Cancel::new();
+        let on_ctrl_c = cancel.clone();
+        let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let mut bar: Option<Shown> = None;
+        let mut shown = Ok(());
+        let answer = generate(session, prompt, &options, &cancel, &mut |event| match event {
+            Event::Prefill { done, total } if done < total => {
+                bar.get_or_insert_with(|| progress::tokens("reading the prompt", total)).set(done);
+            }
+            Event::Prefill { .. } => drop(bar.take()),
+            Event::Text(_) if self.arguments.json => {}
+            Event::Text(text) => {
+                if shown.is_ok() {
+                    shown = show(text);
+                }
+                if shown.is_err() {
+                    cancel.cancel();
+                }
+            }
+        });
+        let answer = answer.map_err(|error| arguments::run_error(error, self.name()))?;
+        shown?;
+        Ok(answer)
+    }
+}
+
+fn show(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+/// What `run --json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    prompt_tokens: usize,
+    #[serde(flatten)]
+    answer: &'a Generation,
+    prefill_tokens_per_second: f64,
+    decode_tokens_per_second: f64,
+    peak_resident_bytes: Option<u64>,
+}
+
+fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
+    speaker.tell_if_plain();
+    let messages: Vec<_> = speaker.system().into_iter().chain([Message::new("user", text)]).collect();
+    let prompt = speaker.encode(&messages)?;
+    let mut session = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
+    let answer = speaker.answer(&mut session, &prompt)?;
+    if speaker.arguments.json {
+        output::json(&Report {
+            model: speaker.name(),
+            prompt_tokens: prompt.len(),
+            answer: &answer,
+            prefill_tokens_per_second: answer.timing.prefill_tokens_per_second(),
+            decode_tokens_per_second: answer.timing.decode_tokens_per_second(),
+            peak_resident_bytes: machine::peak_resident_bytes(),
+        })?;
+    } else {
+        show("\n")?;
+        eprintln!("{}", statistics(&answer));
+    }
+    if answer.finish == Finish::Cancelled {
+        return Err(Interrupted.into());
+    }
+    Ok(())
+}
+
+/// How fast an answer was, in one line.
+fn statistics(answer: &Generation) -> String {
+    let timing = &answer.timing;
+    let end = match answer.finish {
+        Finish::EndToken | Finish::StopString => "",
+        Finish::Length => "; ended at the limit of -n tokens",
+        Finish::ContextFull => "; ended since the context is full",
+        Finish::Cancelled => "; interrupted",
+    };
+    format!(
+        "prefill {:.1} tokens/s ({} tokens), decode {:.1} tokens/s ({} tokens), first token after {:.2} s, peak memory {}{end}",
+        timing.prefill_tokens_per_second(),
+        timing.prefill_tokens,
+        timing.decode_tokens_per_second(),
+        timing.decode_tokens,
+        timing.time_to_first_token_seconds,
+        output::known_bytes(machine::peak_resident_bytes()),
+    )
+}

@@ -1,0 +1,49 @@
+//! `triad tokenize`: the tokens of a text.
+
+use anyhow::Result;
+use serde::Serialize;
+use triad_model::checkpoint::Checkpoint;
+use triad_model::tokenizer::{Special, Tokenizer};
+
+use crate::arguments::ModelArgument;
+use crate::output;
+use crate::prompt::PromptArguments;
+
+/// Print the tokens of a text.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad tokenize -p 'Hello, world'
+  triad tokenize -m model.gguf -f text.txt --json
+  triad tokenize --special -p '<|im_start|>user'")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelArgument,
+    #[command(flatten)]
+    prompt: PromptArguments,
+    /// Read special tokens in the text as such, not as plain characters
+    #[arg(long)]
+    special: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Tokens {
+    count: usize,
+    tokens: Vec<u32>,
+}
+
+/// Prints the ids, in one line or as JSON.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let text = arguments.prompt.require()?;
+    let checkpoint = Checkpoint::open(arguments.model.path()?)?;
+    let tokenizer = Tokenizer::from_checkpoint(&checkpoint)?;
+    let special = if arguments.special { Special::Parsed } else { Special::AsText };
+    let tokens = tokenizer.encode(&text, special)?;
+    if arguments.json {
+        return output::json(&Tokens { count: tokens.len(), tokens });
+    }
+    let ids: Vec<_> = tokens.iter().map(ToString::to_string).collect();
+    output::text(&ids.join(" "))
+}

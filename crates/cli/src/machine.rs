@@ -1,0 +1,212 @@
+//! What this machine has: memory, cores, caches, instruction sets. Everything that the system does
+//! not tell is `None` or absent, never a guess.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// The processor and its memory.
+#[derive(Debug, Serialize)]
+pub struct Machine {
+    /// Name that the processor gives itself.
+    pub processor: Option<String>,
+    /// As Rust calls it: `x86_64`, `aarch64`.
+    pub architecture: &'static str,
+    /// Those that matter here and that this processor has.
+    pub instruction_sets: Vec<&'static str>,
+    /// Cores that exist, hyper-threads not counted.
+    pub cores: Option<usize>,
+    /// Threads that run at once in this process.
+    pub threads: usize,
+    /// Cores of one speed together, fastest first.
+    pub core_groups: Vec<CoreGroup>,
+    /// Data caches, smallest first.
+    pub caches: Vec<Cache>,
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of memory that a program could take now without swapping.
+    pub memory_available_bytes: Option<u64>,
+}
+
+/// Hardware threads with one highest clock.
+#[derive(Debug, Serialize)]
+pub struct CoreGroup {
+    /// How many.
+    pub threads: usize,
+    /// Highest clock in MHz.
+    pub megahertz: u64,
+}
+
+/// One level of cache.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Cache {
+    /// 1 is nearest to the core.
+    pub level: u32,
+    /// Size of one instance.
+    pub bytes: u64,
+    /// Instances in the machine.
+    pub count: usize,
+}
+
+impl Machine {
+    /// Looks at the machine that this process runs on.
+    pub fn detect() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpus = cpu_folders();
+        Self {
+            processor: ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key)),
+            architecture: std::env::consts::ARCH,
+            instruction_sets: instruction_sets(),
+            cores: cores(&cpus),
+            threads: threads(),
+            core_groups: core_groups(&cpus),
+            caches: caches(&cpus),
+            memory_bytes: memory("/proc/meminfo", "MemTotal"),
+            memory_available_bytes: memory("/proc/meminfo", "MemAvailable"),
+        }
+    }
+}
+
+/// Threads that run at once in this process; 1 if the system does not say.
+pub fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Bytes of memory that this process could take now, where the system tells.
+pub fn available_memory() -> Option<u64> {
+    memory("/proc/meminfo", "MemAvailable")
+}
+
+/// Most bytes of memory that this process has held at once, where the system tells.
+pub fn peak_resident_bytes() -> Option<u64> {
+    memory("/proc/self/status", "VmHWM")
+}
+
+/// A line `key: 123 kB` of a file in /proc, in bytes.
+fn memory(file: &str, key: &str) -> Option<u64> {
+    let value = field(&fs::read_to_string(file).ok()?, key)?;
+    value.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+fn field(text: &str, key: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then(|| value.trim().to_owned())
+    })
+}
+
+/// One folder a hardware thread.
+fn cpu_folders() -> Vec<std::path::PathBuf> {
+    let entries = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten();
+    let is_cpu = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.strip_prefix("cpu").is_some_and(|number| number.parse::<usize>().is_ok())
+    };
+    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| is_cpu(path)).collect()
+}
+
+fn read(folder: &Path, file: &str) -> Option<String> {
+    Some(fs::read_to_string(folder.join(file)).ok()?.trim().to_owned())
+}
+
+fn cores(cpus: &[std::path::PathBuf]) -> Option<usize> {
+    let core =
+        |cpu: &std::path::PathBuf| Some((read(cpu, "topology/physical_package_id")?, read(cpu, "topology/core_id")?));
+    let cores: BTreeSet<_> = cpus.iter().filter_map(core).collect();
+    Some(cores.len()).filter(|count| *count > 0)
+}
+
+fn core_groups(cpus: &[std::path::PathBuf]) -> Vec<CoreGroup> {
+    let mut groups = BTreeMap::new();
+    for cpu in cpus {
+        let kilohertz = read(cpu, "cpufreq/cpuinfo_max_freq").and_then(|text| text.parse::<u64>().ok());
+        if let Some(kilohertz) = kilohertz {
+            *groups.entry(kilohertz / 1000).or_insert(0) += 1;
+        }
+    }
+    groups.into_iter().rev().map(|(megahertz, threads)| CoreGroup { threads, megahertz }).collect()
+}
+
+fn caches(cpus: &[std::path::PathBuf]) -> Vec<Cache> {
+    let mut instances = BTreeSet::new();
+    for cpu in cpus {
+        for index in 0..8 {
+            let folder = cpu.join(format!("cache/index{index}"));
+            if read(&folder, "type").is_none_or(|kind| kind == "Instruction") {
+                continue;
+            }
+            let level = read(&folder, "level").and_then(|text| text.parse::<u32>().ok());
+            let bytes = read(&folder, "size").and_then(|text| size(&text));
+            // The threads that share an instance are its identity.
+            if let (Some(level), Some(bytes), Some(shared)) = (level, bytes, read(&folder, "shared_cpu_list")) {
+                instances.insert((level, bytes, shared));
+            }
+        }
+    }
+    let mut counts = BTreeMap::new();
+    for (level, bytes, _) in instances {
+        *counts.entry((level, bytes)).or_insert(0) += 1;
+    }
+    counts.into_iter().map(|((level, bytes), count)| Cache { level, bytes, count }).collect()
+}
+
+/// `48K`, `2M`.
+fn size(text: &str) -> Option<u64> {
+    let (number, unit) = match text.strip_suffix('K') {
+        Some(number) => (number, 1 << 10),
+        None => text.strip_suffix('M').map_or((text, 1), |number| (number, 1 << 20)),
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// One macro call each, since the detection macros take literals only.
+macro_rules! detected {
+    ($detect:ident: $($name:tt),+ $(,)?) => {
+        [$(($name, std::arch::$detect!($name))),+].into_iter().filter_map(|(name, there)| there.then_some(name)).collect()
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+fn instruction_sets() -> Vec<&'static str> {
+    detected!(is_x86_feature_detected:
+        "sse4.2", "f16c", "fma", "avx", "avx2", "avxvnni",
+        "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16",
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+fn instruction_sets() -> Vec<&'static str> {
+    detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn instruction_sets() -> Vec<&'static str> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_proc_is_found_by_its_whole_name() {
+        let text = "MemTotalOther:  1 kB\nMemTotal:       24 kB\nmodel name\t: A: B\n";
+        assert_eq!(field(text, "MemTotal").as_deref(), Some("24 kB"));
+        assert_eq!(field(text, "model name").as_deref(), Some("A: B"));
+        assert_eq!(field(text, "Mem"), None);
+    }
+
+    #[test]
+    fn cache_sizes_have_units() {
+        assert_eq!([size("48K"), size("2M"), size("512"), size("x")], [Some(48 << 10), Some(2 << 20), Some(512), None]);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_system_tells_memory_on_linux() {
+        assert!(peak_resident_bytes().unwrap() > 0);
+        assert!(available_memory().unwrap() > 0);
+    }
+}

@@ -1,0 +1,94 @@
+//! Bars and spinners on stderr; invisible where stderr is not a terminal.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use triad_model::fetch::Progress;
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// A spinner that says `what`; gone when dropped.
+pub fn spinner(what: impl Into<String>) -> Shown {
+    let bar = ProgressBar::new_spinner().with_message(what.into());
+    bar.enable_steady_tick(TICK);
+    Shown(bar)
+}
+
+/// A bar that counts up to `total` tokens; gone when dropped.
+pub fn tokens(what: &'static str, total: usize) -> Shown {
+    let style = "{msg} [{bar:30}] {pos}/{len} tokens, {per_sec:.0}";
+    let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(what);
+    bar.enable_steady_tick(TICK);
+    Shown(bar)
+}
+
+fn template(style: &str) -> ProgressStyle {
+    ProgressStyle::with_template(style).expect("the template is valid").progress_chars("=> ")
+}
+
+/// A bar or spinner on the screen.
+pub struct Shown(ProgressBar);
+
+impl Shown {
+    /// Moves the bar to `position`.
+    pub fn set(&self, position: usize) {
+        self.0.set_position(position as u64);
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Draws the fetch of a model and lets Ctrl-C end it.
+pub struct FetchProgress {
+    shown: RefCell<Option<(String, Shown)>>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl FetchProgress {
+    /// Draws nothing yet. The fetch ends once `cancelled` is true.
+    pub fn new(cancelled: Arc<AtomicBool>) -> Self {
+        Self { shown: RefCell::new(None), cancelled }
+    }
+}
+
+impl Progress for FetchProgress {
+    fn step(&self, what: &str) {
+        // The old line goes before the new one comes.
+        drop(self.shown.take());
+        self.shown.replace(Some((String::new(), spinner(what))));
+    }
+
+    fn bytes(&self, file: &str, done: u64, total: Option<u64>) {
+        let mut shown = self.shown.borrow_mut();
+        if shown.as_ref().is_none_or(|(name, _)| name != file) {
+            drop(shown.take());
+            let (bar, style) = match total {
+                Some(total) => {
+                    let bar = ProgressBar::new(total);
+                    (bar, "{msg} [{bar:30}] {binary_bytes}/{binary_total_bytes}, {binary_bytes_per_sec}, {eta} left")
+                }
+                None => (ProgressBar::no_length(), "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}"),
+            };
+            let bar = bar.with_style(template(style)).with_message(file.to_owned());
+            bar.enable_steady_tick(TICK);
+            // What an earlier pull left is not speed of this one.
+            bar.set_position(done);
+            bar.reset_eta();
+            *shown = Some((file.to_owned(), Shown(bar)));
+        }
+        if let Some((_, shown)) = shown.as_ref() {
+            shown.0.set_position(done);
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}

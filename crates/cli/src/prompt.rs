@@ -1,0 +1,82 @@
+//! The text of a prompt: from the command line, a file or standard input, and into tokens.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use triad_engine::Model;
+use triad_model::tokenizer::Special;
+
+/// Longer prompts are refused unread: no model has a context for them, and a device file never ends.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Bytes of text for each token of context that are looked at before the whole text is; see [`encode`].
+const BYTES_PER_TOKEN: usize = 16;
+
+/// Where a prompt comes from.
+#[derive(clap::Args)]
+#[group(multiple = false)]
+pub struct PromptArguments {
+    /// The prompt
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file (UTF-8; one newline at its end is not part of the prompt)
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+impl PromptArguments {
+    /// The prompt, or `None` if there is only a terminal to ask.
+    pub fn read(&self) -> Result<Option<String>> {
+        let text = if let Some(prompt) = &self.prompt {
+            prompt.clone()
+        } else if let Some(path) = &self.file {
+            let name = path.display().to_string();
+            let file = File::open(path).with_context(|| format!("cannot read the prompt file {name}"))?;
+            read(file, &format!("the prompt file {name}"))?
+        } else if io::stdin().is_terminal() {
+            return Ok(None);
+        } else {
+            read(io::stdin().lock(), "the prompt on standard input")?
+        };
+        ensure!(!text.is_empty(), "the prompt is empty");
+        Ok(Some(text))
+    }
+
+    /// As [`PromptArguments::read`], where no one is there to be asked.
+    pub fn require(&self) -> Result<String> {
+        self.read()?.context("no prompt: give one with -p, with -f, or on standard input")
+    }
+}
+
+fn read(source: impl Read, name: &str) -> Result<String> {
+    let mut bytes = Vec::new();
+    source.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {name}"))?;
+    ensure!(bytes.len() as u64 <= MOST_BYTES, "{name} is longer than {} MiB", MOST_BYTES >> 20);
+    let mut text = match String::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(error) => bail!("{name} is not UTF-8 text: byte {} is wrong", error.utf8_error().valid_up_to()),
+    };
+    let end = text.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line).len());
+    text.truncate(end.unwrap_or(text.len()));
+    Ok(text)
+}
+
+/// The tokens of `text`, which are at most `context`.
+///
+/// A text that is far too long is refused after reading its beginning, not after minutes.
+pub fn encode(model: &Model, text: &str, special: Special, context: usize) -> Result<Vec<u32>> {
+    let tokenizer = model.tokenizer()?;
+    let start = text.floor_char_boundary(context.saturating_mul(BYTES_PER_TOKEN));
+    if start < text.len() {
+        // Where the text is cut, a few tokens may be others than in the whole.
+        let least = tokenizer.encode(&text[..start], special)?.len().saturating_sub(8);
+        if least > context {
+            bail!("the prompt has more than {least} tokens, but the context is {context}");
+        }
+    }
+    let tokens = tokenizer.encode(text, special)?;
+    ensure!(tokens.len() <= context, "the prompt has {} tokens, but the context is {context}", tokens.len());
+    Ok(tokens)
+}
