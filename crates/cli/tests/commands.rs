@@ -1,0 +1,284 @@
+//! Every command from end to end, on a tiny model.
+
+mod support;
+
+use std::io::Read;
+use std::process::{Output, Stdio};
+
+use safetensors::SafeTensors;
+use serde_json::Value as Json;
+use support::gguf::{CONTEXT, Gguf, VOCAB, Value};
+use support::{Place, checkpoint, stderr, stdout};
+
+const COMMANDS: [&str; 8] = ["run", "pull", "info", "bench", "logits", "tokenize", "devices", "completions"];
+
+fn place() -> Place {
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().bytes());
+    place
+}
+
+fn succeed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", stderr(output));
+    stdout(output)
+}
+
+fn json(output: &Output) -> Json {
+    serde_json::from_str(&succeed(output)).unwrap()
+}
+
+fn keys(object: &Json) -> Vec<&str> {
+    object.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+const RUN: [&str; 7] = ["run", "-m", "model.gguf", "-n", "12", "--temperature", "0.8"];
+
+#[test]
+fn an_answer_is_shown_and_one_line_says_how_fast_it_was() {
+    let output = place().triad(&[&RUN[..], &["-p", "Hello"]].concat());
+    let answer = succeed(&output);
+    assert!(answer.ends_with('\n') && answer.len() > 1);
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    for words in ["prefill ", "decode ", "tokens/s", "first token after", "peak memory"] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn a_prompt_gives_the_same_answer_from_wherever_it_comes() {
+    let place = place();
+    place.write("prompt.txt", "Hello\n");
+    let given = succeed(&place.triad(&[&RUN[..], &["-p", "Hello"]].concat()));
+    assert_eq!(succeed(&place.triad(&[&RUN[..], &["-f", "prompt.txt"]].concat())), given);
+    assert_eq!(succeed(&place.triad_with_input(&RUN, b"Hello\r\n")), given);
+    let other = [&RUN[..], &["-p", "Hello", "--seed", "1"]].concat();
+    assert_ne!(succeed(&place.triad(&other)), given);
+}
+
+#[test]
+fn as_json_an_answer_is_one_object() {
+    let place = place();
+    let arguments = [&RUN[..], &["-p", "Hello"]].concat();
+    let object = json(&place.triad(&[&arguments[..], &["--json"]].concat()));
+    assert_eq!(object["prompt_tokens"], "user: Hello\n".len());
+    assert_eq!(succeed(&place.triad(&arguments)), format!("{}\n", object["text"].as_str().unwrap()));
+    assert_eq!(object["timing"]["prefill_tokens"], object["prompt_tokens"]);
+    assert!(object["decode_tokens_per_second"].as_f64().is_some());
+    assert!(object["tokens"].as_array().unwrap().len() <= 12);
+}
+
+#[test]
+fn raw_prompts_pass_the_template_by_and_a_model_without_one_says_so() {
+    let place = place();
+    place.write("plain.gguf", Gguf::tiny().without("tokenizer.chat_template").bytes());
+    let raw = place.triad(&["run", "-m", "model.gguf", "--raw", "-p", "Hello", "--json"]);
+    assert_eq!(json(&raw)["prompt_tokens"], 5);
+    assert!(!stderr(&raw).contains("note:"));
+    let plain = place.triad(&["run", "-m", "plain.gguf", "-p", "Hello", "--json"]);
+    assert_eq!(json(&plain)["prompt_tokens"], 5);
+    assert!(stderr(&plain).contains("note: this model has no chat template"));
+    let system = place.triad(&["run", "-m", "model.gguf", "--system", "Be brief.", "-p", "Hello", "--json"]);
+    assert_eq!(json(&system)["prompt_tokens"], "system: Be brief.\nuser: Hello\n".len());
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_and_is_not_shown() {
+    let place = place();
+    let arguments = ["run", "-m", "model.gguf", "--raw", "-p", "Hello", "-n", "20", "--json", "--temperature", "1"];
+    let whole = json(&place.triad(&arguments));
+    let text = whole["text"].as_str().unwrap().to_owned();
+    let stop: String = text.chars().skip(3).take(2).collect();
+    let stopped = json(&place.triad(&[&arguments[..], &["--stop", &stop]].concat()));
+    assert_eq!(stopped["finish"], "stop-string");
+    assert_eq!(stopped["text"], text.split(&stop).next().unwrap());
+}
+
+#[test]
+fn a_model_without_tokenizer_runs_on_token_ids() {
+    let place = Place::new();
+    let (header, data) = checkpoint::header();
+    checkpoint::write(&place, &checkpoint::config(), &header, data);
+    succeed(&place.triad(&["logits", "-m", "model", "--tokens", "1,2", "-o", "out.safetensors"]));
+}
+
+#[test]
+fn logits_are_the_same_for_text_and_token_ids_and_every_chunk_length() {
+    let place = place();
+    let logits = |arguments: &[&str]| {
+        succeed(&place.triad(&[&["logits", "-m", "model.gguf", "-o", "out.safetensors"], arguments].concat()));
+        let bytes = std::fs::read(place.path("out.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let (logits, tokens) = (file.tensor("logits").unwrap(), file.tensor("tokens").unwrap());
+        assert_eq!((logits.shape(), tokens.shape()), (&[5, VOCAB][..], &[5][..]));
+        let floats = logits.data().chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        (tokens.data().to_vec(), floats.collect::<Vec<_>>())
+    };
+    let (tokens, whole) = logits(&["-p", "Hello"]);
+    let ids: Vec<_> =
+        tokens.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()).to_string()).collect();
+    assert_eq!(logits(&["--tokens", &ids.join(",")]), (tokens, whole.clone()));
+    let (_, chunked) = logits(&["-p", "Hello", "--chunk", "2"]);
+    let difference = whole.iter().zip(&chunked).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(difference < 1e-4, "{difference}");
+    let left: Vec<_> = std::fs::read_dir(place.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".part")), "{left:?}");
+}
+
+#[test]
+fn bench_prints_the_object_that_later_versions_keep() {
+    let arguments = [
+        "bench",
+        "-m",
+        "model.gguf",
+        "--prompt",
+        "8,16",
+        "--decode",
+        "4",
+        "--threads",
+        "1,2",
+        "--repeat",
+        "3",
+        "--json",
+    ];
+    let object = json(&place_with_context(1024).triad(&arguments));
+    assert_eq!(keys(&object), ["model", "results", "load_seconds", "peak_resident_bytes"]);
+    assert_eq!(object["model"], "model.gguf");
+    let results = object["results"].as_array().unwrap();
+    let tests: Vec<_> = results
+        .iter()
+        .map(|result| (result["threads"].as_u64(), result["test"].as_str(), result["tokens"].as_u64()))
+        .collect();
+    let expected = [
+        (1, "prefill", 8),
+        (1, "prefill", 16),
+        (1, "decode", 4),
+        (2, "prefill", 8),
+        (2, "prefill", 16),
+        (2, "decode", 4),
+    ];
+    assert_eq!(tests, expected.map(|(threads, test, tokens)| (Some(threads), Some(test), Some(tokens))));
+    for result in results {
+        assert_eq!(keys(result), ["threads", "test", "tokens", "tokens_per_second"]);
+        let rates = &result["tokens_per_second"];
+        assert_eq!(keys(rates), ["min", "median", "max"]);
+        let [min, median, max] = ["min", "median", "max"].map(|key| rates[key].as_f64().unwrap());
+        assert!(0.0 < min && min <= median && median <= max);
+    }
+}
+
+#[test]
+fn bench_for_people_shows_the_share_of_the_peak() {
+    let arguments = ["bench", "-m", "model.gguf", "--prompt", "8", "--decode", "0", "--repeat", "1", "--threads", "1"];
+    let table = succeed(&place_with_context(1024).triad(&arguments));
+    assert!(
+        table.contains("of f32 peak") && table.contains("f32 peak on 1 threads:") && table.contains("peak memory"),
+        "{table}"
+    );
+}
+
+fn place_with_context(context: u32) -> Place {
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().with("llama.context_length", Value::U32(context)).bytes());
+    place
+}
+
+#[test]
+fn info_says_what_a_model_is_and_needs() {
+    let place = place();
+    let object = json(&place.triad(&["info", "model.gguf", "--json"]));
+    assert_eq!((&object["family"], &object["name"]), (&Json::from("llama"), &Json::from("tiny")));
+    assert_eq!((&object["vocab"], &object["context"]), (&Json::from(VOCAB), &Json::from(CONTEXT)));
+    assert_eq!(object["chat_template"], true);
+    assert_eq!(object["tokenizer"]["tokens"], VOCAB);
+    let parameters = Gguf::tiny().tensors.iter().map(|tensor| tensor.values.len()).sum::<usize>();
+    assert_eq!(object["parameters"], parameters);
+    assert_eq!(object["stored_bytes"]["F32"], 4 * parameters);
+    let kv = |context: &str| {
+        json(&place.triad(&["info", "model.gguf", "--context", context, "--json"]))["run"]["kv_cache_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    assert_eq!(kv("64"), 2 * kv("32"));
+    let text = succeed(&place.triad(&["info", "model.gguf"]));
+    assert!(text.contains("llama") && text.contains("memory of a run"), "{text}");
+}
+
+#[test]
+fn tokenize_prints_ids() {
+    let place = place();
+    // The letters of a byte-level vocabulary made of bytes are the bytes.
+    assert_eq!(succeed(&place.triad(&["tokenize", "-m", "model.gguf", "-p", "Hi ab"])), "72 105 32 256\n");
+    let special = ["tokenize", "-m", "model.gguf", "--special", "-p", "Hi<|end|>", "--json"];
+    assert_eq!(json(&place.triad(&special)), serde_json::json!({"count": 3, "tokens": [72, 105, 257]}));
+}
+
+#[test]
+fn devices_says_what_the_machine_has() {
+    let object = json(&Place::new().triad(&["devices", "--json"]));
+    assert_eq!(object["architecture"], std::env::consts::ARCH);
+    assert!(object["threads"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    for command in COMMANDS {
+        let help = succeed(&Place::new().triad(&[command, "--help"]));
+        assert!(help.contains("Examples:") && help.contains(&format!("triad {command}")), "{help}");
+    }
+    let help = succeed(&Place::new().triad(&["--help"]));
+    assert!(COMMANDS.iter().all(|command| help.contains(command)), "{help}");
+}
+
+#[test]
+fn every_shell_gets_completions_that_name_the_commands() {
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = succeed(&Place::new().triad(&["completions", shell]));
+        assert!(script.contains("tokenize"), "{shell}");
+    }
+}
+
+/// A model that goes on until it is stopped, and the child that runs it, after its first byte of answer.
+#[cfg(unix)]
+fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
+    let model = Gguf::tiny().without("tokenizer.ggml.eos").with("llama.context_length", Value::U32(200_000));
+    let types: Vec<i32> = vec![1; VOCAB];
+    place.write("endless.gguf", model.with("tokenizer.ggml.token_type", Value::Integers(types)).bytes());
+    let arguments = ["run", "-m", "endless.gguf", "--raw", "-p", "Hello", "-n", "150000", "--threads", "1"];
+    let mut child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut answer = child.stdout.take().unwrap();
+    answer.read_exact(&mut [0]).unwrap();
+    (child, answer)
+}
+
+#[test]
+#[cfg(unix)]
+fn ctrl_c_ends_the_answer_with_exit_code_130() {
+    let place = Place::new();
+    let (child, mut answer) = endless(&place);
+    let signalled =
+        std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status().unwrap();
+    assert!(signalled.success());
+    answer.read_to_end(&mut Vec::new()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(stderr(&output).contains("; interrupted"), "{}", stderr(&output));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_reader_that_leaves_is_not_an_error() {
+    let place = Place::new();
+    let (child, answer) = endless(&place);
+    drop(answer);
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = Place::new().command(&["devices"]).stdout(full).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).contains("No space left")), (Some(1), true));
+}

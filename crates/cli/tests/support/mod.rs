@@ -1,0 +1,76 @@
+//! Runs the built `triad` in a folder of its own, with tiny models made on the spot.
+
+pub mod checkpoint;
+pub mod gguf;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// A folder that commands run in; gone when dropped.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A file or folder in this place.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file, in a folder that is made where needed.
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+
+    /// Runs `triad` with `arguments` here, with a cache of its own and without network or pip.
+    pub fn triad(&self, arguments: &[&str]) -> Output {
+        self.triad_with_input(arguments, b"")
+    }
+
+    /// As [`Place::triad`], with something on standard input.
+    pub fn triad_with_input(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A command that needs no input may end before it is written.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        child.wait_with_output().unwrap()
+    }
+
+    /// The command, not yet started.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_triad"));
+        command
+            .args(arguments)
+            .current_dir(self.folder.path())
+            .env("TRIAD_CACHE", self.path("cache"))
+            // Port 9 of this machine: nothing answers there.
+            .env("HF_ENDPOINT", "http://127.0.0.1:9")
+            .env("PATH", self.path("no-programs"))
+            .env("NO_PROXY", "*")
+            .env_remove("HF_TOKEN")
+            .env_remove("RUST_LOG");
+        command
+    }
+}
+
+/// What a command wrote to standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a command wrote to standard output.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
