@@ -41,3 +41,8 @@ pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate}
 pub use kv_cache::KvFormat;
 pub use model::{LoadOptions, Model};
 pub use session::{Session, SessionOptions};
+
+/// README's examples of the library are tested as this documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
