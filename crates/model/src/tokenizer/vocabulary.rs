@@ -149,7 +149,8 @@ impl Vocabulary {
 /// The byte that a piece such as `<0x0A>` stands for.
 pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
-    (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
+    let is_byte = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_byte.then(|| u8::from_str_radix(digits, 16).ok()).flatten()
 }
 
 #[cfg(test)]
