@@ -6,6 +6,7 @@
 mod python;
 mod time;
 
+use std::error::Error as _;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
@@ -19,7 +20,10 @@ use crate::tokenizer::Tokenizer;
 
 const NAME: &str = "chat template";
 /// Longest template source in bytes; the longest in use are some 20 KB.
-const MAX_SOURCE: usize = 1 << 18;
+const MAX_SOURCE: usize = 1 << 16;
+/// Stack of the thread that compiles and renders, in bytes: the engine recurses up to once a byte of source, in
+/// frames of less than a kilobyte. Only what is used of it becomes memory.
+const STACK: usize = MAX_SOURCE << 11;
 /// Steps of a rendering: so many, and so many more for every message.
 const FUEL: u64 = 100_000;
 const FUEL_PER_MESSAGE: u64 = 10_000;
@@ -78,7 +82,7 @@ impl ChatTemplate {
     /// Compiles `source`; it may write the texts of BOS and EOS.
     ///
     /// # Errors
-    /// [`ErrorKind::Template`] for a source that is not Jinja, naming the line, or longer than 256 KiB.
+    /// [`ErrorKind::Template`] for a source that is not Jinja, naming the line, or longer than 64 KiB.
     pub fn new(source: impl Into<String>, bos_token: Option<&str>, eos_token: Option<&str>) -> Result<Self> {
         let source = source.into();
         if source.len() > MAX_SOURCE {
@@ -91,7 +95,10 @@ impl ChatTemplate {
         environment.set_syntax(syntax);
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
-        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)?;
+        environment = on_a_deep_stack(|| {
+            environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)?;
+            Ok(environment)
+        })?;
         Ok(Self { environment, bos_token: bos_token.map(str::to_owned), eos_token: eos_token.map(str::to_owned) })
     }
 
@@ -102,6 +109,10 @@ impl ChatTemplate {
     /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only
     /// alternating roles), fails, or runs too long.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        on_a_deep_stack(|| self.render_here(messages, add_generation_prompt))
+    }
+
+    fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         let text: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
@@ -126,6 +137,20 @@ impl ChatTemplate {
         String::from_utf8(output.bytes)
             .map_err(|_| Error::new(ErrorKind::Template, format!("the {NAME} wrote text that is not UTF-8")))
     }
+}
+
+/// Runs `work` where neither deep recursion nor a panic in the template engine ends the process.
+fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    let error = |reason: String| Error::new(ErrorKind::Template, format!("{NAME}: {reason}"));
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name(NAME.into())
+            .stack_size(STACK)
+            .spawn_scoped(scope, work)
+            .map_err(|reason| error(format!("no thread can be started for it: {reason}")))?
+            .join()
+            .unwrap_or_else(|_| Err(error("the template engine cannot process it".into())))
+    })
 }
 
 /// The template of a GGUF file.
@@ -157,7 +182,10 @@ fn without_generation_tags(source: String) -> String {
 fn template_error(error: minijinja::Error) -> Error {
     let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    Error::new(ErrorKind::Template, format!("{NAME}{line}: {detail}"))
+    // An error of the output or of an included template stands behind the first.
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    let cause = causes.last().map_or_else(String::new, |cause| format!(": {cause}"));
+    Error::new(ErrorKind::Template, format!("{NAME}{line}: {detail}{cause}"))
 }
 
 /// What a template writes, up to a limit.

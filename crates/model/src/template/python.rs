@@ -8,9 +8,19 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 /// Widest indentation of `tojson`, in spaces.
 const MAX_INDENT: usize = 16;
 
+/// Filters that allocate as much as a number in the template says. No chat needs them.
+const UNBOUNDED: [&str; 4] = ["batch", "format", "indent", "slice"];
+
 /// Adds Python's methods on strings and maps, `raise_exception`, and `tojson` as `transformers` has it.
 pub(super) fn install(environment: &mut Environment<'_>) {
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    UNBOUNDED.iter().for_each(|filter| environment.remove_filter(filter));
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        if method == "format" {
+            // Its widths are as unbounded.
+            return Err(Error::from(ErrorKind::UnknownMethod));
+        }
+        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+    });
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
