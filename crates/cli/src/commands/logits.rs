@@ -17,7 +17,7 @@ use crate::{machine, output, progress};
 
 /// Write the logits of a prompt to a safetensors file.
 ///
-/// The file holds `logits` [tokens, vocab] in f32 and `tokens` [tokens] in u32. The prompt is plain text; no
+/// The file holds `logits` `[tokens, vocab]` in f32 and `tokens` `[tokens]` in u32. The prompt is plain text; no
 /// chat template is applied.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
