@@ -1,14 +1,15 @@
 //! Arguments that several commands share: which model, on how many threads; and how numbers are read.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::{Error, LoadOptions, Model};
+use triad_engine::{Error, LoadOptions, Model, memory};
+use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
 
 use crate::commands::pull;
-use crate::progress;
+use crate::{machine, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
@@ -52,9 +53,16 @@ impl ModelArguments {
     /// The model, ready to run.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
-        let _spinner = progress::spinner(format!("loading {}", self.name.model));
-        Ok(Arc::new(Model::load(&path, &LoadOptions { threads: self.threads })?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads)?))
     }
+}
+
+/// The model at `path`, which the user calls `name`, ready to run.
+pub fn load(path: &Path, name: &str, threads: Option<usize>) -> Result<Model> {
+    let _spinner = progress::spinner(format!("loading {name}"));
+    let checkpoint = Arc::new(Checkpoint::open(path)?);
+    machine::check_memory(name, memory::of_weights(&checkpoint).widened)?;
+    Ok(Model::from_checkpoint(&checkpoint, &LoadOptions { threads })?)
 }
 
 /// Reads a number of threads.
@@ -65,6 +73,11 @@ pub fn threads(text: &str) -> Result<usize, String> {
 /// Reads a number of tokens.
 pub fn tokens(text: &str) -> Result<usize, String> {
     whole_number(text, 1, MOST_TOKENS)
+}
+
+/// Reads a number of tokens that may be none.
+pub fn count(text: &str) -> Result<usize, String> {
+    whole_number(text, 0, MOST_TOKENS)
 }
 
 /// Reads how often something is done.

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use anyhow::{Result, bail};
 use serde::Serialize;
+
+use crate::output;
 
 /// The processor and its memory.
 #[derive(Debug, Serialize)]
@@ -64,7 +67,7 @@ impl Machine {
             core_groups: core_groups(&cpus),
             caches: caches(&cpus),
             memory_bytes: memory("/proc/meminfo", "MemTotal"),
-            memory_available_bytes: memory("/proc/meminfo", "MemAvailable"),
+            memory_available_bytes: available_memory(),
         }
     }
 }
@@ -75,8 +78,21 @@ pub fn threads() -> usize {
 }
 
 /// Bytes of memory that this process could take now, where the system tells.
-pub fn available_memory() -> Option<u64> {
+fn available_memory() -> Option<u64> {
     memory("/proc/meminfo", "MemAvailable")
+}
+
+/// Refuses what would not fit, before it is allocated: `what` needs `bytes`.
+pub fn check_memory(what: &str, bytes: usize) -> Result<()> {
+    available_memory().map_or(Ok(()), |available| fits(what, bytes as u64, available))
+}
+
+fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
+    if needed > available {
+        let (needed, available) = (output::bytes(needed), output::bytes(available));
+        bail!("{what} needs {needed} of memory, but {available} are available on this machine");
+    }
+    Ok(())
 }
 
 /// Most bytes of memory that this process has held at once, where the system tells.
@@ -196,6 +212,13 @@ mod tests {
         assert_eq!(field(text, "MemTotal").as_deref(), Some("24 kB"));
         assert_eq!(field(text, "model name").as_deref(), Some("A: B"));
         assert_eq!(field(text, "Mem"), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_both_numbers() {
+        let error = fits("llama-2-7b", 13 << 30, 4 << 30).unwrap_err().to_string();
+        assert_eq!(error, "llama-2-7b needs 13.0 GiB of memory, but 4.0 GiB are available on this machine");
+        fits("llama-2-7b", 4 << 30, 4 << 30).unwrap();
     }
 
     #[test]

@@ -339,7 +339,11 @@ fn inputs() -> Vec<Case> {
         usage("prompt and prompt file", &["run", "-p", "Hi", "-f", "prompt.txt"], &["--prompt", "--file"]),
         usage("no threads", &["run", "-p", "Hi", "--threads", "0"], &["--threads", "1 to 1024"]),
         usage("chunk of 0", &["run", "-p", "Hi", "--chunk", "0"], &["--chunk"]),
-        usage("text where a number belongs", &["run", "-p", "Hi", "-n", "many"], &["many"]),
+        usage(
+            "text where a number belongs",
+            &["run", "-p", "Hi", "-n", "many"],
+            &["--max-tokens", "many", "whole number"],
+        ),
     ]
 }
 

@@ -45,24 +45,40 @@ pub fn of_session(
     }
 }
 
-/// Bytes of the weights of an opened model in the format used for compute, without loading them. As
-/// [`Weights::bytes`](crate::weights::Weights::bytes).
-pub fn of_weights(checkpoint: &Checkpoint) -> usize {
+/// Bytes of the weights of an opened model, by where they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WeightBytes {
+    /// Used in place, from the mapped file: what does not fit in memory is read again.
+    pub mapped: usize,
+    /// Widened to f32, in memory of their own: what does not fit cannot run.
+    pub widened: usize,
+}
+
+impl WeightBytes {
+    /// All of them, as [`Weights::bytes`](crate::weights::Weights::bytes) counts them.
+    pub fn total(&self) -> usize {
+        self.mapped + self.widened
+    }
+}
+
+/// What the weights of an opened model will take, without loading them. (Floats that are not aligned in
+/// their file are widened, too, and not counted as such here.)
+pub fn of_weights(checkpoint: &Checkpoint) -> WeightBytes {
     let map = checkpoint.tensor_map();
-    // Floats are used as they are stored, quantized numbers widened.
-    let compute = |slice: &TensorSlice| {
-        checkpoint.tensor(&slice.name).map_or(0, |info| {
-            let rows = slice.rows.as_ref().map_or(info.shape[0], Range::len);
-            let per_element = match info.format {
-                Format::F16 | Format::Bf16 => 2,
-                _ => 4,
-            };
-            rows * info.shape.iter().skip(1).product::<usize>() * per_element
-        })
-    };
+    let mut bytes = WeightBytes::default();
     let linears = map.blocks.iter().flat_map(|block| block.linears.values()).chain([&map.output]);
-    let embedding = checkpoint.tensor(&map.embedding.name).map_or(0, |info| info.bytes.len());
-    linears.map(|linear| compute(&linear.weight)).sum::<usize>() + embedding
+    for TensorSlice { name, rows } in linears.map(|linear| &linear.weight) {
+        let Ok(info) = checkpoint.tensor(name) else { continue };
+        let rows = rows.as_ref().map_or(info.shape[0], Range::len);
+        let elements = rows * info.shape.iter().skip(1).product::<usize>();
+        match info.format {
+            Format::F32 => bytes.mapped += 4 * elements,
+            Format::F16 | Format::Bf16 => bytes.mapped += 2 * elements,
+            _ => bytes.widened += 4 * elements,
+        }
+    }
+    bytes.mapped += checkpoint.tensor(&map.embedding.name).map_or(0, |info| info.bytes.len());
+    bytes
 }
 
 /// Bytes of random bf16 weights in the shapes of `description`.

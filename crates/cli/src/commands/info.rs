@@ -109,7 +109,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
     };
     let template =
         tokenizer.as_ref().map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer)).transpose()?;
-    let weights = memory::of_weights(checkpoint);
+    let weights = memory::of_weights(checkpoint).total();
     let needed = memory::of_session(description, weights, context, arguments.chunk, KvFormat::default());
     let Memory { weights, kv_cache, activations } = needed;
     Ok(Info {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
 use triad_model::tokenizer::Special;
@@ -13,7 +13,7 @@ use triad_model::tokenizer::Special;
 use crate::arguments::{self, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::prompt::{self, PromptArguments};
-use crate::{machine, output, progress};
+use crate::{machine, progress};
 
 /// Write the logits of a prompt to a safetensors file.
 ///
@@ -56,10 +56,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
-    let bytes = tokens.len() as u64 * model.description().vocab as u64 * size_of::<f32>() as u64;
-    if let Some(available) = machine::available_memory().filter(|available| *available < bytes) {
-        bail!("the logits need {}, but {} of memory are available", output::bytes(bytes), output::bytes(available));
-    }
+    let logits = tokens.len().saturating_mul(model.description().vocab).saturating_mul(size_of::<f32>());
+    machine::check_memory("the output", logits)?;
     let options = SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, ..SessionOptions::default() };
     let mut session = Session::new(model, &options)?;
     let cancel = Cancel::new();

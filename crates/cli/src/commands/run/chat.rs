@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
-use triad_engine::Session;
+use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
 use super::{CHAT_CONTEXT, Speaker, show, statistics};
@@ -67,7 +67,12 @@ impl Chat<'_> {
             Ok(answer) => {
                 show("\n")?;
                 self.statistics = Some(statistics(&answer));
-                self.messages.push(Message::new("assistant", &answer.text));
+                if answer.text.is_empty() && answer.finish == Finish::Cancelled {
+                    // Nothing was said: the question is as if it had not been asked.
+                    self.messages.pop();
+                } else {
+                    self.messages.push(Message::new("assistant", &answer.text));
+                }
             }
             Err(error) => {
                 self.messages.pop();

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::sampler::SamplerOptions;
-use triad_engine::{Cancel, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions, generate};
+use triad_engine::{
+    Cancel, Error, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions, generate, memory,
+};
 use triad_model::template::Message;
 use triad_model::tokenizer::Special;
 
@@ -39,7 +41,7 @@ pub struct Arguments {
     #[command(flatten)]
     prompt: PromptArguments,
     /// Tokens of an answer at most
-    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 512)]
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value = "512", value_parser = arguments::count)]
     max_tokens: usize,
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
@@ -48,8 +50,6 @@ pub struct Arguments {
     /// [default: what prompt and -n need, 4096 in a chat; never more than the model was made for]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
-    #[command(flatten)]
-    sampler: SamplerArguments,
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
@@ -62,6 +62,9 @@ pub struct Arguments {
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
+    // Last, since its heading holds for all that follows.
+    #[command(flatten)]
+    sampler: SamplerArguments,
 }
 
 /// How tokens are chosen. What is not given is as the model's authors recommend, else greedy.
@@ -165,8 +168,14 @@ impl Speaker<'_> {
     }
 
     fn session(&self, needed: usize) -> Result<Session> {
-        let context = self.arguments.context.unwrap_or(needed.min(self.model.description().context));
+        let longest = self.model.description().context;
+        let context = self.arguments.context.unwrap_or(needed.min(longest));
+        if context > longest {
+            return Err(Error::ContextTooLong { asked: context, longest }.into());
+        }
         let options = SessionOptions { context, chunk: self.arguments.chunk, ..SessionOptions::default() };
+        let memory = memory::of_session(self.model.description(), 0, context, options.chunk, options.kv_format);
+        machine::check_memory(&format!("a context of {context} tokens"), memory.total())?;
         Ok(Session::new(&self.model, &options)?)
     }
 

@@ -1,0 +1,17 @@
+//! What is said about memory before a model is loaded is what it takes.
+
+use std::path::Path;
+
+use triad_engine::{LoadOptions, Model, memory};
+use triad_model::checkpoint::Checkpoint;
+
+#[test]
+fn weights_take_what_was_said_before_they_were_loaded() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/families");
+    for model in ["llama", "llama.gguf", "gemma2.gguf", "phi2", "phi3", "qwen3.gguf"] {
+        let path = folder.join(model);
+        let said = memory::of_weights(&Checkpoint::open(&path).unwrap());
+        let loaded = Model::load(&path, &LoadOptions { threads: Some(1) }).unwrap();
+        assert_eq!(said.total(), loaded.weights().bytes(), "{model}: {said:?}");
+    }
+}
