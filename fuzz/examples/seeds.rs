@@ -1,0 +1,123 @@
+//! Writes the seed corpora that are the work of code: `cargo run --example seeds` in this folder. The chat
+//! templates in `corpus/template/` are written by hand.
+
+use std::fs;
+use std::io::Result;
+use std::path::Path;
+
+use serde_json::json;
+use triad_model::gguf::Value;
+use triad_model::tensor::Format;
+use triad_model::testing::{GgufBuilder, safetensors_file, tiny_llama};
+
+fn main() -> Result<()> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let write = |target: &str, name: &str, bytes: &[u8]| {
+        let folder = corpus.join(target);
+        fs::create_dir_all(&folder)?;
+        fs::write(folder.join(name), bytes)
+    };
+    write("gguf", "tiny-llama", &tiny_llama().build())?;
+    write("gguf", "every-format", &every_format().build())?;
+    write("gguf", "byte-level-tokenizer", &byte_level_tokenizer().build())?;
+    write("gguf", "sentence-piece-tokenizer", &sentence_piece_tokenizer().build())?;
+    let header = r#"{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[2,2],"data_offsets":[8,16]},"c":{"dtype":"F16","shape":[],"data_offsets":[16,18]}}"#;
+    write("safetensors_header", "three-formats", &safetensors_file(header, &[1; 18]))?;
+    write("safetensors_header", "empty", &safetensors_file("{}", &[]))?;
+    for (name, config) in configs() {
+        write("config", name, config.to_string().as_bytes())?;
+    }
+    Ok(())
+}
+
+fn every_format() -> GgufBuilder {
+    let mut builder = GgufBuilder::new().field("general.alignment", Value::Integer(32));
+    builder.version = 2;
+    for format in Format::ALL {
+        builder = builder.tensor(format.name(), &[format.block_elements()], format, &vec![0; format.block_bytes()]);
+    }
+    builder
+}
+
+fn texts(texts: &[&str]) -> Value {
+    Value::Strings(texts.iter().map(|&text| text.to_owned()).collect())
+}
+
+fn byte_level_tokenizer() -> GgufBuilder {
+    let tokens = texts(&["a", "b", "c", "Ġ", "ab", "Ġab", "<|end|>", "l", "o", "lo"]);
+    GgufBuilder::new()
+        .field("tokenizer.ggml.model", Value::String("gpt2".to_owned()))
+        .field("tokenizer.ggml.pre", Value::String("qwen2".to_owned()))
+        .field("tokenizer.ggml.tokens", tokens)
+        .field("tokenizer.ggml.token_type", Value::Integers(vec![1, 1, 1, 1, 1, 1, 3, 1, 1, 1]))
+        .field("tokenizer.ggml.merges", texts(&["a b", "Ġ ab", "l o"]))
+        .field("tokenizer.ggml.eos_token_id", Value::Integer(6))
+        .field("tokenizer.ggml.add_bos_token", Value::Bool(false))
+}
+
+fn sentence_piece_tokenizer() -> GgufBuilder {
+    let bytes: Vec<String> = (0..=255).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let mut tokens = vec!["<unk>", "<s>", "</s>"];
+    tokens.extend(bytes.iter().map(String::as_str));
+    tokens.extend(["▁", "H", "e", "l", "o", "He", "ll", "llo", "▁Hello"]);
+    let types = (0..tokens.len()).map(|id| match id {
+        0 => 2,
+        1 | 2 => 3,
+        3..259 => 6,
+        _ => 1,
+    });
+    GgufBuilder::new()
+        .field("tokenizer.ggml.model", Value::String("llama".to_owned()))
+        .field("tokenizer.ggml.tokens", texts(&tokens))
+        .field("tokenizer.ggml.scores", Value::Floats((0..tokens.len()).map(|id| -(id as f32)).collect()))
+        .field("tokenizer.ggml.token_type", Value::Integers(types.collect()))
+        .field("tokenizer.ggml.bos_token_id", Value::Integer(1))
+        .field("tokenizer.ggml.eos_token_id", Value::Integer(2))
+        .field("tokenizer.ggml.unknown_token_id", Value::Integer(0))
+}
+
+/// One configuration for each shape that the mapping of families knows; the first fits `config.rs`'s tensors.
+fn configs() -> Vec<(&'static str, serde_json::Value)> {
+    let with = |model_type: &str, more: serde_json::Value| {
+        let mut config = json!({
+            "model_type": model_type, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+            "vocab_size": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
+            "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": false
+        });
+        let fields = config.as_object_mut().expect("an object");
+        fields.extend(more.as_object().expect("an object").clone());
+        config
+    };
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16
+    });
+    let long = json!({"type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [1.0, 2.0]});
+    vec![
+        ("llama", with("llama", json!({}))),
+        ("llama3", with("llama", json!({"rope_scaling": llama3}))),
+        ("linear", with("llama", json!({"rope_scaling": {"type": "linear", "factor": 2.0}}))),
+        ("mistral", with("mistral", json!({"sliding_window": 16, "head_dim": 4}))),
+        ("qwen2", with("qwen2", json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0}))),
+        ("qwen3", with("qwen3", json!({"attention_bias": false, "head_dim": 4}))),
+        ("gemma", with("gemma", json!({"head_dim": 4, "hidden_act": "gelu_pytorch_tanh"}))),
+        (
+            "gemma2",
+            with(
+                "gemma2",
+                json!({"head_dim": 4, "query_pre_attn_scalar": 4, "attn_logit_softcapping": 50.0,
+                    "final_logit_softcapping": 30.0, "sliding_window": 8, "hidden_activation": "gelu_pytorch_tanh"}),
+            ),
+        ),
+        (
+            "gemma3",
+            with(
+                "gemma3_text",
+                json!({"head_dim": 4, "query_pre_attn_scalar": 4, "sliding_window": 8, "rope_local_base_freq": 1e4,
+                    "layer_types": ["sliding_attention"], "hidden_activation": "gelu_pytorch_tanh"}),
+            ),
+        ),
+        ("phi2", with("phi", json!({"partial_rotary_factor": 0.5, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"}))),
+        ("phi3", with("phi3", json!({"rope_scaling": long, "original_max_position_embeddings": 16}))),
+    ]
+}

@@ -1,0 +1,13 @@
+//! A safetensors file of any bytes: what is accepted can be dequantized.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use triad_model::dequantize::dequantize;
+use triad_model::safetensors;
+
+fuzz_target!(|bytes: &[u8]| {
+    for tensor in safetensors::read_header(bytes, 0).into_iter().flatten().map(|(_, tensor)| tensor) {
+        let mut elements = vec![0.0; tensor.elements()];
+        dequantize(tensor.format, &bytes[tensor.bytes.clone()], &mut elements);
+    }
+});
