@@ -70,12 +70,16 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
     inner.with_padding(None);
 
-    let decoder = Decoder::of(&inner)?;
-    let kind = match (inner.get_model(), decoder.spelling) {
-        (ModelWrapper::BPE(_), Spelling::ByteLevel) => TokenizerKind::ByteLevelBpe,
-        (ModelWrapper::BPE(_), Spelling::SentencePiece) => TokenizerKind::SentencePieceBpe,
-        (ModelWrapper::Unigram(_), _) => TokenizerKind::Unigram,
+    let is_unigram = match inner.get_model() {
+        ModelWrapper::BPE(_) => false,
+        ModelWrapper::Unigram(_) => true,
         _ => return Err(Error::new(ErrorKind::Unsupported, "field `model.type` is neither BPE nor Unigram")),
+    };
+    let decoder = Decoder::of(&inner)?;
+    let kind = match decoder.spelling {
+        _ if is_unigram => TokenizerKind::Unigram,
+        Spelling::ByteLevel => TokenizerKind::ByteLevelBpe,
+        Spelling::SentencePiece => TokenizerKind::SentencePieceBpe,
     };
     let mut vocabulary = vocabulary(&inner, decoder.spelling)?;
     let bos = config.token("bos_token", &vocabulary)?;

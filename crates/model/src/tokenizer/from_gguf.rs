@@ -4,7 +4,7 @@ use super::byte_level::ByteLevelBpe;
 use super::markers::Markers;
 use super::pre_tokenizer::PreTokenizer;
 use super::sentence_piece::{Algorithm, SentencePiece, Spaces};
-use super::vocabulary::{Spelling, TokenKind, Vocabulary};
+use super::vocabulary::{Spelling, TokenKind, Vocabulary, check_count};
 use super::{Encoder, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
@@ -100,6 +100,8 @@ fn required<T>(key: &str, value: Option<T>) -> Result<T> {
 
 fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
     let tokens = required(TOKENS, metadata.strings(TOKENS)?)?;
+    let field = format!("metadata field `{TOKENS}`");
+    check_count(tokens.len(), &field)?;
     let kinds = match metadata.integers(TOKEN_TYPE)? {
         Some(types) if types.len() != tokens.len() => {
             let message =
@@ -111,7 +113,7 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
         None if spelling == Spelling::SentencePiece => return required(TOKEN_TYPE, None),
         None => vec![TokenKind::Normal; tokens.len()],
     };
-    Vocabulary::new(tokens.iter().map(String::as_str), kinds, spelling, &format!("metadata field `{TOKENS}`"))
+    Vocabulary::new(tokens.iter().map(String::as_str), kinds, spelling, &field)
 }
 
 fn token_kind(id: usize, number: i64) -> Result<TokenKind> {

@@ -97,8 +97,10 @@ impl SentencePiece {
         let mut start = 0;
         let mut before = None;
         for (position, character) in text.char_indices() {
-            let begins_word =
-                character == VISIBLE_SPACE && before.is_some_and(|before| !self.before_space.contains(&before));
+            // Merges never reach across the beginning of a word. Sums of scores do: their rounding depends on it.
+            let begins_word = self.algorithm == Algorithm::Bpe
+                && character == VISIBLE_SPACE
+                && before.is_some_and(|before| !self.before_space.contains(&before));
             if begins_word {
                 self.encode_word(vocabulary, &text[start..position], merger, &mut unknown_before, tokens)?;
                 start = position;

@@ -1,6 +1,6 @@
 //! Tokens back to text, one at a time.
 
-use super::Tokenizer;
+use super::{TokenKind, Tokenizer};
 
 /// Decodes tokens as they come, character by character: what [`push`](Self::push) and
 /// [`finish`](Self::finish) answer is, put together, what [`Tokenizer::decode`] answers for all tokens at once.
@@ -40,7 +40,8 @@ impl<'a> DecodeStream<'a> {
         self.tokenizer.vocabulary.append_bytes(token, &mut self.pending);
         if self.drops_space && self.pending.len() > start {
             self.drops_space = false;
-            if self.pending[start] == b' ' {
+            // A user-defined token gets no space before it: one at its beginning is the text's own.
+            if self.pending[start] == b' ' && self.tokenizer.token_kind(token) == TokenKind::Normal {
                 self.pending.remove(start);
             }
         }

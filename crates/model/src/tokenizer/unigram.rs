@@ -3,21 +3,21 @@
 use super::vocabulary::Vocabulary;
 
 /// An unknown character scores this much less than the worst piece.
-const UNKNOWN_PENALTY: f64 = 10.0;
+const UNKNOWN_PENALTY: f32 = 10.0;
 
 /// What bounds the search, from the vocabulary.
 pub(super) struct Limits {
     /// Bytes of the longest piece.
     longest: usize,
     /// Score of a character without a piece.
-    unknown_score: f64,
+    unknown_score: f32,
 }
 
 impl Limits {
     pub(super) fn new(vocabulary: &Vocabulary, scores: &[f32]) -> Self {
         let pieces = (0u32..).zip(scores).filter(|(_, score)| score.is_finite());
-        let (longest, lowest) = pieces.fold((0, 0.0), |(longest, lowest): (usize, f64), (id, &score)| {
-            (longest.max(vocabulary.piece(id).len()), lowest.min(f64::from(score)))
+        let (longest, lowest) = pieces.fold((0, 0.0), |(longest, lowest): (usize, f32), (id, &score)| {
+            (longest.max(vocabulary.piece(id).len()), lowest.min(score))
         });
         Self { longest, unknown_score: lowest - UNKNOWN_PENALTY }
     }
@@ -26,7 +26,8 @@ impl Limits {
 /// The best way to reach a position of the word.
 #[derive(Clone, Copy)]
 struct Path {
-    score: f64,
+    /// Rounded as SentencePiece does: among cuts of a run like `_____`, which are equally good, rounding decides.
+    score: f32,
     /// Where its last piece begins, and the piece; `None` for an unknown character.
     last: (usize, Option<u32>),
 }
@@ -43,7 +44,7 @@ pub(super) fn best_pieces<'a>(
     paths[0] = Some(Path { score: 0.0, last: (0, None) });
     for (start, character) in word.char_indices() {
         let Some(Path { score: before, .. }) = paths[start] else { continue };
-        let mut offer = |end: usize, score: f64, id| {
+        let mut offer = |end: usize, score: f32, id| {
             let path = &mut paths[end];
             if path.is_none_or(|path| score > path.score) {
                 *path = Some(Path { score, last: (start, id) });
@@ -55,7 +56,7 @@ pub(super) fn best_pieces<'a>(
         for end in ends.take_while(|end| end - start <= limits.longest) {
             let id = vocabulary.id(&word[start..end]).filter(|&id| scores[id as usize].is_finite());
             if let Some(id) = id {
-                offer(end, before + f64::from(scores[id as usize]), Some(id));
+                offer(end, before + scores[id as usize], Some(id));
                 is_known |= end == first_end;
             }
         }

@@ -60,9 +60,7 @@ impl Vocabulary {
     ) -> Result<Self> {
         let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
         let count = pieces.len();
-        if count == 0 || count > MAX_TOKENS {
-            return Err(malformed(format!("{field} has {count} tokens, expected 1 to {MAX_TOKENS}")));
-        }
+        check_count(count, field)?;
         debug_assert_eq!(kinds.len(), count);
         let mut vocabulary = Self {
             text: String::new(),
@@ -144,6 +142,14 @@ impl Vocabulary {
             }
         }
     }
+}
+
+/// Refuses a number of tokens that no model has.
+pub(super) fn check_count(count: usize, field: &str) -> Result<()> {
+    if (1..=MAX_TOKENS).contains(&count) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Malformed, format!("{field} has {count} tokens, expected 1 to {MAX_TOKENS}")))
 }
 
 /// The byte that a piece such as `<0x0A>` stands for.

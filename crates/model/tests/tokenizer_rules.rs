@@ -1,0 +1,402 @@
+//! What every tokenizer keeps to, and what it says of files that are wrong.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use serde_json::json;
+use triad_model::ErrorKind;
+use triad_model::gguf::{self, Metadata, Value};
+use triad_model::tokenizer::{Special, TokenKind, Tokenizer, TokenizerKind};
+
+fn golden(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer").join(name)
+}
+
+fn metadata(name: &str) -> Metadata {
+    gguf::read(&std::fs::read(golden(name)).unwrap()).unwrap().metadata
+}
+
+/// The tokenizer of a golden vocabulary with some fields changed.
+fn with(name: &str, fields: &[(&str, Value)]) -> triad_model::Result<Tokenizer> {
+    let mut metadata = metadata(name);
+    for (field, value) in fields {
+        metadata.insert(*field, value.clone());
+    }
+    Tokenizer::from_gguf(&metadata)
+}
+
+fn byte_level() -> Tokenizer {
+    with("bpe.gguf", &[]).unwrap()
+}
+
+fn sentence_piece() -> Tokenizer {
+    with("spm.gguf", &[]).unwrap()
+}
+
+fn string(text: &str) -> Value {
+    Value::String(text.into())
+}
+
+#[test]
+fn names_of_control_tokens_are_text_unless_they_are_parsed() {
+    let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[]).unwrap();
+    for tokenizer in [byte_level(), sentence_piece(), folder] {
+        let control = tokenizer.id("<|im_end|>").unwrap();
+        assert_eq!(tokenizer.token_kind(control), TokenKind::Control);
+        assert_eq!(tokenizer.encode("<|im_end|>", Special::Parsed).unwrap(), [control]);
+        let text = tokenizer.encode("a<|im_end|>", Special::AsText).unwrap();
+        assert!(!text.contains(&control));
+        assert_eq!(tokenizer.decode(&text), "a<|im_end|>");
+        assert_eq!(tokenizer.decode(&[control]), "");
+    }
+}
+
+#[test]
+fn a_user_defined_token_is_one_token_wherever_it_occurs() {
+    let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[]).unwrap();
+    for tokenizer in [byte_level(), sentence_piece(), folder] {
+        let token = tokenizer.id("<tool>").unwrap();
+        for special in [Special::AsText, Special::Parsed] {
+            assert!(tokenizer.encode("a<tool>b", special).unwrap().contains(&token));
+        }
+        assert_eq!(tokenizer.decode(&[token]), "<tool>");
+    }
+}
+
+#[test]
+fn of_two_markers_at_one_place_the_longest_counts() {
+    let mut metadata = metadata("bpe.gguf");
+    let mut tokens = metadata.strings("tokenizer.ggml.tokens").unwrap().unwrap().to_vec();
+    let mut types = metadata.integers("tokenizer.ggml.token_type").unwrap().unwrap().to_vec();
+    let longest = tokens.len() as u32;
+    tokens.push("<tool>!".into());
+    types.push(4);
+    metadata.insert("tokenizer.ggml.tokens", Value::Strings(tokens));
+    metadata.insert("tokenizer.ggml.token_type", Value::Integers(types));
+    let tokenizer = Tokenizer::from_gguf(&metadata).unwrap();
+    assert_eq!(tokenizer.encode("<tool>!", Special::AsText).unwrap(), [longest]);
+}
+
+#[test]
+fn bos_is_added_to_raw_prompts_by_the_rule_of_the_file_or_of_the_kind() {
+    let begins_with_bos = |tokenizer: &Tokenizer| {
+        let bos = tokenizer.bos().unwrap();
+        assert!(!tokenizer.encode("a", Special::Parsed).unwrap().contains(&bos));
+        let begins = tokenizer.encode("a", Special::AsText).unwrap()[0] == bos;
+        assert_eq!(begins, tokenizer.adds_bos());
+        begins
+    };
+    let key = "tokenizer.ggml.add_bos_token";
+    let llama3 = string("llama-bpe");
+    assert!(!begins_with_bos(&byte_level()));
+    assert!(begins_with_bos(&sentence_piece()));
+    assert!(begins_with_bos(&with("bpe.gguf", &[("tokenizer.ggml.pre", llama3)]).unwrap()));
+    assert!(begins_with_bos(&with("bpe.gguf", &[(key, Value::Bool(true))]).unwrap()));
+    assert!(!begins_with_bos(&with("spm.gguf", &[(key, Value::Bool(false))]).unwrap()));
+
+    let with_eos = with("spm.gguf", &[("tokenizer.ggml.add_eos_token", Value::Bool(true))]).unwrap();
+    assert_eq!(with_eos.encode("a", Special::AsText).unwrap().last().copied(), with_eos.eos());
+}
+
+#[test]
+fn tokenizer_config_overrules_the_post_processor() {
+    let encode = |config| {
+        let tokenizer = Tokenizer::from_folder(&golden("spm"), Some(&config), &[]).unwrap();
+        tokenizer.encode("", Special::AsText).unwrap()
+    };
+    let tokens = json!({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false}});
+    let flags = |bos: bool, eos: bool| {
+        let mut config = tokens.clone();
+        config["add_bos_token"] = bos.into();
+        config["add_eos_token"] = eos.into();
+        encode(config)
+    };
+    assert!(encode(tokens.clone()).is_empty());
+    assert_eq!(flags(true, false), [1]);
+    assert_eq!(flags(true, true), [1, 2]);
+    assert!(flags(false, false).is_empty());
+}
+
+#[test]
+fn end_tokens_are_those_stated_and_those_with_well_known_names() {
+    let tokenizer = byte_level();
+    let ends = [tokenizer.eos().unwrap(), tokenizer.id("<|im_end|>").unwrap()];
+    assert_eq!(tokenizer.end_tokens(), ends);
+    let stated = with("bpe.gguf", &[("tokenizer.ggml.eot_token_id", Value::Integer(7))]).unwrap();
+    assert_eq!(stated.end_tokens(), [&[7], &ends[..]].concat());
+    let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[9]).unwrap();
+    assert_eq!(folder.end_tokens(), [9, ends[1]]);
+}
+
+#[test]
+fn kinds_are_told_apart() {
+    assert_eq!(byte_level().kind(), TokenizerKind::ByteLevelBpe);
+    assert_eq!(sentence_piece().kind(), TokenizerKind::SentencePieceBpe);
+    assert_eq!(with("unigram.gguf", &[]).unwrap().kind(), TokenizerKind::Unigram);
+    for (folder, kind) in [
+        ("bpe-gpt-2", TokenizerKind::ByteLevelBpe),
+        ("spm", TokenizerKind::SentencePieceBpe),
+        ("unigram", TokenizerKind::Unigram),
+    ] {
+        assert_eq!(Tokenizer::from_folder(&golden(folder), None, &[]).unwrap().kind(), kind);
+    }
+}
+
+#[test]
+fn an_id_without_a_piece_has_no_text() {
+    for tokenizer in [byte_level(), sentence_piece()] {
+        let beyond = tokenizer.vocab_size() as u32;
+        assert_eq!(tokenizer.piece(beyond), None);
+        assert_eq!(tokenizer.decode(&[beyond, u32::MAX]), "");
+    }
+    let tokenizer = byte_level();
+    let padding = (0..tokenizer.vocab_size() as u32).find(|&id| tokenizer.token_kind(id) == TokenKind::Unused).unwrap();
+    assert_eq!(tokenizer.piece(padding), Some("[PAD0]"));
+    assert_eq!(tokenizer.decode(&[padding]), "");
+    assert!(tokenizer.encode("[PAD0]", Special::Parsed).unwrap().len() > 1);
+}
+
+#[test]
+fn a_character_of_several_tokens_comes_out_whole() {
+    for tokenizer in [byte_level(), sentence_piece()] {
+        let text = "a👩‍🚀é𝔘 ";
+        let tokens = tokenizer.encode(text, Special::Parsed).unwrap();
+        assert!(tokens.len() > text.chars().count());
+        let mut stream = tokenizer.stream(&[]);
+        let parts: Vec<String> = tokens.iter().filter_map(|&token| stream.push(token)).collect();
+        assert!(parts.iter().all(|part| !part.is_empty() && !part.contains('\u{FFFD}')));
+        assert_eq!(parts.concat() + &stream.finish(), text);
+    }
+}
+
+#[test]
+fn a_character_that_never_ends_is_replaced_at_the_end() {
+    let tokenizer = sentence_piece();
+    let byte = |byte: u8| tokenizer.id(&format!("<0x{byte:02X}>")).unwrap();
+    let mut stream = tokenizer.stream(&[]);
+    assert_eq!(stream.push(byte(0xF0)), None);
+    assert_eq!(stream.push(byte(0x9F)), None);
+    assert_eq!(stream.finish(), "\u{FFFD}");
+    // Bytes that can't go on are replaced as soon as that is known.
+    let mut stream = tokenizer.stream(&[]);
+    assert_eq!(stream.push(byte(0xF0)), None);
+    assert_eq!(stream.push(byte(b'a')).as_deref(), Some("\u{FFFD}a"));
+}
+
+#[test]
+fn the_space_before_a_text_is_dropped_and_one_between_words_is_not() {
+    let tokenizer = sentence_piece();
+    let encode = |text| tokenizer.encode(text, Special::Parsed).unwrap();
+    let first = |prompt: &[u32], token| tokenizer.stream(prompt).push(token).unwrap();
+    let the = encode("the")[0];
+    assert!(tokenizer.piece(the).unwrap().starts_with('▁'));
+    assert!(!first(&[], the).starts_with(' '));
+    assert!(!first(&encode("<|im_start|>"), the).starts_with(' '));
+    assert!(first(&encode("of"), the).starts_with(' '));
+    assert_eq!(tokenizer.decode(&encode("  two")), "  two");
+}
+
+#[test]
+fn white_space_after_a_control_token_of_phi3_is_dropped() {
+    let phi3 = with("spm.gguf", &[("general.architecture", string("phi3"))]).unwrap();
+    let encode = |text| phi3.encode(text, Special::Parsed).unwrap();
+    assert_eq!(encode("<|im_start|>\n <|im_end|> a"), encode("<|im_start|><|im_end|>a"));
+    let llama = sentence_piece();
+    assert_ne!(llama.encode("<|im_end|>\na", Special::Parsed).unwrap(), encode("<|im_end|>\na"));
+}
+
+#[test]
+fn files_from_before_the_pre_tokenizer_was_named_are_read_where_the_family_tells_it() {
+    let without_pre = |architecture: &str| {
+        let mut fields = Metadata::default();
+        for (key, value) in metadata("bpe.gguf").iter().filter(|(key, _)| *key != "tokenizer.ggml.pre") {
+            fields.insert(key, value.clone());
+        }
+        fields.insert("general.architecture", string(architecture));
+        Tokenizer::from_gguf(&fields)
+    };
+    let digits = without_pre("qwen2").unwrap().encode("12", Special::AsText).unwrap();
+    assert_eq!(digits.len(), 2);
+    assert!(without_pre("phi2").is_ok());
+    let error = without_pre("llama").err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Missing);
+    assert!(error.to_string().contains("`tokenizer.ggml.pre`"), "{error}");
+}
+
+#[test]
+fn wrong_metadata_is_an_error_that_names_the_field() {
+    let size = |file| with(file, &[]).unwrap().vocab_size();
+    let strings = |texts: &[&str]| Value::Strings(texts.iter().map(|&text| text.into()).collect());
+    let cases: [(&str, &str, Value, ErrorKind); 19] = [
+        ("bpe.gguf", "model", string("bert"), ErrorKind::Unsupported),
+        ("bpe.gguf", "pre", string("klingon"), ErrorKind::Unsupported),
+        ("bpe.gguf", "tokens", strings(&[]), ErrorKind::Malformed),
+        ("bpe.gguf", "tokens", Value::Integer(1), ErrorKind::Malformed),
+        ("bpe.gguf", "token_type", Value::Integers(vec![1; 3]), ErrorKind::Malformed),
+        ("bpe.gguf", "token_type", Value::Integers(vec![99; size("bpe.gguf")]), ErrorKind::Malformed),
+        ("bpe.gguf", "merges", strings(&["a b", "ab"]), ErrorKind::Malformed),
+        ("bpe.gguf", "merges", strings(&["a b c"]), ErrorKind::Malformed),
+        ("bpe.gguf", "merges", strings(&[" a"]), ErrorKind::Malformed),
+        ("bpe.gguf", "merges", strings(&["a 龘"]), ErrorKind::Malformed),
+        ("bpe.gguf", "eos_token_id", Value::Integer(1_000_000), ErrorKind::Malformed),
+        ("bpe.gguf", "bos_token_id", Value::Integer(1 << 40), ErrorKind::Malformed),
+        ("bpe.gguf", "eot_token_id", Value::Integer(-1), ErrorKind::Malformed),
+        ("bpe.gguf", "add_bos_token", Value::Integer(1), ErrorKind::Malformed),
+        ("spm.gguf", "scores", Value::Floats(vec![0.0; 3]), ErrorKind::Malformed),
+        ("spm.gguf", "scores", Value::Floats(vec![f32::NAN; size("spm.gguf")]), ErrorKind::Malformed),
+        ("spm.gguf", "scores", string("high"), ErrorKind::Malformed),
+        ("spm.gguf", "add_space_prefix", string("yes"), ErrorKind::Malformed),
+        ("unigram.gguf", "precompiled_charsmap", Value::Integers(vec![1, 2]), ErrorKind::Unsupported),
+    ];
+    for (file, name, value, kind) in cases {
+        let field = format!("tokenizer.ggml.{name}");
+        let error = with(file, &[(&field, value.clone())]).err().unwrap_or_else(|| panic!("{field} = {value:?}"));
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(&field), "{error}");
+    }
+}
+
+#[test]
+fn a_missing_field_is_an_error_that_names_it() {
+    for (file, fields) in
+        [("bpe.gguf", ["model", "tokens", "merges", "pre"]), ("spm.gguf", ["model", "tokens", "scores", "token_type"])]
+    {
+        for name in fields {
+            let field = format!("tokenizer.ggml.{name}");
+            let mut rest = Metadata::default();
+            for (key, value) in metadata(file).iter().filter(|(key, _)| *key != field) {
+                rest.insert(key, value.clone());
+            }
+            let error = Tokenizer::from_gguf(&rest).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Missing, "{error}");
+            assert!(error.to_string().contains(&field), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_token_that_occurs_twice_is_an_error() {
+    let mut tokens = metadata("bpe.gguf").strings("tokenizer.ggml.tokens").unwrap().unwrap().to_vec();
+    tokens[5] = tokens[4].clone();
+    let error = with("bpe.gguf", &[("tokenizer.ggml.tokens", Value::Strings(tokens))]).err().unwrap();
+    assert!(error.to_string().contains("twice, as tokens 4 and 5"), "{error}");
+}
+
+#[test]
+fn a_wrong_folder_is_an_error_that_names_the_file() {
+    let valid = std::fs::read_to_string(golden("spm/tokenizer.json")).unwrap();
+    let wordpiece = r#"{"model": {"type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]",
+        "continuing_subword_prefix": "\#\#", "max_input_chars_per_word": 9}}"#;
+    let huge_id = r#"{"decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true},
+        "model": {"type": "BPE", "vocab": {"a": 4294967295}, "merges": []}}"#;
+    let decoder = r#"{"decoder": {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": true}, "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#;
+    for (file, config, kind, words) in [
+        ("{", json!({}), ErrorKind::Malformed, "tokenizers"),
+        (r#"{"model": 1}"#, json!({}), ErrorKind::Malformed, "tokenizers"),
+        (&wordpiece.replace("\\#", "#"), json!({}), ErrorKind::Unsupported, "model.type"),
+        (huge_id, json!({}), ErrorKind::Malformed, "4294967295"),
+        (decoder, json!({}), ErrorKind::Unsupported, "decoder"),
+        (&valid, json!({"bos_token": "<nothing>"}), ErrorKind::Malformed, "bos_token"),
+        (&valid, json!({"eos_token": 3}), ErrorKind::Malformed, "eos_token"),
+        (&valid, json!({"add_bos_token": "yes"}), ErrorKind::Malformed, "add_bos_token"),
+        (&valid, json!({"add_bos_token": true}), ErrorKind::Missing, "add_bos_token"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("tokenizer.json"), file).unwrap();
+        let error = Tokenizer::from_folder(folder.path(), Some(&config), &[]).err().expect(words);
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.path(), Some(folder.path().join("tokenizer.json").as_path()));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let error = Tokenizer::from_folder(folder.path(), None, &[]).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Missing);
+    let error = Tokenizer::from_folder(&golden("spm"), None, &[1_000_000]).err().unwrap();
+    assert!(error.to_string().contains("1000000"), "{error}");
+}
+
+#[test]
+fn truncation_in_tokenizer_json_does_not_cut_a_prompt() {
+    let mut file: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(golden("bpe-gpt-2/tokenizer.json")).unwrap()).unwrap();
+    file["truncation"] = json!({"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0});
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), file.to_string()).unwrap();
+    let tokenizer = Tokenizer::from_folder(folder.path(), None, &[]).unwrap();
+    let text = "one two three four five six seven";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text, Special::AsText).unwrap()), text);
+}
+
+#[test]
+fn a_character_that_cannot_be_spelled_is_unknown_or_an_error() {
+    let text = "\u{10FFFF}\u{10FFFF}";
+    let unknown = with("spm-unknown.gguf", &[]).unwrap();
+    let tokens = unknown.encode(text, Special::Parsed).unwrap();
+    assert_eq!(tokens.iter().filter(|&&token| unknown.token_kind(token) == TokenKind::Unknown).count(), 1);
+
+    let mut types = metadata("spm-unknown.gguf").integers("tokenizer.ggml.token_type").unwrap().unwrap().to_vec();
+    types[0] = 1;
+    let mut fields = Metadata::default();
+    for (key, value) in metadata("spm-unknown.gguf").iter().filter(|(key, _)| !key.ends_with("unknown_token_id")) {
+        fields.insert(key, value.clone());
+    }
+    fields.insert("tokenizer.ggml.token_type", Value::Integers(types));
+    let error = Tokenizer::from_gguf(&fields).unwrap().encode(text, Special::Parsed).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Tokenizer);
+}
+
+#[test]
+fn broken_utf8_is_replaced_as_python_does() {
+    let tokenizer = byte_level();
+    for (bytes, text) in [
+        (&b"a\xffb"[..], "a\u{FFFD}b"),
+        (b"\xf0\x9f\x98", "\u{FFFD}"),
+        (b"\xed\xa0\x80", "\u{FFFD}\u{FFFD}\u{FFFD}"),
+        (b"\xe2\x28\xa1", "\u{FFFD}(\u{FFFD}"),
+    ] {
+        let tokens = tokenizer.encode_bytes(bytes, Special::AsText).unwrap();
+        assert_eq!(tokenizer.decode(&tokens), text);
+    }
+}
+
+proptest! {
+    #[test]
+    fn encoding_and_decoding_a_text_gives_the_text(text in ".*|[ \\t\\n\\ra-c0-9'<>|\\p{M}\\p{Emoji}]{0,40}") {
+        for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe", "tekken", "gpt-4o", "default"] {
+            let tokenizer = with("bpe.gguf", &[("tokenizer.ggml.pre", string(pre))]).unwrap();
+            let tokens = tokenizer.encode(&text, Special::AsText).unwrap();
+            prop_assert_eq!(tokenizer.decode(&tokens), &text[..], "{}", pre);
+        }
+        // SentencePiece has one spelling for `▁` and space.
+        let text = text.replace('▁', " ");
+        for name in ["spm.gguf", "spm-no-prefix.gguf", "unigram.gguf"] {
+            let tokenizer = with(name, &[]).unwrap();
+            let tokens = tokenizer.encode(&text, Special::AsText).unwrap();
+            // After a user-defined token stands a space, as at the beginning.
+            if tokens.iter().all(|&token| tokenizer.token_kind(token) != TokenKind::UserDefined) {
+                prop_assert_eq!(tokenizer.decode(&tokens), &text[..], "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_one_by_one_decode_as_all_at_once(
+        tokens in prop::collection::vec(0..1010u32, 0..60),
+        bytes in prop::collection::vec(3..262u32, 0..20),
+    ) {
+        for tokenizer in [byte_level(), sentence_piece()] {
+            for tokens in [&tokens, &bytes] {
+                let mut stream = tokenizer.stream(&[]);
+                let mut text = String::new();
+                for &token in tokens {
+                    if let Some(part) = stream.push(token) {
+                        prop_assert!(!part.is_empty());
+                        text.push_str(&part);
+                    }
+                }
+                text.push_str(&stream.finish());
+                prop_assert_eq!(text, tokenizer.decode(tokens));
+            }
+        }
+    }
+}
