@@ -333,11 +333,15 @@ fn random_matrix(out_features: usize, in_features: usize, seed: u64) -> WeightMa
     let mut values = vec![bf16::ZERO; out_features * in_features];
     values.par_chunks_mut(TASK_ELEMENTS).enumerate().for_each(|(task, values)| {
         let mut state = seed ^ (task as u64).wrapping_mul(0xd134_2543_de82_ef95) | 1;
-        for value in values {
+        for values in values.chunks_mut(4) {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            *value = bf16::from_f32(f32::from((state >> 48) as i16) * scale);
+            for (index, value) in values.iter_mut().enumerate() {
+                // Cut off, not rounded: which random number it is does not matter.
+                let number = f32::from((state >> (16 * index)) as i16) * scale;
+                *value = bf16::from_bits((number.to_bits() >> 16) as u16);
+            }
         }
     });
     WeightMatrix { out_features, storage: Storage::Bf16(values) }
