@@ -7,13 +7,15 @@ import xllamacpp
 
 
 class Engine:
-    """One GGUF file, loaded."""
+    """One GGUF file, loaded. `whole` is a token that is some whole characters."""
 
-    def __init__(self, path, context=256, threads=1):
+    def __init__(self, path, whole, context=256, threads=1):
+        self.whole = whole
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
         parameters.n_ctx = context
         parameters.n_parallel = 1
+        parameters.swa_full = True
         parameters.n_gpu_layers = 0
         parameters.warmup = False
         parameters.fit_params = False
@@ -23,26 +25,35 @@ class Engine:
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
         self.server = xllamacpp.Server(parameters)
 
-    def complete(self, tokens, length, candidates):
-        """Continues `tokens` greedily by up to `length`. Answers the text, and for each step a list of
-        (token, log-probability), likeliest first; the last step may be an end token. The log-probabilities
-        are those of the bare logits."""
+    def candidates(self, tokens, count):
+        """The `count` likeliest tokens to follow `tokens`: (token, log-probability), likeliest first, from the
+        bare logits. What is computed for `tokens` is kept for a call that continues them."""
         answer = self.server.handle_completions({
-            "prompt": tokens, "n_predict": length, "n_probs": candidates, "cache_prompt": False,
-            "temperature": 0.0, "repeat_penalty": 1.0, "samplers": ["temperature"],
+            "prompt": tokens, "n_predict": 1, "n_probs": count, "cache_prompt": True, "temperature": 0.0,
+            # llama.cpp leaves out a token that ends inside a character. It may take any other: the
+            # log-probabilities are those before the bias.
+            "logit_bias": [[self.whole, 1e6]],
         })
         if "choices" not in answer:
             raise RuntimeError(f"llama.cpp answered {json.dumps(answer)[:300]}")
-        choice = answer["choices"][0]
-        steps = [
-            [(entry["id"], entry["logprob"]) for entry in step["top_logprobs"]]
-            for step in choice["logprobs"]["content"]
-        ]
-        return choice["text"], steps
+        (step,) = answer["choices"][0]["logprobs"]["content"]
+        return [(entry["id"], entry["logprob"]) for entry in step["top_logprobs"]]
+
+    def greedy(self, tokens, length, ends, count=2):
+        """The candidates of each step of the greedy continuation of `tokens`, `length` steps at most; a token
+        of `ends` is the last."""
+        steps = []
+        while len(steps) < length and not (steps and steps[-1][0][0] in ends):
+            steps.append(self.candidates(tokens + [step[0][0] for step in steps], count))
+        return steps
 
     def tokenize(self, text):
         """Tokens of `text`, special ones recognized, with those that the model wants at its start."""
         return self._post("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
+
+    def text(self, tokens):
+        """The text of `tokens`."""
+        return self._post("/detokenize", {"tokens": tokens})["content"]
 
     def render(self, message):
         """The prompt that the model's chat template makes of one message of the user."""

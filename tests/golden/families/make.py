@@ -326,11 +326,10 @@ def write_gguf(path, case, model, matrices, original_context=None):
 
 def llama_cpp_log_probabilities(path, ids):
     """Log-probabilities after every prefix of `ids`, by llama.cpp with everything in float32."""
-    engine = Engine(path)
+    engine = Engine(path, whole=VOCAB - 1)
     rows = np.empty((len(ids), VOCAB), dtype=np.float64)
     for end in range(1, len(ids) + 1):
-        _, (step,) = engine.complete(ids[:end], 1, VOCAB)
-        for token, log_probability in step:
+        for token, log_probability in engine.candidates(ids[:end], VOCAB):
             rows[end - 1, token] = log_probability
     return rows
 

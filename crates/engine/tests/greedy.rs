@@ -1,0 +1,133 @@
+//! Real models against llama.cpp: the greedy answers that `tests/golden/greedy/make.py` has written down.
+//!
+//! llama.cpp had the same weights widened to float32, so that it computes what Triad computes; on the files
+//! as they are it rounds activations to 8 bits (`docs/correctness.md` has that comparison too).
+//!
+//! At every step of every answer, after the same tokens, the likeliest token is the same, or llama.cpp's
+//! two likeliest lie within [`TIE`] of each other and Triad takes the other one.
+//!
+//! The models come from the folder `TRIAD_TEST_MODELS`. Without it the default model is fetched, and the
+//! others, which are large or under terms of their own, are not tested.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use triad_engine::{Cancel, Finish, GenerateOptions, KvFormat, LoadOptions, Model, Session, SessionOptions, generate};
+use triad_model::fetch;
+use triad_model::tokenizer::Special;
+
+/// Two engines that compute in float32 agree on the order of logits that are further apart than this.
+const TIE: f32 = 0.01;
+
+#[derive(Deserialize)]
+struct Golden {
+    prompts: Vec<Prompt>,
+}
+
+#[derive(Deserialize)]
+struct Prompt {
+    kind: String,
+    text: String,
+    rendered: String,
+    tokens: Vec<u32>,
+    greedy: Vec<u32>,
+    second: Vec<u32>,
+    gaps: Vec<f32>,
+}
+
+impl Prompt {
+    fn has_template(&self) -> bool {
+        self.kind == "chat" && self.rendered != self.text
+    }
+}
+
+fn golden(name: &str) -> Vec<Prompt> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/greedy");
+    let text = std::fs::read_to_string(folder.join(format!("{name}-float.json"))).expect(name);
+    serde_json::from_str::<Golden>(&text).expect(name).prompts
+}
+
+/// The model's file in `TRIAD_TEST_MODELS`; `None` without such a folder.
+fn opted_in(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("TRIAD_TEST_MODELS")?;
+    Some(Path::new(&folder).join(format!("{name}.gguf")))
+}
+
+fn load(path: &Path) -> Arc<Model> {
+    Arc::new(Model::load(path, &LoadOptions::default()).expect("a model that loads"))
+}
+
+fn session(model: &Arc<Model>) -> Session {
+    Session::new(model, &SessionOptions { context: 512, chunk: 256, kv_format: KvFormat::F32 }).expect("a session")
+}
+
+fn likeliest(logits: &[f32]) -> u32 {
+    let (token, _) = logits.iter().enumerate().max_by(|(_, one), (_, other)| one.total_cmp(other)).expect("a logit");
+    u32::try_from(token).expect("a token id")
+}
+
+/// Tokenizes the prompts and takes every step of their answers.
+fn compare(name: &str, path: &Path) {
+    let model = load(path);
+    let vocab = model.description().vocab;
+    let tokenizer = model.tokenizer().expect("a tokenizer");
+    let (mut steps, mut ties) = (0, Vec::new());
+    for prompt in golden(name) {
+        let special = if prompt.has_template() { Special::Parsed } else { Special::AsText };
+        assert_eq!(tokenizer.encode(&prompt.rendered, special).expect("tokens"), prompt.tokens, "{}", prompt.text);
+
+        let (_, before_last) = prompt.greedy.split_last().expect("an answer");
+        let tokens = [&prompt.tokens, before_last].concat();
+        let logits = session(&model).prefill_all_logits(&tokens, &Cancel::new()).expect("logits");
+        for (step, logits) in logits.chunks(vocab).skip(prompt.tokens.len() - 1).enumerate() {
+            let found = likeliest(logits);
+            steps += 1;
+            if found != prompt.greedy[step] {
+                let gap = prompt.gaps[step];
+                assert!(
+                    gap < TIE && found == prompt.second[step],
+                    "step {step} after {:?}: Triad takes {found}, llama.cpp {}, {gap} before {}",
+                    prompt.text,
+                    prompt.greedy[step],
+                    prompt.second[step]
+                );
+                ties.push(gap);
+            }
+        }
+    }
+    println!("{name}: {steps} steps, {} ties taken the other way: {ties:?}", ties.len());
+}
+
+fn default_model() -> PathBuf {
+    opted_in("smollm2-135m").unwrap_or_else(|| fetch::resolve(fetch::DEFAULT_MODEL, &()).expect("the default model"))
+}
+
+#[test]
+fn smollm2_takes_the_steps_of_llama_cpp() {
+    compare("smollm2-135m", &default_model());
+}
+
+#[test]
+fn qwen2_takes_the_steps_of_llama_cpp() {
+    opted_in("qwen2.5-coder-0.5b").inspect(|path| compare("qwen2.5-coder-0.5b", path));
+}
+
+#[test]
+fn gemma3_takes_the_steps_of_llama_cpp() {
+    opted_in("gemma3-270m").inspect(|path| compare("gemma3-270m", path));
+}
+
+#[test]
+fn an_answer_of_the_default_model_is_the_one_that_llama_cpp_gives() {
+    let model = load(&default_model());
+    // The first answer without a step that is nearly a tie, and with an end.
+    let prompts = golden("smollm2-135m");
+    let clear = |prompt: &&Prompt| prompt.gaps.iter().all(|gap| *gap >= TIE) && prompt.greedy.len() < 64;
+    let prompt = prompts.iter().find(clear).expect("an answer without a tie");
+    let options = GenerateOptions { max_tokens: Some(64), ..GenerateOptions::default() };
+    let answer =
+        generate(&mut session(&model), &prompt.tokens, &options, &Cancel::new(), &mut |_| {}).expect("an answer");
+    assert_eq!(answer.tokens, prompt.greedy);
+    assert_eq!(answer.finish, Finish::EndToken);
+}

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Compares the greedy answers of `triad run` with those of llama.cpp on the same model files.
+
+    cargo build --release
+    python tests/reference/compare.py --models FOLDER [--triad target/release/triad] [--write docs/correctness.md]
+
+FOLDER holds the files that tests/golden/greedy/*.json were made from: NAME.gguf for NAME.json; those that are
+not there are left out. Needs no package; to make llama.cpp's answers anew, see tests/golden/greedy/make.py.
+Prints two Markdown tables, and with --write puts them between the marks in that file. Exits with 1 if an answer
+differs where llama.cpp's two likeliest tokens are not nearly a tie.
+"""
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BEGIN, END = "<!-- compare.py writes from here -->", "<!-- to here -->"
+LENGTH = 64
+# Two likeliest tokens whose logits are closer than this are nearly a tie.
+TIE = 0.1
+
+
+def triad_answer(triad, model, prompt):
+    """Tokens of the answer, an end token last if there was one."""
+    command = [
+        triad, "run", "-m", model, "-p", prompt["text"], "-n", str(LENGTH), "--temperature", "0",
+        "--repetition-penalty", "1", "--json",
+    ]
+    run = subprocess.run(command + (["--raw"] if prompt["kind"] == "raw" else []), stdout=subprocess.PIPE, check=True)
+    report = json.loads(run.stdout)
+    assert report["prompt_tokens"] == len(prompt["tokens"]), f"{prompt['text']!r}: another number of prompt tokens"
+    return report["tokens"]
+
+
+def first_difference(ours, theirs):
+    """The first step at which two answers differ; None if they don't."""
+    for step, (one, other) in enumerate(zip(ours, theirs)):
+        if one != other:
+            return step
+    return None if len(ours) == len(theirs) else min(len(ours), len(theirs))
+
+
+def compare(triad, golden, float_golden, model):
+    """One row for each prompt that differs, and the number of answers that are the same."""
+    same = same_float = 0
+    rows = []
+    for number, (prompt, wide) in enumerate(zip(golden["prompts"], float_golden["prompts"]), 1):
+        ours = triad_answer(triad, model, prompt)
+        same_float += first_difference(ours, wide["greedy"]) is None
+        step = first_difference(ours, prompt["greedy"])
+        if step is None:
+            same += 1
+            continue
+        gap = prompt["gaps"][step]
+        agrees = first_difference(ours[: step + 1], wide["greedy"][: step + 1]) is None
+        rows.append({
+            "model": golden["model"], "number": number, "kind": prompt["kind"], "text": prompt["text"], "step": step,
+            "gap": gap, "second": ours[step] == prompt["second"][step], "agrees": agrees,
+        })
+        print(f"{golden['model']} {number}: differs at step {step}, gap {gap}", file=sys.stderr)
+    return same, same_float, rows
+
+
+def tables(results):
+    lines = [
+        "| model | answers | same as llama.cpp in float32 | same as llama.cpp | largest gap where they part |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, count, same, same_float, rows in results:
+        largest = f"{max(row['gap'] for row in rows):.3f}" if rows else "none"
+        lines.append(f"| {name} | {count} | {same_float} | {same} | {largest} |")
+    lines += [
+        "",
+        "| model | prompt | parts at step | gap of llama.cpp's two likeliest | Triad takes | llama.cpp in float32 takes |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in (row for *_, rows in results for row in rows):
+        text = row["text"].replace("\n", " ").replace("|", "\\|")
+        text = text if len(text) <= 40 else text[:39] + "…"
+        lines.append(
+            f"| {row['model']} | {row['number']} {row['kind']}: {text} | {row['step'] + 1} | {row['gap']:.3f} "
+            f"| {'the second' if row['second'] else 'another'} | {'the same as Triad' if row['agrees'] else 'another'} |"
+        )
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True)
+    parser.add_argument("--triad", type=Path, default=ROOT / "target/release/triad")
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    results = []
+    for path in sorted((ROOT / "tests/golden/greedy").glob("*.json")):
+        model = arguments.models / f"{path.stem}.gguf"
+        if not model.exists():
+            continue
+        golden, wide = (json.loads(file.read_text(encoding="utf-8")) for file in (path, path.with_stem(f"{path.stem}-float")))
+        assert hashlib.sha256(model.read_bytes()).hexdigest() == golden["sha256"], f"{model} is not the file compared"
+        same, same_float, rows = compare(arguments.triad, golden, wide, model)
+        results.append((golden["model"], len(golden["prompts"]), same, same_float, rows))
+    text = tables(results)
+    print(text)
+    if arguments.write:
+        before, _, rest = arguments.write.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = rest.partition(END)
+        arguments.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    apart = [row for *_, rows in results for row in rows if row["gap"] >= TIE or not row["second"]]
+    return 1 if apart else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
