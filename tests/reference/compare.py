@@ -13,6 +13,7 @@ differs where llama.cpp's two likeliest tokens are not nearly a tie.
 import argparse
 import hashlib
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 BEGIN, END = "<!-- compare.py writes from here -->", "<!-- to here -->"
 LENGTH = 64
-# Two likeliest tokens whose logits are closer than this are nearly a tie.
+# Two likeliest tokens whose logits are closer than this are nearly a tie. Written out in the table's head.
 TIE = 0.1
 
 
@@ -45,12 +46,13 @@ def first_difference(ours, theirs):
 
 
 def compare(triad, golden, float_golden, model):
-    """One row for each prompt that differs, and the number of answers that are the same."""
-    same = same_float = 0
+    """How many answers there are and how many are the same, and a row for each of Triad's that is not llama.cpp's."""
+    same = same_float = same_own = 0
     rows = []
     for number, (prompt, wide) in enumerate(zip(golden["prompts"], float_golden["prompts"]), 1):
         ours = triad_answer(triad, model, prompt)
         same_float += first_difference(ours, wide["greedy"]) is None
+        same_own += first_difference(prompt["greedy"], wide["greedy"]) is None
         step = first_difference(ours, prompt["greedy"])
         if step is None:
             same += 1
@@ -62,17 +64,37 @@ def compare(triad, golden, float_golden, model):
             "gap": gap, "second": ours[step] == prompt["second"][step], "agrees": agrees,
         })
         print(f"{golden['model']} {number}: differs at step {step}, gap {gap}", file=sys.stderr)
-    return same, same_float, rows
+    change = f"{own_change(golden, float_golden):.2f}"
+    return [len(golden["prompts"]), same_float, same, same_own, change], rows
+
+
+def own_change(golden, wide):
+    """How far apart llama.cpp's two likeliest tokens are on the file as stored, less how far the same two are in
+    float32: the median size of that change over all steps until the two answers part."""
+    changes = []
+    for stored, wide in zip(golden["prompts"], wide["prompts"]):
+        for step, (one, other) in enumerate(zip(stored["greedy"], wide["greedy"])):
+            pairs = (one, stored["second"][step]), (other, wide["second"][step])
+            if pairs[0] == pairs[1]:
+                changes.append(abs(stored["gaps"][step] - wide["gaps"][step]))
+            elif pairs[0] == pairs[1][::-1]:
+                changes.append(stored["gaps"][step] + wide["gaps"][step])
+            if one != other:
+                break
+    return statistics.median(changes)
 
 
 def tables(results):
     lines = [
-        "| model | answers | same as llama.cpp in float32 | same as llama.cpp | largest gap where they part |",
-        "| --- | --- | --- | --- | --- |",
+        "| model | answers | Triad = llama.cpp in float32 | Triad = llama.cpp | llama.cpp = llama.cpp in float32 "
+        "| llama.cpp's gap moves by (median) | Triad parts at a gap under 0.1 | at 0.1 or more | largest gap |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, count, same, same_float, rows in results:
-        largest = f"{max(row['gap'] for row in rows):.3f}" if rows else "none"
-        lines.append(f"| {name} | {count} | {same_float} | {same} | {largest} |")
+    for name, counts, rows in results:
+        gaps = [row["gap"] for row in rows]
+        wide = sum(gap >= TIE for gap in gaps)
+        cells = [name, *counts, len(gaps) - wide, wide, f"{max(gaps):.3f}" if gaps else "none"]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += [
         "",
         "| model | prompt | parts at step | gap of llama.cpp's two likeliest | Triad takes | llama.cpp in float32 takes |",
@@ -99,10 +121,10 @@ def main():
         model = arguments.models / f"{path.stem}.gguf"
         if not model.exists():
             continue
-        golden, wide = (json.loads(file.read_text(encoding="utf-8")) for file in (path, path.with_stem(f"{path.stem}-float")))
+        pair = (path, path.with_stem(f"{path.stem}-float"))
+        golden, wide = (json.loads(file.read_text(encoding="utf-8")) for file in pair)
         assert hashlib.sha256(model.read_bytes()).hexdigest() == golden["sha256"], f"{model} is not the file compared"
-        same, same_float, rows = compare(arguments.triad, golden, wide, model)
-        results.append((golden["model"], len(golden["prompts"]), same, same_float, rows))
+        results.append((golden["model"], *compare(arguments.triad, golden, wide, model)))
     text = tables(results)
     print(text)
     if arguments.write:
