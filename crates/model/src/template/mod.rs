@@ -1,7 +1,8 @@
 //! Chat templates: a conversation becomes the text that a model was trained on.
 //!
 //! Templates are Jinja as `transformers` runs it. They come with the model and so are not trusted: the source,
-//! the steps of a rendering and its output are bounded, and nothing outside the conversation can be reached.
+//! the steps of a rendering, its depth and its output are bounded, and nothing outside the conversation can be reached.
+//! Not bounded is the memory of values in between: a template that doubles a text in a loop can use it up.
 
 mod python;
 mod time;

@@ -10,8 +10,9 @@
 //! | GGUF `t5` | SentencePiece unigram | [`sentence_piece`], [`unigram`] |
 //! | `tokenizer.json` | any of them | the `tokenizers` crate |
 //!
-//! GGUF kinds have encoders of their own since they load some ten times faster and need a tenth of the memory
-//! of a long prompt; the tests hold both ways against the same reference.
+//! GGUF kinds have encoders of their own for the time to the first token and for long prompts: measured on SmolLM2's
+//! vocabulary against the `tokenizers` crate, they load in 6 ms instead of 64, and encode 10 MB of text in 0.8 s and
+//! 25 MB of memory instead of 5.5 s and 1.5 GB. The tests hold both ways against the same references.
 //!
 //! Special tokens are cut out of the text first ([`markers`]). [`stream`] decodes tokens one at a time.
 
