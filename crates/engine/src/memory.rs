@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 use triad_model::checkpoint::Checkpoint;
-use triad_model::description::{LinearShape, ModelDescription};
-
+use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::tensor::Format;
 use triad_model::tensor_map::TensorSlice;
 
@@ -83,8 +82,8 @@ pub fn of_weights(checkpoint: &Checkpoint) -> WeightBytes {
 
 /// Bytes of random bf16 weights in the shapes of `description`.
 pub fn of_random_weights(description: &ModelDescription) -> usize {
-    let block = |block: &triad_model::description::BlockDescription| -> usize {
-        block.linears(description.hidden).iter().map(|shape: &LinearShape| shape.out_features * shape.in_features).sum()
+    let block = |block: &BlockDescription| -> usize {
+        block.linears(description.hidden).iter().map(|shape| shape.out_features * shape.in_features).sum()
     };
     let matrices = if description.tied_output { 1 } else { 2 };
     let embedding = matrices * description.vocab * description.hidden;

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use triad_kernels::Matrix;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
-use triad_model::description::{LinearShape, ModelDescription, Norm as NormDescription, NormKind};
+use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
 use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorSlice};
@@ -129,14 +129,13 @@ impl Weights {
         let reader = Reader { checkpoint };
         let description = checkpoint.description();
         let map = checkpoint.tensor_map();
-        let output_shape = output_shape(description);
         let blocks = description.blocks.iter().zip(&map.blocks);
         Ok(Self {
             blocks: blocks
                 .map(|(block, tensors)| reader.block(block, tensors, description.hidden))
                 .collect::<Result<_>>()?,
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
-            output: reader.linear(&map.output, &output_shape)?,
+            output: reader.linear(&map.output, description.vocab)?,
             embedding: reader.embedding(&map.embedding)?,
         })
     }
@@ -148,9 +147,9 @@ impl Weights {
             seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
             seed
         };
-        let mut linear = |shape: &LinearShape| Linear {
-            weight: random_matrix(shape.out_features, shape.in_features, next_seed()),
-            bias: shape.bias.then(|| vec![0.0; shape.out_features]),
+        let mut linear = |out_features, in_features, bias: bool| Linear {
+            weight: random_matrix(out_features, in_features, next_seed()),
+            bias: bias.then(|| vec![0.0; out_features]),
         };
         let norm = |norm: &NormDescription, features: usize| Norm {
             weight: vec![1.0; features],
@@ -172,11 +171,15 @@ impl Weights {
                 feed_forward_post_norm: post.then(|| norm(&block.norm, hidden)),
                 query_norm: block.attention.qk_norm.as_ref().map(head_norm),
                 key_norm: block.attention.qk_norm.as_ref().map(head_norm),
-                linears: block.linears(hidden).iter().map(|shape| (shape.linear, linear(shape))).collect(),
+                linears: block
+                    .linears(hidden)
+                    .iter()
+                    .map(|shape| (shape.linear, linear(shape.out_features, shape.in_features, shape.bias)))
+                    .collect(),
             }
         });
         let blocks = blocks.collect();
-        let output = linear(&output_shape(description));
+        let output = linear(description.vocab, hidden, description.output_bias);
         let embedding = if description.tied_output {
             Embedding::Output
         } else {
@@ -218,16 +221,7 @@ impl Weights {
     }
 }
 
-fn output_shape(description: &ModelDescription) -> LinearShape {
-    LinearShape {
-        linear: description::Linear::Up,
-        out_features: description.vocab,
-        in_features: description.hidden,
-        bias: description.output_bias,
-    }
-}
-
-/// Rows dequantized by one task.
+/// Elements dequantized by one task.
 const TASK_ELEMENTS: usize = 1 << 16;
 
 struct Reader<'a> {
@@ -249,7 +243,7 @@ impl Reader<'_> {
             let tensors = tensors.linears.get(&shape.linear).ok_or_else(|| {
                 Error::new(ErrorKind::Missing, format!("no tensor for the {:?} linear layer", shape.linear))
             })?;
-            Ok((shape.linear, self.linear(tensors, &shape)?))
+            Ok((shape.linear, self.linear(tensors, shape.out_features)?))
         });
         Ok(Block {
             attention_norm: self.norm(&tensors.attention_norm, &description.norm)?,
@@ -262,9 +256,9 @@ impl Reader<'_> {
         })
     }
 
-    fn linear(&self, tensors: &LinearTensors, shape: &LinearShape) -> Result<Linear> {
+    fn linear(&self, tensors: &LinearTensors, out_features: usize) -> Result<Linear> {
         let bias = tensors.bias.as_ref().map(|bias| Ok(self.slice(bias)?.to_f32())).transpose()?;
-        Ok(Linear { weight: self.slice(&tensors.weight)?.into_matrix(shape.out_features), bias })
+        Ok(Linear { weight: self.slice(&tensors.weight)?.into_matrix(out_features), bias })
     }
 
     fn norm(&self, tensors: &NormTensors, description: &NormDescription) -> Result<Norm> {
