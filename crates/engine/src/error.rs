@@ -36,6 +36,16 @@ pub enum Error {
         /// Size of the vocabulary.
         vocab: usize,
     },
+    /// A continuation that cannot be scored from where it should be.
+    #[error(
+        "a continuation of {tokens} tokens cannot be scored from its token {scored_from} on: expected 1 to its last"
+    )]
+    Unscorable {
+        /// Tokens of the continuation.
+        tokens: usize,
+        /// Where scoring should begin.
+        scored_from: usize,
+    },
     /// An option whose value makes no sense.
     #[error("{name} is {value}, expected {expected}")]
     Option {

@@ -1,7 +1,9 @@
-//! One forward pass: some consecutive tokens through all blocks.
+//! One forward pass: the tokens of a chunk through all blocks.
 //!
 //! The buffers are allocated once a session, for the longest chunk; the pass itself allocates nothing that
 //! grows with the model.
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add, soft_cap};
@@ -119,6 +121,23 @@ fn widths(description: &ModelDescription) -> [usize; 3] {
     ]
 }
 
+/// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
+///
+/// A prompt's chunk is one segment. Several segments are several sequences that share what the session has seen:
+/// every row stands alone but for attention, and there each segment in turn takes the place of the one before it
+/// in the cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) rows: Range<usize>,
+    pub(crate) position: usize,
+}
+
+impl Segment {
+    fn positions(&self) -> Range<usize> {
+        self.position..self.position + self.rows.len()
+    }
+}
+
 /// A model and a session's parts, ready to run chunks.
 pub(crate) struct Forward<'a> {
     pub(crate) description: &'a ModelDescription,
@@ -129,9 +148,9 @@ pub(crate) struct Forward<'a> {
 }
 
 impl Forward<'_> {
-    /// Runs `tokens`, the first at `position`, through all blocks: keys and values go to the cache, the
+    /// Runs `tokens`, which `segments` cover in order, through all blocks: keys and values go to the cache, the
     /// residual stream stays in the buffers for [`Forward::logits`].
-    pub(crate) fn run(&mut self, tokens: &[u32], position: usize, cancel: &Cancel) -> Result<()> {
+    pub(crate) fn run(&mut self, tokens: &[u32], segments: &[Segment], cancel: &Cancel) -> Result<()> {
         let (hidden, rows) = (self.description.hidden, tokens.len());
         for (token, x) in tokens.iter().zip(self.buffers.x.chunks_exact_mut(hidden)) {
             self.weights.embed(*token, x);
@@ -139,32 +158,36 @@ impl Forward<'_> {
         }
         self.buffers.angles.resize_with(self.rotation.distinct.len(), Angles::default);
         for (angles, (frequencies, factor)) in self.buffers.angles.iter_mut().zip(&self.rotation.distinct) {
-            angles.fill(position..position + rows, frequencies, *factor);
+            angles.fill(segments.iter().flat_map(Segment::positions), frequencies, *factor);
         }
         for index in 0..self.description.blocks.len() {
             cancel.check()?;
-            self.block(index, rows, position);
+            self.block(index, rows, segments);
         }
         Ok(())
     }
 
     /// Logits `[rows, vocab]` of the given rows of the last chunk.
-    pub(crate) fn logits(&mut self, rows: std::ops::Range<usize>, out: &mut [f32]) {
+    pub(crate) fn logits(&mut self, rows: impl ExactSizeIterator<Item = usize>, out: &mut [f32]) {
         let hidden = self.description.hidden;
         let count = rows.len();
-        let normed = &mut self.buffers.normed[..count * hidden];
-        normalize(&self.weights.output_norm, &self.buffers.x[rows.start * hidden..rows.end * hidden], normed);
+        let Buffers { x, normed, projected, .. } = &mut *self.buffers;
+        for (row, gathered) in rows.zip(projected.chunks_exact_mut(hidden)) {
+            gathered.copy_from_slice(&x[row * hidden..(row + 1) * hidden]);
+        }
+        let normed = &mut normed[..count * hidden];
+        normalize(&self.weights.output_norm, &projected[..count * hidden], normed);
         linear(&self.weights.output, normed, count, out);
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }
     }
 
-    fn block(&mut self, index: usize, rows: usize, position: usize) {
+    fn block(&mut self, index: usize, rows: usize, segments: &[Segment]) {
         let (description, weights) = (&self.description.blocks[index], &self.weights.blocks[index]);
         let hidden = self.description.hidden;
         normalize(&weights.attention_norm, &self.buffers.x[..rows * hidden], &mut self.buffers.normed[..rows * hidden]);
-        self.attention(index, rows, position);
+        self.attention(index, rows, segments);
         let Buffers { x, normed, projected, .. } = &mut *self.buffers;
         let (x, normed, projected) =
             (&mut x[..rows * hidden], &mut normed[..rows * hidden], &mut projected[..rows * hidden]);
@@ -182,7 +205,7 @@ impl Forward<'_> {
     }
 
     /// From `normed` to `projected`: query, key, value, RoPE, cache, attention, output.
-    fn attention(&mut self, index: usize, rows: usize, position: usize) {
+    fn attention(&mut self, index: usize, rows: usize, segments: &[Segment]) {
         let (description, weights) = (&self.description.blocks[index].attention, &self.weights.blocks[index]);
         let (head_dim, heads, kv_heads) = (description.head_dim, description.heads, description.kv_heads);
         let buffers = &mut *self.buffers;
@@ -208,7 +231,6 @@ impl Forward<'_> {
         };
         rotate(queries, heads, weights.query_norm.as_ref());
         rotate(keys, kv_heads, weights.key_norm.as_ref());
-        self.cache.write(index, keys, values, position, description);
         let shape = Shape {
             heads,
             kv_heads,
@@ -218,8 +240,15 @@ impl Forward<'_> {
             soft_cap: description.soft_cap,
         };
         let attended = &mut buffers.attended[..rows * heads * head_dim];
-        let cache = &self.cache.blocks[index];
-        attention(queries, position, cache.keys.view(), cache.values.view(), self.cache.context, &shape, attended);
+        for Segment { rows, position } in segments {
+            let of_keys = rows.start * kv_heads * head_dim..rows.end * kv_heads * head_dim;
+            let of_queries = rows.start * heads * head_dim..rows.end * heads * head_dim;
+            self.cache.write(index, &keys[of_keys.clone()], &values[of_keys], *position, description);
+            let cache = &self.cache.blocks[index];
+            let (keys, values) = (cache.keys.view(), cache.values.view());
+            let (queries, attended) = (&queries[of_queries.clone()], &mut attended[of_queries]);
+            attention(queries, *position, keys, values, self.cache.context, &shape, attended);
+        }
         let projected = &mut buffers.projected[..rows * self.description.hidden];
         linear(&weights.linears[&description::Linear::AttentionOutput], attended, rows, projected);
     }

@@ -31,6 +31,7 @@ mod kv_cache;
 pub mod memory;
 mod model;
 pub mod sampler;
+mod score;
 mod session;
 mod stop;
 pub mod weights;
@@ -40,6 +41,7 @@ pub use error::{Error, Result};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv_cache::KvFormat;
 pub use model::{LoadOptions, Model};
+pub use score::{Branch, Score};
 pub use session::{Session, SessionOptions};
 
 /// README's examples of the library are tested as this documentation.

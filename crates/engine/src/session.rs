@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Forward, Rotation};
+use crate::forward::{Buffers, Forward, Rotation, Segment};
 use crate::kv_cache::{KvCache, KvFormat};
 use crate::model::Model;
 
@@ -73,6 +73,11 @@ impl Session {
         self.cache.context
     }
 
+    /// Tokens that go through the model at once.
+    pub fn chunk(&self) -> usize {
+        self.chunk
+    }
+
     /// Tokens seen so far, prompt and answer.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -134,15 +139,32 @@ impl Session {
         Ok(logits)
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<()> {
+    /// The model and this session's parts, ready to run chunks.
+    pub(crate) fn forward(&mut self) -> Forward<'_> {
+        Forward {
+            description: self.model.description(),
+            weights: self.model.weights(),
+            rotation: &self.rotation,
+            cache: &mut self.cache,
+            buffers: &mut self.buffers,
+        }
+    }
+
+    /// Whether `tokens` can be run behind those seen so far.
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<()> {
         let free = self.context() - self.tokens.len();
-        let vocab = self.model.description().vocab;
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
         if tokens.len() > free {
             return Err(Error::PromptTooLong { prompt: tokens.len(), free, context: self.context() });
         }
+        self.check_vocabulary(tokens)
+    }
+
+    /// Whether the model has all of `tokens`.
+    pub(crate) fn check_vocabulary(&self, tokens: &[u32]) -> Result<()> {
+        let vocab = self.model.description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
             None => Ok(()),
@@ -151,15 +173,9 @@ impl Session {
 
     /// Runs one chunk and writes the logits of `rows` of it to `out`.
     fn run(&mut self, chunk: &[u32], rows: std::ops::Range<usize>, out: &mut [f32], cancel: &Cancel) -> Result<()> {
-        let position = self.tokens.len();
-        let mut forward = Forward {
-            description: self.model.description(),
-            weights: self.model.weights(),
-            rotation: &self.rotation,
-            cache: &mut self.cache,
-            buffers: &mut self.buffers,
-        };
-        forward.run(chunk, position, cancel)?;
+        let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
+        let mut forward = self.forward();
+        forward.run(chunk, &[segment], cancel)?;
         if !rows.is_empty() {
             forward.logits(rows, out);
         }

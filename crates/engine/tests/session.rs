@@ -1,92 +1,17 @@
 //! What holds of every session, whatever the model: property tests over small random models of every kind
 //! that a description can say.
 
+mod common;
+
 use std::sync::Arc;
 
+use common::{CONTEXT, VOCAB, models};
 use proptest::prelude::*;
 use triad_engine::{Cancel, Error, KvFormat, LoadOptions, Model, Session, SessionOptions};
-use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
-    RopePairing, RopeScaling,
-};
 
-const VOCAB: usize = 97;
-const CONTEXT: usize = 80;
 /// Two sums of one key in another order may round to neighbouring f16 numbers, 2⁻¹¹ apart; in a model this
 /// narrow one such number weighs much.
 const F16_BOUND: f32 = 5e-3;
-
-prop_compose! {
-    fn blocks()(
-        kv_heads in 1usize..3, group in 1usize..3, pairs in 1usize..5, unrotated in 0usize..3,
-        window in prop::option::of(1usize..30), soft_cap in prop::option::of(2f32..20.0), qkv_bias: bool,
-        with_qk_norm: bool, halves: bool, layer_norm: bool, residual in 0usize..3, gated: bool, width in 1usize..40,
-        activation in 0usize..3, scaling in 0usize..4,
-    ) -> BlockDescription {
-        let rms = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
-        let residual = [Residual::Serial, Residual::SerialPostNorm, Residual::Parallel][residual];
-        let layer_norm = layer_norm && residual != Residual::SerialPostNorm;
-        BlockDescription {
-            attention: Attention {
-                heads: kv_heads * group,
-                kv_heads,
-                head_dim: 2 * pairs + unrotated,
-                scale: 0.4,
-                qkv_bias,
-                output_bias: qkv_bias,
-                qk_norm: with_qk_norm.then_some(rms),
-                window,
-                soft_cap,
-                rope: Rope {
-                    dims: 2 * pairs,
-                    base: 10_000.0,
-                    pairing: if halves { RopePairing::Halves } else { RopePairing::Adjacent },
-                    scaling: match scaling {
-                        0 => RopeScaling::None,
-                        1 => RopeScaling::Linear { factor: 4.0 },
-                        2 => RopeScaling::Factors { factors: vec![2.0; pairs] },
-                        _ => RopeScaling::LongRope {
-                            short: vec![1.5; pairs],
-                            long: vec![3.0; pairs],
-                            original_context: 60,
-                            attention_factor: 1.1,
-                        },
-                    },
-                },
-            },
-            feed_forward: FeedForward {
-                width,
-                gated,
-                activation: [Activation::Silu, Activation::Gelu, Activation::GeluTanh][activation],
-                bias: qkv_bias,
-            },
-            norm: Norm { kind: if layer_norm { NormKind::Layer } else { NormKind::Rms }, ..rms },
-            residual,
-        }
-    }
-}
-
-prop_compose! {
-    fn models()(
-        blocks in prop::collection::vec(blocks(), 1..4), tied_output: bool, output_bias: bool,
-        logit_soft_cap in prop::option::of(5f32..30.0), seed: u64, threads in 1usize..4,
-    ) -> Model {
-        let description = ModelDescription {
-            family: "random".into(),
-            name: None,
-            hidden: 24,
-            vocab: VOCAB,
-            context: CONTEXT,
-            embedding_scale: 3.0,
-            output_norm: blocks[0].norm,
-            blocks,
-            tied_output,
-            output_bias,
-            logit_soft_cap,
-        };
-        Model::random(description, &LoadOptions { threads: Some(threads) }, seed).unwrap()
-    }
-}
 
 fn session(model: &Arc<Model>, chunk: usize) -> Session {
     Session::new(model, &SessionOptions { context: CONTEXT, chunk, kv_format: KvFormat::F16 }).unwrap()

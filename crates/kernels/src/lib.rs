@@ -1,7 +1,7 @@
 //! Operators on the CPU, in f32, over slices: the float path and the oracle of everything faster.
 //!
 //! [`matmul`](mod@matmul) multiplies activations by a weight matrix in f32, f16 or bf16; [`attention`](mod@attention) reads keys and
-//! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them.
+//! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them; [`log_softmax`] scores logits.
 //! [`peak`] measures what this processor could do at most. All matrices are row-major.
 //!
 //! Parallel operators run on the rayon pool that is current where they are called. Work is cut into
@@ -19,6 +19,7 @@
 pub mod activation;
 pub mod attention;
 mod dot;
+pub mod log_softmax;
 pub mod matmul;
 pub mod norm;
 pub mod peak;

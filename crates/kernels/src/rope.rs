@@ -9,7 +9,7 @@ pub enum Pairing {
     Adjacent,
 }
 
-/// Cosines and sines for some consecutive positions: `[positions, dims / 2]` each.
+/// Cosines and sines for the position of every row: `[rows, dims / 2]` each.
 #[derive(Clone, Debug, Default)]
 pub struct Angles {
     cosines: Vec<f32>,
@@ -19,7 +19,7 @@ pub struct Angles {
 
 impl Angles {
     /// Replaces the angles by those of `positions`: position · frequency, cosine and sine times `factor`.
-    pub fn fill(&mut self, positions: std::ops::Range<usize>, frequencies: &[f32], factor: f32) {
+    pub fn fill(&mut self, positions: impl IntoIterator<Item = usize>, frequencies: &[f32], factor: f32) {
         self.pairs = frequencies.len();
         self.cosines.clear();
         self.sines.clear();
@@ -33,11 +33,11 @@ impl Angles {
     }
 }
 
-/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by position `first + r` of
+/// Rotates every head of every row of `x[rows, heads, head_dim]`; row `r` by row `first + r` of
 /// `angles`. Dimensions of a head beyond `2 · pairs` stay as they are.
 ///
 /// # Panics
-/// If `angles` has fewer positions than that, or a head fewer dimensions than `2 · pairs`.
+/// If `angles` has fewer rows than that, or a head fewer dimensions than `2 · pairs`.
 pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, first: usize, pairing: Pairing) {
     let pairs = angles.pairs;
     if pairs == 0 {

@@ -1,0 +1,66 @@
+//! The normalizer that turns logits into log-probabilities.
+
+use crate::activation::exp;
+
+/// Values whose exponentials are added up in f32, before f64 takes over: so few that rounding stays below that of the
+/// exponentials.
+const BLOCK: usize = 1024;
+const LANES: usize = 16;
+
+/// ln Σ eˣ over `x`; the log-probability of a logit is the logit minus this. Not finite if a logit is infinite or not
+/// a number.
+pub fn log_sum_exp(x: &[f32]) -> f64 {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut largest = [f32::NEG_INFINITY; LANES];
+            let (blocks, rest) = x.as_chunks::<LANES>();
+            for block in blocks {
+                for (largest, x) in largest.iter_mut().zip(block) {
+                    *largest = if *x > *largest { *x } else { *largest };
+                }
+            }
+            let largest = largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+            let total: f64 = x.chunks(BLOCK).map(|x| f64::from(sum_exp(x, largest))).sum();
+            f64::from(largest) + total.ln()
+        },
+    )
+}
+
+#[inline(always)]
+fn sum_exp(x: &[f32], largest: f32) -> f32 {
+    let mut sums = [0.0f32; LANES];
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
+        for (sum, x) in sums.iter_mut().zip(block) {
+            *sum += exp(*x - largest);
+        }
+    }
+    rest.iter().fold(sums.iter().sum(), |sum, x| sum + exp(*x - largest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_is_the_logarithm_of_the_sum(x in prop::collection::vec(-60f32..60.0, 1..5000)) {
+            let largest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let total: f64 = x.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).sum();
+            prop_assert!((log_sum_exp(&x) - (f64::from(largest) + total.ln())).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_no_number_is_not_hidden() {
+        for place in [0, 5, 16, 40] {
+            for wrong in [f32::NAN, f32::INFINITY] {
+                let mut x = [1.0; 41];
+                x[place] = wrong;
+                assert!(!log_sum_exp(&x).is_finite(), "{wrong} at {place}");
+            }
+        }
+    }
+}
