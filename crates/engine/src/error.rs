@@ -1,4 +1,6 @@
-//! What can go wrong while a model runs.
+//! What can go wrong while a model is prepared or runs.
+
+use std::path::PathBuf;
 
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +57,16 @@ pub enum Error {
         value: String,
         /// What would do.
         expected: &'static str,
+    },
+    /// A file of the user's, such as a calibration text.
+    #[error("{}{}: {message}", .path.display(), .line.map_or_else(String::new, |line| format!(", line {line}")))]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// The line concerned, counted from one.
+        line: Option<usize>,
+        /// What is wrong there, and what was expected.
+        message: String,
     },
     /// The model has no tokenizer, so text cannot be read or written.
     #[error("the model has no tokenizer, so text cannot be run: {reason}")]

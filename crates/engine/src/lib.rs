@@ -30,6 +30,7 @@ mod generate;
 mod kv_cache;
 pub mod memory;
 mod model;
+pub mod prepare;
 pub mod sampler;
 mod score;
 mod session;

@@ -1,0 +1,3 @@
+//! Calibration: watching the float model on sample texts to learn the ranges of its activations.
+
+pub mod text;
