@@ -19,6 +19,7 @@
 pub mod activation;
 pub mod attention;
 mod dot;
+pub mod int8;
 pub mod log_softmax;
 pub mod matmul;
 pub mod norm;

@@ -33,6 +33,15 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// One element, as f32.
+    pub(crate) fn at(self, index: usize) -> f32 {
+        match self {
+            Self::F32(values) => values[index],
+            Self::F16(values) => values[index].to_f32(),
+            Self::Bf16(values) => values[index].to_f32(),
+        }
+    }
+
     /// `count` rows from row `start` on, of a matrix with this many columns.
     pub(crate) fn rows(self, start: usize, count: usize, columns: usize) -> Self {
         let range = start * columns..(start + count) * columns;

@@ -12,16 +12,22 @@ const ROUNDS: usize = 30;
 /// Peak f32 arithmetic of `threads` threads at once, in operations a second (a fused multiply-add counts
 /// two): multiply-adds in registers, the best of thirty rounds on every thread.
 pub fn f32_operations_per_second(threads: usize) -> f64 {
-    let one = || (0..ROUNDS).map(|_| round()).fold(0.0, f64::max);
+    best(threads, || timed(|| pulp::Arch::new().dispatch(MultiplyAdd)))
+}
+
+/// The best of many rounds on each thread, summed over the threads.
+fn best(threads: usize, round: impl Fn() -> f64 + Copy + Send) -> f64 {
+    let one = move || (0..ROUNDS).map(|_| round()).fold(0.0, f64::max);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
         workers.into_iter().map(|worker| worker.join().expect("a measuring thread does not panic")).sum()
     })
 }
 
-fn round() -> f64 {
+/// Operations a second of one round, which answers how many operations it ran.
+fn timed(round: impl FnOnce() -> f64) -> f64 {
     let start = Instant::now();
-    let operations = pulp::Arch::new().dispatch(MultiplyAdd);
+    let operations = round();
     operations / start.elapsed().as_secs_f64()
 }
 
@@ -44,4 +50,42 @@ impl pulp::WithSimd for MultiplyAdd {
         black_box(sums);
         (2 * S::F32_LANES * ACCUMULATORS * ITERATIONS) as f64
     }
+}
+
+/// Peak INT8 arithmetic of `threads` threads at once, in operations a second (a product and its addition
+/// count two): dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where
+/// [`int8`](crate::int8) knows no such instruction of this processor.
+pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
+    let round: fn() -> f64 = int8_round()?;
+    Some(best(threads, round))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn int8_round() -> Option<fn() -> f64> {
+    use std::arch::x86_64::{_mm512_dpbusd_epi32, _mm512_set1_epi32};
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn dot_products() -> f64 {
+        let (a, b) = (_mm512_set1_epi32(black_box(0x0101_0101)), _mm512_set1_epi32(black_box(0x0202_0202)));
+        let mut sums = [_mm512_set1_epi32(black_box(0)); ACCUMULATORS];
+        for _ in 0..ITERATIONS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, a, b);
+            }
+        }
+        black_box(sums);
+        (2 * size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
+    }
+
+    let supported = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni");
+    supported.then_some(|| {
+        // SAFETY: this closure exists only where the instructions do.
+        #[allow(unsafe_code)]
+        timed(|| unsafe { dot_products() })
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn int8_round() -> Option<fn() -> f64> {
+    None
 }

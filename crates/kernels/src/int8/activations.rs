@@ -1,0 +1,298 @@
+//! Activations in INT8, with those that INT8 cannot hold beside them.
+
+use rayon::prelude::*;
+
+use super::layout::QUAD;
+use super::weight::{largest_magnitude, scale_for};
+use super::{LARGEST, MAX_IN_FEATURES};
+
+/// Rows quantized by one task, whose outliers lie together.
+const PART_ROWS: usize = 16;
+/// Fewer activations than this are quantized before another thread wakes up.
+const PARALLEL: usize = 1 << 15;
+/// Activations that are quantized at once.
+const LANES: usize = 64;
+/// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them.
+const OFFSET: u8 = 128;
+
+/// The input of linear layers, `[rows, in_features]`, quantized to INT8: symmetric, with a scale for each
+/// row and a list of outliers. Its memory is used again by the next input.
+///
+/// A row with an activation that is not finite gets the scale NaN, which makes all outputs of the row NaN.
+#[derive(Debug, Default)]
+pub struct QuantizedRows {
+    in_features: usize,
+    /// `[rows, stride]`, where the stride is the next multiple of four.
+    values: Vec<u8>,
+    scales: Vec<f32>,
+    parts: Vec<Part>,
+    outlier_columns: OutlierColumns,
+}
+
+/// Outliers of up to [`PART_ROWS`] rows.
+#[derive(Debug, Default)]
+struct Part {
+    /// Where each row's outliers end.
+    ends: Vec<usize>,
+    channels: Vec<u32>,
+    remainders: Vec<f32>,
+    /// One row without its outlier columns.
+    rest: Vec<f32>,
+}
+
+/// Columns that LLM.int8() keeps in float.
+#[derive(Debug, Default)]
+struct OutlierColumns {
+    /// For each column the bits of an activation that stay: all, or none where it is an outlier.
+    keep: Vec<u32>,
+    channels: Vec<u32>,
+}
+
+impl QuantizedRows {
+    /// Quantizes `x`, `[rows, in_features]`, with the static scale of the layer:
+    /// `clamp(round(x · (1 / scale)), −127, 127)`, rounding half to even.
+    ///
+    /// `smoothing`, `[in_features]`, is multiplied to `x` first (SmoothQuant). With `shadow`, what clipping
+    /// takes from each |x| > 127 · scale, x − sign(x) · 127 · scale, is recorded as an outlier.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes, or the scale is not a positive number to divide by.
+    pub fn quantize_static(
+        &mut self,
+        x: &[f32],
+        in_features: usize,
+        scale: f32,
+        smoothing: Option<&[f32]>,
+        shadow: bool,
+    ) {
+        let clip = LARGEST * scale;
+        assert!(scale.is_normal() && scale > 0.0 && clip.is_finite(), "scale {scale} is not positive and finite");
+        if let Some(smoothing) = smoothing {
+            assert_eq!(smoothing.len(), in_features, "smoothing is [{in_features}]");
+        }
+        let limit = if shadow { clip } else { f32::MAX };
+        let inverse = scale.recip();
+        self.each_row(x, in_features, |x, values, part| {
+            let mut row_scale = scale;
+            quantize_row(x, smoothing, inverse, limit, values, |channel, x| {
+                if !x.is_finite() {
+                    row_scale = f32::NAN;
+                } else {
+                    part.push(channel, x - clip.copysign(x));
+                }
+            });
+            row_scale
+        });
+    }
+
+    /// Quantizes `x`, `[rows, in_features]`, with a scale for each row, its largest magnitude / 127.
+    ///
+    /// With a threshold, a column in which any |x| of this call exceeds it is left out, as in LLM.int8():
+    /// zero in the quantized numbers, and in full among the outliers of each row.
+    ///
+    /// # Panics
+    /// If the length of `x` contradicts the shape.
+    pub fn quantize_dynamic(&mut self, x: &[f32], in_features: usize, outlier_threshold: Option<f32>) {
+        let mut columns = std::mem::take(&mut self.outlier_columns);
+        columns.find(x, in_features, outlier_threshold);
+        self.each_row(x, in_features, |x, values, part| {
+            for channel in &columns.channels {
+                part.push(*channel as usize, x[*channel as usize]);
+            }
+            let mut rest = std::mem::take(&mut part.rest);
+            rest.clear();
+            rest.extend(x.iter().zip(&columns.keep).map(|(x, keep)| f32::from_bits(x.to_bits() & keep)));
+            let scale = scale_for(largest_magnitude(&rest));
+            quantize_row(&rest, None, scale.recip(), f32::MAX, values, |_, _| {});
+            part.rest = rest;
+            scale
+        });
+        self.outlier_columns = columns;
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.scales.len()
+    }
+
+    /// Number of features of a row.
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// What one unit of a row's numbers is worth, `[rows]`.
+    pub fn scales(&self) -> &[f32] {
+        &self.scales
+    }
+
+    /// The quantized numbers of a row, from −127 to 127.
+    pub fn values(&self, row: usize) -> impl ExactSizeIterator<Item = i8> {
+        self.quads(row).as_flattened()[..self.in_features].iter().map(|value| (value ^ OFFSET) as i8)
+    }
+
+    /// Number of outliers in all rows.
+    pub fn outliers(&self) -> usize {
+        self.parts().iter().map(|part| part.channels.len()).sum()
+    }
+
+    /// The outliers of a row: channels, ascending, and for each what the quantized number lacks.
+    pub fn outliers_of(&self, row: usize) -> (&[u32], &[f32]) {
+        let part = &self.parts()[row / PART_ROWS];
+        let row = row % PART_ROWS;
+        let start = if row == 0 { 0 } else { part.ends[row - 1] };
+        (&part.channels[start..part.ends[row]], &part.remainders[start..part.ends[row]])
+    }
+
+    /// The stored numbers of a row, 128 too large, four by four; the last four are padded with zeros.
+    pub(super) fn quads(&self, row: usize) -> &[[u8; QUAD]] {
+        let quads = self.in_features.div_ceil(QUAD);
+        &self.values.as_chunks().0[row * quads..][..quads]
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts[..self.rows().div_ceil(PART_ROWS)]
+    }
+
+    /// Has `quantize` fill each row's numbers and outliers and answer its scale.
+    fn each_row(
+        &mut self,
+        x: &[f32],
+        in_features: usize,
+        quantize: impl Fn(&[f32], &mut [u8], &mut Part) -> f32 + Sync,
+    ) {
+        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
+        assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
+        let (rows, stride) = (x.len() / in_features, in_features.next_multiple_of(QUAD));
+        self.in_features = in_features;
+        self.values.resize(rows * stride, OFFSET);
+        self.scales.resize(rows, 1.0);
+        if self.parts.len() < rows.div_ceil(PART_ROWS) {
+            self.parts.resize_with(rows.div_ceil(PART_ROWS), Part::default);
+        }
+        let parts = x.par_chunks(PART_ROWS * in_features).zip(self.values.par_chunks_mut(PART_ROWS * stride));
+        let parts = parts.zip(self.scales.par_chunks_mut(PART_ROWS)).zip(&mut self.parts);
+        parts.with_min_len(PARALLEL.div_ceil(PART_ROWS * in_features)).for_each(|(((x, values), scales), part)| {
+            part.clear();
+            let rows = x.chunks_exact(in_features).zip(values.chunks_exact_mut(stride)).zip(scales);
+            for ((x, values), scale) in rows {
+                values[in_features..].fill(OFFSET);
+                *scale = quantize(x, &mut values[..in_features], part);
+                part.ends.push(part.channels.len());
+            }
+        });
+    }
+}
+
+impl Part {
+    fn clear(&mut self) {
+        self.ends.clear();
+        self.channels.clear();
+        self.remainders.clear();
+    }
+
+    fn push(&mut self, channel: usize, remainder: f32) {
+        self.channels.push(channel as u32);
+        self.remainders.push(remainder);
+    }
+}
+
+impl OutlierColumns {
+    /// The columns of `x` with a magnitude beyond `threshold`, or that is not a number.
+    fn find(&mut self, x: &[f32], in_features: usize, threshold: Option<f32>) {
+        self.keep.clear();
+        self.keep.resize(in_features, u32::MAX);
+        self.channels.clear();
+        let Some(threshold) = threshold else { return };
+        pulp::Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for x in x.chunks_exact(in_features) {
+                    for (x, keep) in x.iter().zip(&mut self.keep) {
+                        *keep &= if x.abs() <= threshold { u32::MAX } else { 0 };
+                    }
+                }
+            },
+        );
+        let outliers = self.keep.iter().enumerate().filter(|(_, keep)| **keep == 0);
+        self.channels.extend(outliers.map(|(channel, _)| channel as u32));
+    }
+}
+
+/// Quantizes one row and calls `beyond` with each channel whose magnitude exceeds `limit` or is not a
+/// number, ascending, and with its activation after smoothing.
+fn quantize_row(
+    x: &[f32],
+    smoothing: Option<&[f32]>,
+    inverse: f32,
+    limit: f32,
+    values: &mut [u8],
+    mut beyond: impl FnMut(usize, f32),
+) {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let (whole, rest) = values.as_chunks_mut::<LANES>();
+            let mut first = 0;
+            for values in whole {
+                let x = lanes(x, smoothing, first);
+                quantize_lanes(&x, inverse, limit, values, |lane| beyond(first + lane, x[lane]));
+                first += LANES;
+            }
+            if !rest.is_empty() {
+                let mut values = [0; LANES];
+                let x = lanes(x, smoothing, first);
+                quantize_lanes(&x, inverse, limit, &mut values, |lane| beyond(first + lane, x[lane]));
+                rest.copy_from_slice(&values[..rest.len()]);
+            }
+        },
+    );
+}
+
+/// Activations from channel `first` on, after smoothing; zeros beyond the end of the row.
+#[inline(always)]
+fn lanes(x: &[f32], smoothing: Option<&[f32]>, first: usize) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    let x = &x[first..];
+    let count = x.len().min(LANES);
+    if count == LANES {
+        lanes.copy_from_slice(&x[..LANES]);
+    } else {
+        lanes[..count].copy_from_slice(x);
+    }
+    if let Some(smoothing) = smoothing {
+        for (x, smoothing) in lanes[..count].iter_mut().zip(&smoothing[first..]) {
+            *x *= smoothing;
+        }
+    }
+    lanes
+}
+
+#[inline(always)]
+fn quantize_lanes(x: &[f32; LANES], inverse: f32, limit: f32, values: &mut [u8; LANES], mut beyond: impl FnMut(usize)) {
+    /// Adding 1.5 · 2²³ leaves the rounded number in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let mut any_beyond = 0;
+    for (x, value) in x.iter().zip(values.iter_mut()) {
+        let scaled = x * inverse;
+        let above = if scaled < -LARGEST { -LARGEST } else { scaled };
+        let clipped = if above > LARGEST { LARGEST } else { above };
+        *value = (clipped + ROUND).to_bits() as u8 ^ OFFSET;
+        any_beyond |= u32::from(exceeds(*x, limit));
+    }
+    if any_beyond != 0 {
+        for (lane, (x, value)) in x.iter().zip(values).enumerate() {
+            if exceeds(*x, limit) {
+                if !x.is_finite() {
+                    *value = OFFSET;
+                }
+                beyond(lane);
+            }
+        }
+    }
+}
+
+/// Whether `x` lies beyond `limit` or is not a number.
+#[inline(always)]
+fn exceeds(x: f32, limit: f32) -> bool {
+    x.abs() > limit || x.is_nan()
+}

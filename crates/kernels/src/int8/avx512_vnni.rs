@@ -1,0 +1,149 @@
+//! AVX-512 with VNNI (Ice Lake, Zen 4 and later): `vpdpbusd` adds four products of unsigned by signed
+//! bytes to each of sixteen sums.
+
+use std::arch::x86_64::{
+    __m512, __m512i, __mmask16, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_loadu_si512,
+    _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
+};
+
+use super::kernel::{Kernel, Rectangle};
+use super::layout::{BLOCK, QUAD, STEP};
+
+/// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
+const ROWS: usize = 6;
+/// Blocks of output channels of the largest tile.
+const BLOCKS: usize = 4;
+
+/// The kernel; having one proves that the processor can run it.
+pub(super) struct Avx512Vnni(());
+
+impl Avx512Vnni {
+    pub(super) fn new() -> Option<Self> {
+        let supported = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        supported.then_some(Self(()))
+    }
+}
+
+impl Kernel for Avx512Vnni {
+    fn name(&self) -> &'static str {
+        "avx512-vpdpbusd"
+    }
+
+    fn multiply(&self, rectangle: &Rectangle) {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            multiply(rectangle);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn multiply(rectangle: &Rectangle) {
+    let mut column = rectangle.columns.start;
+    while column < rectangle.columns.end {
+        if rectangle.columns.end - column > (BLOCKS - 1) * BLOCK {
+            panel::<BLOCKS>(rectangle, column);
+            column += BLOCKS * BLOCK;
+        } else {
+            panel::<1>(rectangle, column);
+            column += BLOCK;
+        }
+    }
+}
+
+/// All rows of some blocks of output channels.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
+    let mut row = rectangle.rows.start;
+    while row + ROWS <= rectangle.rows.end {
+        tile::<ROWS, BLOCKS>(rectangle, row, column);
+        row += ROWS;
+    }
+    match rectangle.rows.end - row {
+        0 => {}
+        1 => tile::<1, BLOCKS>(rectangle, row, column),
+        2 => tile::<2, BLOCKS>(rectangle, row, column),
+        3 => tile::<3, BLOCKS>(rectangle, row, column),
+        4 => tile::<4, BLOCKS>(rectangle, row, column),
+        _ => tile::<5, BLOCKS>(rectangle, row, column),
+    }
+}
+
+/// Some rows of some blocks: all sums stay in registers from the first input feature to the last.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
+    let steps = rectangle.weight.in_features.div_ceil(QUAD);
+    let weights: [&[[i8; STEP]]; BLOCKS] = std::array::from_fn(|block| rectangle.weight.block(column / BLOCK + block));
+    let x: [&[[u8; QUAD]]; ROWS] = std::array::from_fn(|index| rectangle.x.quads(row + index));
+    assert!(weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps));
+    let mut sums = [[_mm512_setzero_si512(); BLOCKS]; ROWS];
+    for step in 0..steps {
+        let mut factors = [_mm512_setzero_si512(); BLOCKS];
+        for (factor, block) in factors.iter_mut().zip(weights) {
+            // SAFETY: `step` is below the length, by the assertion; a step is as long as a register.
+            #[allow(unsafe_code)]
+            unsafe {
+                *factor = _mm512_loadu_si512(block.as_ptr().add(step).cast());
+            }
+        }
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: `step` is below the length, by the assertion.
+            #[allow(unsafe_code)]
+            let quad = unsafe { *x.get_unchecked(step) };
+            let quad = _mm512_set1_epi32(i32::from_le_bytes(quad));
+            for (sum, factor) in sums.iter_mut().zip(factors) {
+                *sum = _mm512_dpbusd_epi32(*sum, quad, factor);
+            }
+        }
+    }
+    for (index, sums) in sums.into_iter().enumerate() {
+        let row_scale = _mm512_set1_ps(rectangle.x.scales()[row + index]);
+        for (block, sum) in sums.into_iter().enumerate() {
+            let first = column + block * BLOCK;
+            let columns = first..(first + BLOCK).min(rectangle.columns.end);
+            let mask = lanes(columns.len());
+            // Activations are stored 128 too large.
+            let excess = _mm512_slli_epi32::<7>(load_i32(&rectangle.weight.sums[columns.clone()], mask));
+            let scale = _mm512_mul_ps(row_scale, load(&rectangle.weight.scales[columns.clone()], mask));
+            let bias = rectangle.bias.map_or(_mm512_setzero_ps(), |bias| load(&bias[columns.clone()], mask));
+            let sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, excess));
+            let value = _mm512_add_ps(_mm512_mul_ps(sum, scale), bias);
+            // SAFETY: the rectangle belongs to this task alone; the mask covers the slice's length.
+            #[allow(unsafe_code)]
+            unsafe {
+                let out = rectangle.out.row(row + index, columns);
+                _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, value);
+            }
+        }
+    }
+}
+
+/// The mask of the first `count` lanes.
+fn lanes(count: usize) -> __mmask16 {
+    u16::MAX >> (BLOCK - count)
+}
+
+#[target_feature(enable = "avx512f")]
+fn load(values: &[f32], mask: __mmask16) -> __m512 {
+    debug_assert_eq!(mask, lanes(values.len()));
+    // SAFETY: the mask covers the slice's length.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_maskz_loadu_ps(mask, values.as_ptr())
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+fn load_i32(values: &[i32], mask: __mmask16) -> __m512i {
+    debug_assert_eq!(mask, lanes(values.len()));
+    // SAFETY: the mask covers the slice's length.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_maskz_loadu_epi32(mask, values.as_ptr())
+    }
+}

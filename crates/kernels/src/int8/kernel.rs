@@ -1,0 +1,54 @@
+//! The table of kernels.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+#[cfg(target_arch = "x86_64")]
+use super::avx512_vnni::Avx512Vnni;
+use super::reference::Reference;
+use super::{Int8Weight, QuantizedRows};
+use crate::shared_output::SharedOutput;
+
+/// One way to multiply. All kernels sum the same products in i32 and end each output in one order of
+/// operations, [`output`]'s, so that all of them give the same bits.
+pub(super) trait Kernel: Send + Sync {
+    /// Instruction set and, after it, the instruction that multiplies.
+    fn name(&self) -> &'static str;
+
+    /// Computes the outputs of one rectangle.
+    fn multiply(&self, rectangle: &Rectangle);
+}
+
+/// Rows and columns of one output matrix that belong to one task alone.
+pub(super) struct Rectangle<'a> {
+    pub x: &'a QuantizedRows,
+    pub rows: Range<usize>,
+    pub weight: Int8Weight<'a>,
+    /// Output channels, from a multiple of sixteen on.
+    pub columns: Range<usize>,
+    pub bias: Option<&'a [f32]>,
+    pub out: SharedOutput<'a>,
+}
+
+/// One output from its sum of products: the definition that vector kernels follow operation by operation.
+#[inline(always)]
+pub(super) fn output(sum: i32, row_scale: f32, weight_scale: f32, bias: f32) -> f32 {
+    sum as f32 * (row_scale * weight_scale) + bias
+}
+
+/// The kernels that this processor can run, best first; the last is the reference.
+pub(super) fn available() -> &'static [Box<dyn Kernel>] {
+    static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
+        let table = [
+            #[cfg(target_arch = "x86_64")]
+            boxed(Avx512Vnni::new()),
+            boxed(Some(Reference)),
+        ];
+        table.into_iter().flatten().collect()
+    });
+    &AVAILABLE
+}
+
+fn boxed<K: Kernel + 'static>(kernel: Option<K>) -> Option<Box<dyn Kernel>> {
+    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
+}

@@ -1,0 +1,110 @@
+//! What the quantized activations lack, times the weights: added to the outputs of the INT8 matmul.
+
+use rayon::prelude::*;
+
+use super::layout::{BLOCK, QUAD};
+use super::{Int8Weight, QuantizedRows};
+use crate::Matrix;
+use crate::shared_output::SharedOutput;
+
+/// Output channels of one task: four registers of sums, independent of each other.
+const LANES: usize = 4 * BLOCK;
+/// Fewer products than this are computed before another thread wakes up.
+const PARALLEL: usize = 1 << 16;
+
+/// `out[row, o] += scales[o] · Σ remainder · w[o, channel]` over the outliers of each row, channels ascending.
+///
+/// With the outliers that [`QuantizedRows::quantize_static`] records this makes the product of clipped
+/// activations that of unclipped ones. The weights are read where they lie, in the packed layout.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
+    weight.check();
+    each_piece(
+        x,
+        weight.in_features,
+        weight.out_features,
+        out,
+        #[inline(always)]
+        |channels, remainders, first, out| {
+            let mut sums = [[0.0; BLOCK]; LANES / BLOCK];
+            for (index, sums) in sums.iter_mut().take(out.len().div_ceil(BLOCK)).enumerate() {
+                let block = weight.block(first / BLOCK + index);
+                for (channel, remainder) in channels.iter().zip(remainders) {
+                    let channel = *channel as usize;
+                    let (quads, _) = block[channel / QUAD].as_chunks::<QUAD>();
+                    let shift = 24 - 8 * (channel % QUAD);
+                    for lane in 0..BLOCK {
+                        let quad = i32::from_le_bytes(quads[lane].map(|byte| byte as u8));
+                        sums[lane] += remainder * (quad << shift >> 24) as f32;
+                    }
+                }
+            }
+            for ((out, sum), scale) in out.iter_mut().zip(sums.as_flattened()).zip(&weight.scales[first..]) {
+                *out += sum * scale;
+            }
+        },
+    );
+}
+
+/// `out[row, o] += Σ remainder · w[o, channel]` over the outliers of each row, with weights in float,
+/// `[out_features, in_features]`: the full-precision columns of LLM.int8().
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out: &mut [f32]) {
+    let in_features = x.in_features();
+    assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
+    each_piece(
+        x,
+        in_features,
+        out_features,
+        out,
+        #[inline(always)]
+        |channels, remainders, first, out| {
+            for (index, out) in out.iter_mut().enumerate() {
+                let outliers = channels.iter().zip(remainders);
+                let at = |channel: u32| weight.at((first + index) * in_features + channel as usize);
+                *out += outliers.map(|(channel, remainder)| remainder * at(*channel)).sum::<f32>();
+            }
+        },
+    );
+}
+
+/// Calls `add` for pieces of the rows that have outliers: with those, the first output channel and the outputs.
+fn each_piece(
+    x: &QuantizedRows,
+    in_features: usize,
+    out_features: usize,
+    out: &mut [f32],
+    add: impl Fn(&[u32], &[f32], usize, &mut [f32]) + Sync,
+) {
+    let rows = x.rows();
+    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
+    let outliers = x.outliers();
+    if outliers == 0 || out_features == 0 {
+        return;
+    }
+    assert_eq!(x.in_features(), in_features, "activations of as many features as the weight reads");
+    let out = SharedOutput::new(out, out_features);
+    let task = |task: usize| {
+        let columns = task * LANES..((task + 1) * LANES).min(out_features);
+        pulp::Arch::new().dispatch(
+            #[inline(always)]
+            || {
+                for row in 0..rows {
+                    let (channels, remainders) = x.outliers_of(row);
+                    if !channels.is_empty() {
+                        // SAFETY: these columns belong to this task alone.
+                        #[allow(unsafe_code)]
+                        let out = unsafe { out.row(row, columns.clone()) };
+                        add(channels, remainders, columns.start, out);
+                    }
+                }
+            },
+        );
+    };
+    let tasks = (0..out_features.div_ceil(LANES)).into_par_iter();
+    tasks.with_min_len(PARALLEL.div_ceil(outliers * LANES)).for_each(task);
+}

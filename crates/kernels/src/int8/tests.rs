@@ -1,0 +1,311 @@
+//! Rules that every kernel keeps.
+
+use proptest::prelude::*;
+
+use super::kernel::{available, output};
+use super::matmul::matmul_with;
+use super::*;
+use crate::Matrix;
+
+/// Pseudo-random numbers from −1 to 1.
+fn random(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed | 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+/// Random numbers of which one in sixteen is up to a hundred times as large.
+fn with_outliers(count: usize, seed: u64) -> Vec<f32> {
+    let choice = random(count, seed ^ 0x5555);
+    let size = choice.iter().map(|choice| if *choice > 0.875 { (choice - 0.875) * 800.0 } else { 1.0 });
+    random(count, seed).iter().zip(size).map(|(x, size)| x * size).collect()
+}
+
+/// A weight that owns its parts.
+struct Owned {
+    row_major: Vec<i8>,
+    packed: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    in_features: usize,
+}
+
+impl Owned {
+    fn new(row_major: Vec<i8>, scales: Vec<f32>, in_features: usize) -> Self {
+        let out_features = scales.len();
+        let mut packed = vec![1; packed_len(out_features, in_features).unwrap()];
+        pack(&row_major, out_features, in_features, &mut packed);
+        let mut sums = vec![0; out_features];
+        row_sums(&row_major, in_features, &mut sums);
+        Self { row_major, packed, scales, sums, in_features }
+    }
+
+    fn quantized(weight: &[f32], in_features: usize) -> Self {
+        let mut scales = vec![0.0; weight.len() / in_features];
+        let mut row_major = vec![0; weight.len()];
+        quantize_weight_rows(weight, in_features, &mut scales, &mut row_major);
+        Self::new(row_major, scales, in_features)
+    }
+
+    fn view(&self) -> Int8Weight<'_> {
+        Int8Weight {
+            out_features: self.scales.len(),
+            in_features: self.in_features,
+            packed: &self.packed,
+            scales: &self.scales,
+            sums: &self.sums,
+        }
+    }
+
+    /// The weights that the numbers stand for, row-major.
+    fn dequantized(&self) -> Vec<f32> {
+        let rows = self.row_major.chunks(self.in_features).zip(&self.scales);
+        rows.flat_map(|(row, scale)| row.iter().map(move |value| f32::from(*value) * scale)).collect()
+    }
+}
+
+fn quantized(x: &[f32], in_features: usize, scale: f32, shadow: bool) -> QuantizedRows {
+    let mut rows = QuantizedRows::default();
+    rows.quantize_static(x, in_features, scale, None, shadow);
+    rows
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// `matmul_int8` and `shadow` on so many threads.
+fn product(x: &QuantizedRows, weight: Int8Weight, bias: Option<&[f32]>, threads: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; x.rows() * weight.out_features];
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    pool.install(|| {
+        matmul_int8(x, weight, bias, &mut out);
+        shadow(x, weight, &mut out);
+    });
+    out
+}
+
+/// x · Wᵀ in f64, and the sum of the magnitudes of its terms.
+fn exact(x: &[f64], weight: &[f32], in_features: usize) -> Vec<(f64, f64)> {
+    let mut out = Vec::new();
+    for x in x.chunks(in_features) {
+        for weight in weight.chunks(in_features) {
+            let terms = || x.iter().zip(weight).map(|(x, w)| x * f64::from(*w));
+            out.push((terms().sum(), terms().map(f64::abs).sum()));
+        }
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn every_kernel_equals_the_definition_bit_for_bit(
+        rows in 1usize..120, in_features in 1usize..300, out_features in 1usize..300, seed: u64,
+        with_bias: bool, extreme: bool,
+    ) {
+        // Extreme: every number is 127 or −127.
+        let stretch = if extreme { 1e9 } else { 1.2 };
+        let x: Vec<f32> = random(rows * in_features, seed).iter().map(|x| x * stretch).collect();
+        let x = quantized(&x, in_features, 1.0 / 127.0, false);
+        let weight = random(out_features * in_features, seed ^ 7);
+        let weight = weight.iter().map(|w| (w * 127.0 * stretch).clamp(-127.0, 127.0) as i8).collect();
+        let weight = Owned::new(weight, random(out_features, seed ^ 9), in_features);
+        let bias = random(out_features, seed ^ 11);
+        let mut expected = Vec::new();
+        for row in 0..rows {
+            let values: Vec<i32> = x.values(row).map(i32::from).collect();
+            for (column, weights) in weight.row_major.chunks(in_features).enumerate() {
+                let sum = values.iter().zip(weights).map(|(x, w)| x * i32::from(*w)).sum();
+                let bias = if with_bias { bias[column] } else { 0.0 };
+                expected.push(output(sum, x.scales()[row], weight.scales[column], bias));
+            }
+        }
+        for kernel in available() {
+            let mut out = vec![f32::NAN; rows * out_features];
+            matmul_with(&**kernel, &x, weight.view(), with_bias.then_some(&bias), &mut out);
+            prop_assert_eq!(bits(&out), bits(&expected), "{}", kernel.name());
+        }
+    }
+
+    #[test]
+    fn clipped_and_shadow_make_the_unclipped_product(
+        rows in 1usize..40, in_features in 1usize..300, out_features in 1usize..200, seed: u64,
+    ) {
+        let x = with_outliers(rows * in_features, seed);
+        let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
+        let scale = 1.0f32 / 127.0;
+        let out = product(&quantized(&x, in_features, scale, true), weight.view(), None, 2);
+        let unclipped: Vec<f64> = x.iter().map(|x| {
+            let steps = (x * scale.recip()).round_ties_even();
+            if x.abs() > 127.0 * scale { f64::from(*x) } else { f64::from(scale) * f64::from(steps) }
+        }).collect();
+        for (out, (sum, magnitude)) in out.iter().zip(exact(&unclipped, &weight.dequantized(), in_features)) {
+            let error = (f64::from(*out) - sum).abs();
+            prop_assert!(error <= 4e-6 * magnitude, "{} is not {}", out, sum);
+        }
+    }
+
+    #[test]
+    fn quantized_activations_are_the_nearest_numbers(
+        rows in 1usize..40, in_features in 1usize..300, seed: u64, scale in 0.001f32..0.1,
+    ) {
+        let x = with_outliers(rows * in_features, seed);
+        let smoothing: Vec<f32> = random(in_features, seed ^ 3).iter().map(|x| x.abs() + 0.1).collect();
+        let mut rounded = QuantizedRows::default();
+        rounded.quantize_static(&x, in_features, scale, Some(&smoothing), true);
+        for (row, x) in x.chunks(in_features).enumerate() {
+            let x: Vec<f32> = x.iter().zip(&smoothing).map(|(x, smoothing)| x * smoothing).collect();
+            let expected = x.iter().map(|x| (x * scale.recip()).round_ties_even().clamp(-127.0, 127.0) as i8);
+            prop_assert!(rounded.values(row).eq(expected));
+            let clip = 127.0 * scale;
+            let beyond = x.iter().enumerate().filter(|(_, x)| x.abs() > clip);
+            let (channels, remainders): (Vec<u32>, Vec<f32>) =
+                beyond.map(|(channel, x)| (channel as u32, x - clip.copysign(*x))).unzip();
+            prop_assert_eq!(rounded.outliers_of(row), (&channels[..], &remainders[..]));
+        }
+    }
+
+    #[test]
+    fn dynamic_quantization_with_its_outlier_columns_stays_near_the_float_product(
+        rows in 1usize..40, in_features in 1usize..200, out_features in 1usize..100, seed: u64,
+    ) {
+        let mut x = random(rows * in_features, seed);
+        x.iter_mut().step_by(in_features.max(2)).for_each(|x| *x *= 50.0);
+        let weight = random(out_features * in_features, seed ^ 7);
+        let packed = Owned::quantized(&weight, in_features);
+        let mut rounded = QuantizedRows::default();
+        rounded.quantize_dynamic(&x, in_features, Some(6.0));
+        let mut out = vec![f32::NAN; rows * out_features];
+        matmul_int8(&rounded, packed.view(), None, &mut out);
+        shadow_float(&rounded, Matrix::F32(&weight), out_features, &mut out);
+        let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        for (out, (sum, _)) in out.iter().zip(exact(&wide, &weight, in_features)) {
+            // Half a step of 6/127 at most for each activation, of 1/127 for each weight.
+            let bound = in_features as f64 * (3.0 / 127.0 + 3.0 / 127.0 + 1e-3);
+            prop_assert!((f64::from(*out) - sum).abs() <= bound, "{} is not {}", out, sum);
+        }
+        for row in 0..rows {
+            let (channels, full) = rounded.outliers_of(row);
+            for (channel, full) in channels.iter().zip(full) {
+                let column = x.iter().skip(*channel as usize).step_by(in_features);
+                prop_assert!(column.clone().any(|x| x.abs() > 6.0));
+                prop_assert_eq!(*full, x[row * in_features + *channel as usize]);
+                prop_assert_eq!(rounded.values(row).nth(*channel as usize), Some(0));
+            }
+        }
+    }
+
+    #[test]
+    fn neither_threads_nor_batches_change_a_bit(
+        rows in 1usize..250, in_features in 1usize..100, out_features in 1usize..300, seed: u64,
+    ) {
+        let x = with_outliers(rows * in_features, seed);
+        let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
+        let bias = random(out_features, seed ^ 11);
+        let batch = quantized(&x, in_features, 1.0 / 127.0, true);
+        let together = product(&batch, weight.view(), Some(&bias), 1);
+        prop_assert_eq!(bits(&together), bits(&product(&batch, weight.view(), Some(&bias), 3)));
+        let row = rows / 2;
+        let alone = quantized(&x[row * in_features..][..in_features], in_features, 1.0 / 127.0, true);
+        let alone = product(&alone, weight.view(), Some(&bias), 1);
+        prop_assert_eq!(bits(&alone), bits(&together[row * out_features..][..out_features]));
+    }
+
+    #[test]
+    fn unpack_undoes_pack(out_features in 1usize..100, in_features in 1usize..100, seed: u64) {
+        let weight = Owned::quantized(&random(out_features * in_features, seed), in_features);
+        let mut row_major = vec![1; out_features * in_features];
+        unpack(weight.view(), &mut row_major);
+        prop_assert_eq!(row_major, weight.row_major);
+    }
+
+    #[test]
+    fn quantized_weights_are_within_half_a_step(out_features in 1usize..40, in_features in 1usize..100, seed: u64) {
+        let weight = random(out_features * in_features, seed);
+        let mut quantized = vec![0; weight.len()];
+        let mut scales = vec![0.0; out_features];
+        for quantize in [quantize_weight_rows, quantize_weight_tensor] {
+            quantize(&weight, in_features, &mut scales, &mut quantized);
+            prop_assert!(quantized.iter().any(|value| value.abs() == 127), "the largest weight becomes 127");
+            let scales = scales.iter().flat_map(|scale| std::iter::repeat_n(scale, in_features));
+            for ((weight, quantized), scale) in weight.iter().zip(&quantized).zip(scales) {
+                prop_assert!((weight - f32::from(*quantized) * scale).abs() <= 0.5001 * scale);
+                prop_assert!(*quantized != i8::MIN);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bits_of_an_activation_give_minus_128(bits: [u32; 70], shadow: bool, threshold in 1e-3f32..1e3) {
+        let x = bits.map(f32::from_bits);
+        let mut rows = quantized(&x, 35, 0.5, shadow);
+        prop_assert!((0..2).all(|row| rows.values(row).all(|value| value != i8::MIN)));
+        for threshold in [None, Some(threshold)] {
+            rows.quantize_dynamic(&x, 35, threshold);
+            prop_assert!((0..2).all(|row| rows.values(row).all(|value| value != i8::MIN)));
+        }
+    }
+}
+
+#[test]
+fn an_activation_that_is_not_finite_makes_its_row_nan_and_no_other() {
+    let weight = Owned::quantized(&random(40 * 70, 1), 70);
+    for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0080)] {
+        for place in [0, 63, 64, 69] {
+            let mut x = random(3 * 70, 2);
+            x[70 + place] = bad;
+            let mut rows = QuantizedRows::default();
+            for method in 0..3 {
+                match method {
+                    0 => rows.quantize_static(&x, 70, 1.0 / 127.0, None, false),
+                    1 => rows.quantize_static(&x, 70, 1.0 / 127.0, None, true),
+                    _ => rows.quantize_dynamic(&x, 70, None),
+                }
+                let out = product(&rows, weight.view(), None, 1);
+                assert!(out[40..80].iter().all(|x| x.is_nan()), "{bad} at {place}");
+                assert!(out[..40].iter().chain(&out[80..]).all(|x| x.is_finite()), "{bad} at {place}");
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_and_tiny_numbers_quantize_to_zero() {
+    for value in [0.0, -0.0, f32::from_bits(1), f32::MIN_POSITIVE] {
+        let weight = Owned::quantized(&[value; 20], 5);
+        assert!(weight.scales.iter().all(|scale| scale.is_normal()));
+        let mut rows = QuantizedRows::default();
+        rows.quantize_dynamic(&[value; 10], 5, None);
+        assert!(product(&rows, weight.view(), None, 1).iter().all(|x| x.abs() < 1e-30));
+    }
+}
+
+#[test]
+fn buffers_can_be_used_again_for_fewer_rows() {
+    let mut rows = QuantizedRows::default();
+    rows.quantize_static(&[9.0; 300], 3, 0.01, None, true);
+    assert_eq!(rows.outliers(), 300);
+    rows.quantize_static(&[9.0; 5], 5, 0.01, None, true);
+    assert_eq!((rows.rows(), rows.in_features(), rows.outliers()), (1, 5, 5));
+    rows.quantize_static(&[], 5, 0.01, None, true);
+    assert_eq!((rows.rows(), rows.outliers()), (0, 0));
+    matmul_int8(&rows, Owned::quantized(&[1.0; 10], 5).view(), None, &mut []);
+}
+
+#[test]
+#[should_panic(expected = "output is [1, 4]")]
+fn a_wrong_shape_is_named() {
+    matmul_int8(&quantized(&[0.0; 5], 5, 1.0, false), Owned::quantized(&[1.0; 20], 5).view(), None, &mut [0.0; 3]);
+}
+
+#[test]
+fn a_length_that_memory_cannot_have_is_none() {
+    assert_eq!(packed_len(usize::MAX, 3), None);
+    assert_eq!(packed_len(1 << 40, 1 << 40), None);
+    assert_eq!(packed_len(17, 5), Some(32 * 8));
+}

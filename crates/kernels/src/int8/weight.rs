@@ -1,0 +1,111 @@
+//! Weights in INT8: what they are and how they are made.
+
+use rayon::prelude::*;
+
+use super::layout::packed_len;
+use super::{LARGEST, MAX_IN_FEATURES};
+
+/// The weight of a linear layer, `[out_features, in_features]`, in INT8: symmetric, one scale for each
+/// output channel, in the packed layout.
+#[derive(Clone, Copy, Debug)]
+pub struct Int8Weight<'a> {
+    /// Output channels.
+    pub out_features: usize,
+    /// Input features, at most [`MAX_IN_FEATURES`].
+    pub in_features: usize,
+    /// The numbers, laid out by [`pack`](super::pack).
+    pub packed: &'a [i8],
+    /// What one unit of a number is worth, `[out_features]`.
+    pub scales: &'a [f32],
+    /// Sum of the numbers of each output channel, `[out_features]`, by [`row_sums`]: kernels whose
+    /// activations are unsigned subtract it.
+    pub sums: &'a [i32],
+}
+
+impl Int8Weight<'_> {
+    pub(super) fn check(self) {
+        let (out_features, in_features) = (self.out_features, self.in_features);
+        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
+        assert_eq!(Some(self.packed.len()), packed_len(out_features, in_features), "[{out_features}, {in_features}]");
+        assert_eq!(self.scales.len(), out_features, "one scale for each output channel");
+        assert_eq!(self.sums.len(), out_features, "one sum for each output channel");
+    }
+}
+
+/// Quantizes `weight`, `[out_features, in_features]`, with one scale for each output channel: the row's
+/// largest magnitude / 127, or 1 for a row of zeros. Rounds half to even. A row with a number that is not
+/// finite gets the scale NaN.
+///
+/// # Panics
+/// If a slice's length contradicts the shape.
+pub fn quantize_weight_rows(weight: &[f32], in_features: usize, scales: &mut [f32], row_major: &mut [i8]) {
+    check(weight, in_features, scales, row_major);
+    let rows = weight.par_chunks_exact(in_features).zip(row_major.par_chunks_exact_mut(in_features));
+    rows.zip(scales).for_each(|((weight, quantized), scale)| {
+        *scale = scale_for(largest_magnitude(weight));
+        quantize(weight, *scale, quantized);
+    });
+}
+
+/// [`quantize_weight_rows`] with one scale for the whole matrix, repeated in `scales`.
+///
+/// # Panics
+/// If a slice's length contradicts the shape.
+pub fn quantize_weight_tensor(weight: &[f32], in_features: usize, scales: &mut [f32], row_major: &mut [i8]) {
+    check(weight, in_features, scales, row_major);
+    let scale = scale_for(weight.par_chunks(in_features).map(largest_magnitude).reduce(|| 0.0, wider));
+    scales.fill(scale);
+    let rows = weight.par_chunks_exact(in_features).zip(row_major.par_chunks_exact_mut(in_features));
+    rows.for_each(|(weight, quantized)| quantize(weight, scale, quantized));
+}
+
+/// The sum of each row of `row_major`, `[out_features, in_features]`, for [`Int8Weight::sums`].
+///
+/// # Panics
+/// If a slice's length contradicts the shape.
+pub fn row_sums(row_major: &[i8], in_features: usize, sums: &mut [i32]) {
+    assert_eq!(Some(row_major.len()), sums.len().checked_mul(in_features), "weight is [{}, {in_features}]", sums.len());
+    for (row, sum) in row_major.chunks_exact(in_features.max(1)).zip(sums) {
+        *sum = row.iter().map(|value| i32::from(*value)).sum();
+    }
+}
+
+fn check(weight: &[f32], in_features: usize, scales: &[f32], row_major: &[i8]) {
+    assert!(in_features > 0, "a linear layer reads something");
+    let out_features = scales.len();
+    assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
+    assert_eq!(row_major.len(), weight.len(), "as many numbers as weights");
+}
+
+/// The largest magnitude; NaN if there is one.
+pub(super) fn largest_magnitude(values: &[f32]) -> f32 {
+    // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.
+    let bits = pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || values.iter().fold(0, |largest: u32, value| largest.max(value.abs().to_bits())),
+    );
+    f32::from_bits(bits)
+}
+
+fn wider(a: f32, b: f32) -> f32 {
+    f32::from_bits(a.to_bits().max(b.to_bits()))
+}
+
+/// The scale that maps `largest` to 127. NaN if that is not finite; 1 where it is too small to divide by,
+/// so that everything becomes zero.
+pub(super) fn scale_for(largest: f32) -> f32 {
+    let scale = largest / LARGEST;
+    if !largest.is_finite() {
+        f32::NAN
+    } else if scale.is_normal() {
+        scale
+    } else {
+        1.0
+    }
+}
+
+fn quantize(weight: &[f32], scale: f32, quantized: &mut [i8]) {
+    for (weight, quantized) in weight.iter().zip(quantized) {
+        *quantized = (weight / scale).round_ties_even().clamp(-LARGEST, LARGEST) as i8;
+    }
+}
