@@ -1,5 +1,7 @@
 //! Elementwise operators: activations, soft cap, addition; and the exponential beneath them.
 
+use crate::vectorize::vectorize;
+
 /// The feed-forward's nonlinearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
@@ -13,7 +15,7 @@ pub enum Activation {
 
 /// `x = activation(x)`.
 pub fn activate(x: &mut [f32], activation: Activation) {
-    pulp::Arch::new().dispatch(
+    vectorize(
         #[inline(always)]
         || match activation {
             Activation::Silu => x.iter_mut().for_each(|x| *x = silu(*x)),

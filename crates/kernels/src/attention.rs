@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use crate::activation::{exp, soft_cap};
 use crate::matmul::{Matrix, Right, gemm_f32};
 use crate::shared_output::SharedOutput;
+use crate::vectorize::vectorize;
 
 /// What attention needs to know of a block.
 #[derive(Clone, Copy, Debug)]
@@ -138,7 +139,7 @@ fn softmax(scores: &mut [f32], visible: Range<usize>, cap: Option<f32>) {
     if let Some(cap) = cap {
         soft_cap(scores, cap);
     }
-    pulp::Arch::new().dispatch(
+    vectorize(
         #[inline(always)]
         || {
             let mut largest = [f32::NEG_INFINITY; 16];

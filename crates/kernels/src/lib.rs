@@ -26,6 +26,7 @@ pub mod norm;
 pub mod peak;
 pub mod rope;
 mod shared_output;
+mod vectorize;
 
 pub use attention::attention;
 pub use matmul::{Matrix, matmul};

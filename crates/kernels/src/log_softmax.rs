@@ -1,6 +1,7 @@
 //! The normalizer that turns logits into log-probabilities.
 
 use crate::activation::exp;
+use crate::vectorize::vectorize;
 
 /// Values whose exponentials are added up in f32, before f64 takes over: so few that rounding stays below that of the
 /// exponentials.
@@ -10,7 +11,7 @@ const LANES: usize = 16;
 /// ln Σ eˣ over `x`; the log-probability of a logit is the logit minus this. Not finite if a logit is infinite or not
 /// a number.
 pub fn log_sum_exp(x: &[f32]) -> f64 {
-    pulp::Arch::new().dispatch(
+    vectorize(
         #[inline(always)]
         || {
             let mut largest = [f32::NEG_INFINITY; LANES];

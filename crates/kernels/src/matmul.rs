@@ -11,6 +11,7 @@ use rayon::prelude::*;
 
 use crate::dot::{dot, dot_bf16, widen_bf16, widen_f16};
 use crate::shared_output::SharedOutput;
+use crate::vectorize::vectorize;
 
 /// A weight matrix `[out_features, in_features]`, row-major, in the format in which it is stored.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +80,7 @@ impl<'a> Matrix<'a> {
         match self {
             Self::F32(values) => wide.copy_from_slice(values),
             Self::F16(values) => widen_f16(values, wide),
-            Self::Bf16(values) => pulp::Arch::new().dispatch(|| widen_bf16(values, wide)),
+            Self::Bf16(values) => vectorize(|| widen_bf16(values, wide)),
         }
     }
 }
@@ -164,7 +165,7 @@ struct Task<'a> {
 impl Task<'_> {
     fn by_dot(&self) {
         WIDENED.with_borrow_mut(|scratch| {
-            pulp::Arch::new().dispatch(
+            vectorize(
                 #[inline(always)]
                 || {
                     for (index, column) in self.columns.clone().enumerate() {

@@ -5,13 +5,14 @@ use rayon::prelude::*;
 use super::layout::QUAD;
 use super::weight::{largest_magnitude, scale_for};
 use super::{LARGEST, MAX_IN_FEATURES};
+use crate::vectorize::vectorize;
 
 /// Rows quantized by one task, whose outliers lie together.
 const PART_ROWS: usize = 16;
 /// Fewer activations than this are quantized before another thread wakes up.
 const PARALLEL: usize = 1 << 15;
 /// Activations that are quantized at once.
-const LANES: usize = 64;
+const LANES: usize = 16;
 /// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them.
 const OFFSET: u8 = 128;
 
@@ -203,7 +204,7 @@ impl OutlierColumns {
         self.keep.resize(in_features, u32::MAX);
         self.channels.clear();
         let Some(threshold) = threshold else { return };
-        pulp::Arch::new().dispatch(
+        vectorize(
             #[inline(always)]
             || {
                 for x in x.chunks_exact(in_features) {
@@ -228,39 +229,56 @@ fn quantize_row(
     values: &mut [u8],
     mut beyond: impl FnMut(usize, f32),
 ) {
-    pulp::Arch::new().dispatch(
+    vectorize(
         #[inline(always)]
         || {
             let (whole, rest) = values.as_chunks_mut::<LANES>();
-            let mut first = 0;
-            for values in whole {
+            let first_of_rest = whole.len() * LANES;
+            for (index, values) in whole.iter_mut().enumerate() {
+                let first = index * LANES;
                 let x = lanes(x, smoothing, first);
-                quantize_lanes(&x, inverse, limit, values, |lane| beyond(first + lane, x[lane]));
-                first += LANES;
+                *values = quantize_lanes(x, inverse);
+                if any_exceeds(x, limit) {
+                    report(x, limit, values, |lane, x| beyond(first + lane, x));
+                }
             }
             if !rest.is_empty() {
-                let mut values = [0; LANES];
-                let x = lanes(x, smoothing, first);
-                quantize_lanes(&x, inverse, limit, &mut values, |lane| beyond(first + lane, x[lane]));
+                let x = lanes(x, smoothing, first_of_rest);
+                let values = quantize_lanes(x, inverse);
                 rest.copy_from_slice(&values[..rest.len()]);
+                report(x, limit, rest, |lane, x| beyond(first_of_rest + lane, x));
             }
         },
     );
 }
 
+/// Calls `beyond` with each lane that exceeds `limit`; what is not finite becomes zero.
+fn report(x: [f32; LANES], limit: f32, values: &mut [u8], mut beyond: impl FnMut(usize, f32)) {
+    for (lane, (x, value)) in x.iter().zip(values).enumerate() {
+        if exceeds(*x, limit) {
+            if !x.is_finite() {
+                *value = OFFSET;
+            }
+            beyond(lane, *x);
+        }
+    }
+}
+
+#[inline(always)]
+fn any_exceeds(x: [f32; LANES], limit: f32) -> bool {
+    let mut any = false;
+    for x in &x {
+        any |= exceeds(*x, limit);
+    }
+    any
+}
+
 /// Activations from channel `first` on, after smoothing; zeros beyond the end of the row.
 #[inline(always)]
 fn lanes(x: &[f32], smoothing: Option<&[f32]>, first: usize) -> [f32; LANES] {
-    let mut lanes = [0.0; LANES];
-    let x = &x[first..];
-    let count = x.len().min(LANES);
-    if count == LANES {
-        lanes.copy_from_slice(&x[..LANES]);
-    } else {
-        lanes[..count].copy_from_slice(x);
-    }
+    let mut lanes = first_lanes(&x[first..]);
     if let Some(smoothing) = smoothing {
-        for (x, smoothing) in lanes[..count].iter_mut().zip(&smoothing[first..]) {
+        for (x, smoothing) in lanes.iter_mut().zip(first_lanes(&smoothing[first..])) {
             *x *= smoothing;
         }
     }
@@ -268,27 +286,27 @@ fn lanes(x: &[f32], smoothing: Option<&[f32]>, first: usize) -> [f32; LANES] {
 }
 
 #[inline(always)]
-fn quantize_lanes(x: &[f32; LANES], inverse: f32, limit: f32, values: &mut [u8; LANES], mut beyond: impl FnMut(usize)) {
+fn first_lanes(values: &[f32]) -> [f32; LANES] {
+    if let Some(lanes) = values.first_chunk() {
+        return *lanes;
+    }
+    let mut lanes = [0.0; LANES];
+    lanes[..values.len()].copy_from_slice(values);
+    lanes
+}
+
+#[inline(always)]
+fn quantize_lanes(x: [f32; LANES], inverse: f32) -> [u8; LANES] {
     /// Adding 1.5 · 2²³ leaves the rounded number in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    let mut any_beyond = 0;
-    for (x, value) in x.iter().zip(values.iter_mut()) {
+    let mut values = [0; LANES];
+    for (x, value) in x.iter().zip(&mut values) {
         let scaled = x * inverse;
         let above = if scaled < -LARGEST { -LARGEST } else { scaled };
         let clipped = if above > LARGEST { LARGEST } else { above };
         *value = (clipped + ROUND).to_bits() as u8 ^ OFFSET;
-        any_beyond |= u32::from(exceeds(*x, limit));
     }
-    if any_beyond != 0 {
-        for (lane, (x, value)) in x.iter().zip(values).enumerate() {
-            if exceeds(*x, limit) {
-                if !x.is_finite() {
-                    *value = OFFSET;
-                }
-                beyond(lane);
-            }
-        }
-    }
+    values
 }
 
 /// Whether `x` lies beyond `limit` or is not a number.

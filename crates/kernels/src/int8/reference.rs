@@ -2,6 +2,7 @@
 
 use super::kernel::{Kernel, Rectangle, output};
 use super::layout::{BLOCK, QUAD};
+use crate::vectorize::vectorize;
 
 /// Rows that share one widening of the weights.
 const ROWS: usize = 4;
@@ -15,7 +16,7 @@ impl Kernel for Reference {
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
-        pulp::Arch::new().dispatch(
+        vectorize(
             #[inline(always)]
             || {
                 for column in rectangle.columns.clone().step_by(BLOCK) {

@@ -6,6 +6,7 @@ use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
 use crate::Matrix;
 use crate::shared_output::SharedOutput;
+use crate::vectorize::vectorize;
 
 /// Output channels of one task: four registers of sums, independent of each other.
 const LANES: usize = 4 * BLOCK;
@@ -90,7 +91,7 @@ fn each_piece(
     let out = SharedOutput::new(out, out_features);
     let task = |task: usize| {
         let columns = task * LANES..((task + 1) * LANES).min(out_features);
-        pulp::Arch::new().dispatch(
+        vectorize(
             #[inline(always)]
             || {
                 for row in 0..rows {

@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::layout::packed_len;
 use super::{LARGEST, MAX_IN_FEATURES};
+use crate::vectorize::vectorize;
 
 /// The weight of a linear layer, `[out_features, in_features]`, in INT8: symmetric, one scale for each
 /// output channel, in the packed layout.
@@ -80,7 +81,7 @@ fn check(weight: &[f32], in_features: usize, scales: &[f32], row_major: &[i8]) {
 /// The largest magnitude; NaN if there is one.
 pub(super) fn largest_magnitude(values: &[f32]) -> f32 {
     // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.
-    let bits = pulp::Arch::new().dispatch(
+    let bits = vectorize(
         #[inline(always)]
         || values.iter().fold(0, |largest: u32, value| largest.max(value.abs().to_bits())),
     );
