@@ -190,22 +190,13 @@ impl Weights {
 
     /// Writes the embedding of `token` to `out[hidden]`. The token is within the vocabulary.
     pub(crate) fn embed(&self, token: u32, out: &mut [f32]) {
-        let (row, hidden) = (token as usize, out.len());
-        let from_matrix = |matrix: &WeightMatrix, out: &mut [f32]| match matrix.view() {
-            Matrix::F32(values) => out.copy_from_slice(&values[row * hidden..][..hidden]),
-            Matrix::F16(values) => {
-                out.iter_mut().zip(&values[row * hidden..]).for_each(|(out, value)| *out = value.to_f32());
-            }
-            Matrix::Bf16(values) => {
-                out.iter_mut().zip(&values[row * hidden..]).for_each(|(out, value)| *out = value.to_f32());
-            }
-        };
+        let row = token as usize;
         match &self.embedding {
             Embedding::Stored { bytes, row_bytes, format } => {
                 dequantize(*format, &bytes[row * row_bytes..][..*row_bytes], out);
             }
-            Embedding::Output => from_matrix(&self.output.weight, out),
-            Embedding::Matrix(matrix) => from_matrix(matrix, out),
+            Embedding::Output => self.output.weight.view().widen_row(row, out),
+            Embedding::Matrix(matrix) => matrix.view().widen_row(row, out),
         }
     }
 

@@ -8,8 +8,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use crate::Matrix;
 use crate::activation::{exp, soft_cap};
-use crate::matmul::{Matrix, Right, gemm_f32};
+use crate::matmul::{Right, gemm_f32};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 

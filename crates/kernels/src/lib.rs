@@ -1,7 +1,8 @@
-//! Operators on the CPU, in f32, over slices: the float path and the oracle of everything faster.
+//! Operators on the CPU over slices: the float path, which is the oracle of everything faster, and INT8.
 //!
-//! [`matmul`](mod@matmul) multiplies activations by a weight matrix in f32, f16 or bf16; [`attention`](mod@attention) reads keys and
+//! [`matmul`](mod@matmul) multiplies activations by a weight [`Matrix`] of any format in f32; [`attention`](mod@attention) reads keys and
 //! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them; [`log_softmax`] scores logits.
+//! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights for decode.
 //! [`peak`] measures what this processor could do at most. All matrices are row-major.
 //!
 //! Parallel operators run on the rayon pool that is current where they are called. Work is cut into
@@ -19,9 +20,11 @@
 pub mod activation;
 pub mod attention;
 mod dot;
+pub mod int4;
 pub mod int8;
 pub mod log_softmax;
 pub mod matmul;
+mod matrix;
 pub mod norm;
 pub mod peak;
 pub mod rope;
@@ -29,4 +32,5 @@ mod shared_output;
 mod vectorize;
 
 pub use attention::attention;
-pub use matmul::{Matrix, matmul};
+pub use matmul::matmul;
+pub use matrix::Matrix;

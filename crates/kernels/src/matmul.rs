@@ -1,97 +1,17 @@
 //! `out = x · Wᵀ + bias`, the work of every linear layer.
 //!
 //! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's
-//! product comes from the `gemm` library, after widening the block's weights if they are 16 bits wide.
+//! product comes from the `gemm` library, after widening the block's weights if they are narrower than f32.
 //! Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
 
 use std::cell::RefCell;
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 
-use crate::dot::{dot, dot_bf16, widen_bf16, widen_f16};
+use crate::dot::{dot, dot_bf16, dot_int8};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
-
-/// A weight matrix `[out_features, in_features]`, row-major, in the format in which it is stored.
-#[derive(Clone, Copy, Debug)]
-pub enum Matrix<'a> {
-    /// 32-bit floats.
-    F32(&'a [f32]),
-    /// IEEE half floats.
-    F16(&'a [f16]),
-    /// Brain floats.
-    Bf16(&'a [bf16]),
-}
-
-impl<'a> Matrix<'a> {
-    /// Number of elements.
-    pub(crate) fn len(self) -> usize {
-        match self {
-            Self::F32(values) => values.len(),
-            Self::F16(values) => values.len(),
-            Self::Bf16(values) => values.len(),
-        }
-    }
-
-    /// One element, as f32.
-    pub(crate) fn at(self, index: usize) -> f32 {
-        match self {
-            Self::F32(values) => values[index],
-            Self::F16(values) => values[index].to_f32(),
-            Self::Bf16(values) => values[index].to_f32(),
-        }
-    }
-
-    /// `count` rows from row `start` on, of a matrix with this many columns.
-    pub(crate) fn rows(self, start: usize, count: usize, columns: usize) -> Self {
-        let range = start * columns..(start + count) * columns;
-        match self {
-            Self::F32(values) => Self::F32(&values[range]),
-            Self::F16(values) => Self::F16(&values[range]),
-            Self::Bf16(values) => Self::Bf16(&values[range]),
-        }
-    }
-
-    /// The values as f32: in place, or widened into `scratch`.
-    pub(crate) fn as_f32<'s>(self, scratch: &'s mut Vec<f32>) -> &'s [f32]
-    where
-        'a: 's,
-    {
-        if let Self::F32(values) = self {
-            return values;
-        }
-        let wide = first(scratch, self.len());
-        self.widen_into(wide);
-        wide
-    }
-
-    /// The values as f32 with a distance of `stride` between rows of `columns`, in `scratch`.
-    fn spread(self, columns: usize, stride: usize, scratch: &mut Vec<f32>) -> &[f32] {
-        let rows = self.len() / columns;
-        let wide = first(scratch, rows * stride);
-        for (row, wide) in wide.chunks_exact_mut(stride).enumerate() {
-            self.rows(row, 1, columns).widen_into(&mut wide[..columns]);
-        }
-        wide
-    }
-
-    fn widen_into(self, wide: &mut [f32]) {
-        match self {
-            Self::F32(values) => wide.copy_from_slice(values),
-            Self::F16(values) => widen_f16(values, wide),
-            Self::Bf16(values) => vectorize(|| widen_bf16(values, wide)),
-        }
-    }
-}
-
-/// The first `count` elements of `scratch`, grown if need be.
-fn first(scratch: &mut Vec<f32>, count: usize) -> &mut [f32] {
-    if scratch.len() < count {
-        scratch.resize(count, 0.0);
-    }
-    &mut scratch[..count]
-}
+use crate::{Matrix, int4};
 
 /// From this many rows on, packing for `gemm` pays.
 const GEMM_ROWS: usize = 4;
@@ -124,6 +44,7 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
     let in_features = x.len() / rows;
     assert!(in_features > 0, "a linear layer reads something");
     assert_eq!(weight.len(), out_features * in_features, "weight is [{out_features}, {in_features}]");
+    weight.check(out_features, in_features);
     assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
     if let Some(bias) = bias {
         assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
@@ -180,6 +101,8 @@ impl Task<'_> {
                             out[0] = match weight {
                                 Matrix::F32(weight) => dot(x, weight),
                                 Matrix::Bf16(weight) => dot_bf16(x, weight),
+                                Matrix::Int8 { values, scales } => dot_int8(x, values) * scales[0],
+                                Matrix::Int4 { values, scales } => int4::dot(x, values, scales),
                                 Matrix::F16(_) => unreachable!("widened above"),
                             };
                         }
@@ -277,6 +200,7 @@ pub(crate) unsafe fn gemm_f32(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use half::{bf16, f16};
     use proptest::prelude::*;
 
     fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -302,6 +226,24 @@ mod tests {
         out
     }
 
+    /// Multiplies by `matrix` and compares with the definition on the numbers that it stands for.
+    fn compare(
+        x: &[f32],
+        rows: usize,
+        matrix: Matrix,
+        exact: &[f32],
+        bias: Option<&[f32]>,
+    ) -> Result<(), TestCaseError> {
+        let depth = x.len() / rows;
+        let columns = exact.len() / depth;
+        let mut out = vec![f32::NAN; rows * columns];
+        matmul(x, rows, matrix, columns, bias, &mut out);
+        for (out, expected) in out.iter().zip(reference(x, rows, exact, columns, bias)) {
+            prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
+        }
+        Ok(())
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
@@ -312,19 +254,35 @@ mod tests {
             let wide = values(columns * depth, seed ^ 0xabcd);
             let half: Vec<f16> = wide.iter().map(|x| f16::from_f32(*x)).collect();
             let brain: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();
+            let bytes: Vec<i8> = wide.iter().map(|x| (x * 127.0) as i8).collect();
+            let scales: Vec<f32> = values(columns, seed ^ 0x77).iter().map(|x| x / 127.0).collect();
+            let scaled = bytes.iter().enumerate().map(|(index, x)| f32::from(*x) * scales[index / depth]);
             let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
             for (matrix, exact) in [
                 (Matrix::F32(&wide), wide.clone()),
                 (Matrix::F16(&half), half.iter().map(|x| x.to_f32()).collect()),
                 (Matrix::Bf16(&brain), brain.iter().map(|x| x.to_f32()).collect()),
+                (Matrix::Int8 { values: &bytes, scales: &scales }, scaled.collect()),
             ] {
-                let mut out = vec![f32::NAN; rows * columns];
-                matmul(&x, rows, matrix, columns, bias.as_deref(), &mut out);
-                let expected = reference(&x, rows, &exact, columns, bias.as_deref());
-                for (out, expected) in out.iter().zip(expected) {
-                    prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
-                }
+                compare(&x, rows, matrix, &exact, bias.as_deref())?;
             }
+        }
+
+        #[test]
+        fn groups_of_int4_agree_with_the_definition(
+            rows in 1usize..10, groups in 1usize..10, columns in 1usize..200, seed: u64,
+        ) {
+            let depth = groups * int4::GROUP;
+            let bytes: Vec<u8> = values(columns * depth / 2, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+            let scales = values(columns * groups, seed ^ 0x77);
+            let scales: Vec<f16> = scales.iter().map(|x| f16::from_f32(x / 8.0)).collect();
+            let exact: Vec<f32> = (0..columns * depth).map(|index| {
+                let (group, place) = (index / 32, index % 32);
+                let shift = if place < 16 { 0 } else { 4 };
+                let number = i16::from(bytes[group * 16 + place % 16] >> shift & 15) - 8;
+                f32::from(number) * scales[group].to_f32()
+            }).collect();
+            compare(&values(rows * depth, seed ^ 3), rows, Matrix::Int4 { values: &bytes, scales: &scales }, &exact, None)?;
         }
 
         #[test]

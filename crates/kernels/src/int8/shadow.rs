@@ -57,6 +57,7 @@ pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
 pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out: &mut [f32]) {
     let in_features = x.in_features();
     assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
+    weight.check(out_features, in_features);
     each_piece(
         x,
         in_features,
@@ -66,7 +67,7 @@ pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out:
         |channels, remainders, first, out| {
             for (index, out) in out.iter_mut().enumerate() {
                 let outliers = channels.iter().zip(remainders);
-                let at = |channel: u32| weight.at((first + index) * in_features + channel as usize);
+                let at = |channel: u32| weight.at(first + index, channel as usize, in_features);
                 *out += outliers.map(|(channel, remainder)| remainder * at(*channel)).sum::<f32>();
             }
         },

@@ -1,0 +1,159 @@
+//! Weights in INT4: symmetric, one f16 scale for each group of 32 neighbours of a row.
+//!
+//! A group is sixteen bytes. Byte j holds element j in its low four bits and element j + 16 in its high
+//! four; sixteen neighbours come out of sixteen bytes by one mask or shift. Four bits hold the number plus
+//! eight, so that numbers go from −8 to 7.
+
+use half::f16;
+use rayon::prelude::*;
+
+/// Neighbours of a row that share a scale.
+pub const GROUP: usize = 32;
+const HALF: usize = GROUP / 2;
+/// What is added to a number to store it.
+const OFFSET: u8 = 8;
+
+/// Magnitudes to which a group's largest number is mapped in turn; the one with the smallest squared error wins.
+const EXTREMES: [f32; 6] = [8.0, 7.75, 7.5, 7.25, 7.0, 6.75];
+
+/// Quantizes `weight`, rows of a multiple of 32 numbers, into `values`, half as many bytes, and `scales`, one
+/// for each group. Numbers that are not finite make the scale of their group NaN.
+///
+/// # Panics
+/// If a slice's length contradicts the others.
+pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
+    check(values, scales);
+    assert_eq!(weight.len(), values.len() * 2, "two weights a byte");
+    let groups = weight.par_chunks_exact(GROUP).zip(values.par_chunks_exact_mut(HALF)).zip(scales);
+    groups.for_each(|((weight, values), scale)| {
+        let weight = weight.first_chunk().expect("a chunk is a group");
+        *scale = best_scale(weight);
+        let inverse = inverse(*scale);
+        for (index, byte) in values.iter_mut().enumerate() {
+            *byte = nibble(weight[index] * inverse) | nibble(weight[index + HALF] * inverse) << 4;
+        }
+    });
+}
+
+/// Among the scales that map the largest magnitude near ±8, the one that fits the group best.
+fn best_scale(weight: &[f32; GROUP]) -> f16 {
+    let largest = weight.iter().fold(0.0f32, |largest, x| if x.abs() > largest.abs() { *x } else { largest });
+    if !weight.iter().all(|x| x.is_finite()) {
+        return f16::NAN;
+    }
+    let error = |scale: f16| {
+        let (wide, inverse) = (scale.to_f32(), inverse(scale));
+        let errors = weight.iter().map(|x| x - (f32::from(nibble(x * inverse)) - f32::from(OFFSET)) * wide);
+        errors.map(|error| error * error).sum::<f32>()
+    };
+    // The largest becomes −8, the only number without a counterpart, so its sign is that of −scale.
+    let candidates = EXTREMES.map(|extreme| f16::from_f32(-largest / extreme));
+    let errors = candidates.map(error);
+    let best = (1..EXTREMES.len()).fold(0, |best, index| if errors[index] < errors[best] { index } else { best });
+    candidates[best]
+}
+
+/// 1 / scale, or 0 for a scale of 0, whose group is all zeros.
+fn inverse(scale: f16) -> f32 {
+    if scale.to_f32() == 0.0 { 0.0 } else { scale.to_f32().recip() }
+}
+
+fn nibble(scaled: f32) -> u8 {
+    (scaled.round_ties_even() + f32::from(OFFSET)).clamp(0.0, 15.0) as u8
+}
+
+pub(crate) fn check(values: &[u8], scales: &[f16]) {
+    assert_eq!(values.len(), scales.len() * HALF, "one scale for each group of {GROUP}");
+}
+
+/// One element of a matrix.
+pub(crate) fn at(values: &[u8], scales: &[f16], index: usize) -> f32 {
+    let (group, place) = (index / GROUP, index % GROUP);
+    let byte = values[group * HALF + place % HALF];
+    let nibble = if place < HALF { byte & 15 } else { byte >> 4 };
+    (f32::from(nibble) - f32::from(OFFSET)) * scales[group].to_f32()
+}
+
+/// Widens whole groups to f32.
+#[inline(always)]
+pub(crate) fn widen(values: &[u8], scales: &[f16], wide: &mut [f32]) {
+    let groups = values.as_chunks::<HALF>().0.iter().zip(wide.as_chunks_mut::<GROUP>().0).zip(scales);
+    for ((bytes, wide), scale) in groups {
+        let scale = scale.to_f32();
+        let (low, high) = halves(bytes);
+        for lane in 0..HALF {
+            wide[lane] = low[lane] * scale;
+            wide[lane + HALF] = high[lane] * scale;
+        }
+    }
+}
+
+/// Σ a·b, with `b` in whole groups.
+#[inline(always)]
+pub(crate) fn dot(a: &[f32], values: &[u8], scales: &[f16]) -> f32 {
+    debug_assert_eq!(a.len(), values.len() * 2);
+    let mut sums = [0.0f32; HALF];
+    let groups = a.as_chunks::<GROUP>().0.iter().zip(values.as_chunks::<HALF>().0).zip(scales);
+    for ((a, bytes), scale) in groups {
+        let scale = scale.to_f32();
+        let (low, high) = halves(bytes);
+        for lane in 0..HALF {
+            sums[lane] += (a[lane] * low[lane] + a[lane + HALF] * high[lane]) * scale;
+        }
+    }
+    sums.iter().sum()
+}
+
+/// The numbers of a group without their scale.
+#[inline(always)]
+fn halves(bytes: &[u8; HALF]) -> ([f32; HALF], [f32; HALF]) {
+    let (mut low, mut high) = ([0.0; HALF], [0.0; HALF]);
+    for lane in 0..HALF {
+        low[lane] = f32::from(bytes[lane] & 15) - f32::from(OFFSET);
+        high[lane] = f32::from(bytes[lane] >> 4) - f32::from(OFFSET);
+    }
+    (low, high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_weight_is_further_off_than_a_step(weight: [i16; GROUP], exponent in -12i32..4) {
+            let weight = weight.map(|x| f32::from(x) * 2f32.powi(exponent - 8));
+            let (mut values, mut scales) = ([0; HALF], [f16::ZERO]);
+            quantize_int4(&weight, &mut values, &mut scales);
+            let mut wide = [f32::NAN; GROUP];
+            widen(&values, &scales, &mut wide);
+            let largest = weight.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+            for (index, (weight, wide)) in weight.iter().zip(wide).enumerate() {
+                prop_assert!((weight - wide).abs() <= largest / 6.0 + 1e-6, "{} became {}", weight, wide);
+                prop_assert_eq!(at(&values, &scales, index), wide);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_from_minus_8_to_7_are_kept_as_they_are() {
+        let weight: Vec<f32> = (0..GROUP as i32).map(|i| (i % 16 - 8) as f32 * 0.25).collect();
+        let (mut values, mut scales) = ([0; HALF], [f16::ZERO]);
+        quantize_int4(&weight, &mut values, &mut scales);
+        assert_eq!(scales[0].to_f32(), 0.25);
+        assert_eq!((values[0], values[15]), (0x00, 0xff));
+        assert_eq!((0..GROUP).map(|i| at(&values, &scales, i)).collect::<Vec<_>>(), weight);
+    }
+
+    #[test]
+    fn zeros_stay_zeros_and_a_number_that_is_not_finite_shows() {
+        let (mut values, mut scales) = ([0; 3 * HALF], [f16::ZERO; 3]);
+        let mut weight = [0.0; 3 * GROUP];
+        (weight[GROUP], weight[2 * GROUP]) = (f32::NAN, f32::INFINITY);
+        quantize_int4(&weight, &mut values, &mut scales);
+        let mut wide = [1.0; 3 * GROUP];
+        widen(&values, &scales, &mut wide);
+        assert!(wide[..GROUP].iter().all(|x| *x == 0.0) && wide[GROUP..].iter().all(|x| x.is_nan()));
+    }
+}

@@ -1,0 +1,154 @@
+//! Weight matrices in the formats in which they are stored.
+
+use half::{bf16, f16};
+
+use crate::dot::{widen_bf16, widen_f16};
+use crate::int4;
+use crate::vectorize::vectorize;
+
+/// A weight matrix `[out_features, in_features]`, row-major, in the format in which it is stored.
+#[derive(Clone, Copy, Debug)]
+pub enum Matrix<'a> {
+    /// 32-bit floats.
+    F32(&'a [f32]),
+    /// IEEE half floats.
+    F16(&'a [f16]),
+    /// Brain floats.
+    Bf16(&'a [bf16]),
+    /// INT8 with one scale for each row. Activations stay f32; for INT8 activations see [`int8`](crate::int8).
+    Int8 {
+        /// `[out_features, in_features]`, row-major.
+        values: &'a [i8],
+        /// `[out_features]`.
+        scales: &'a [f32],
+    },
+    /// INT4 with one scale for each group of 32 neighbours of a row, as [`quantize_int4`](int4::quantize_int4)
+    /// makes it. Rows have a multiple of 32 columns.
+    Int4 {
+        /// `[out_features, in_features / 2]`, two numbers a byte.
+        values: &'a [u8],
+        /// `[out_features, in_features / 32]`.
+        scales: &'a [f16],
+    },
+}
+
+impl<'a> Matrix<'a> {
+    /// Number of elements.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::F16(values) => values.len(),
+            Self::Bf16(values) => values.len(),
+            Self::Int8 { values, .. } => values.len(),
+            Self::Int4 { values, .. } => values.len() * 2,
+        }
+    }
+
+    /// Asserts that scales and columns fit the elements; that the elements are as many as they should be is left to
+    /// the caller.
+    pub(crate) fn check(self, rows: usize, columns: usize) {
+        match self {
+            Self::F32(_) | Self::F16(_) | Self::Bf16(_) => {}
+            Self::Int8 { scales, .. } => assert_eq!(scales.len(), rows, "one scale for each row"),
+            Self::Int4 { values, scales } => {
+                assert!(columns.is_multiple_of(int4::GROUP), "{columns} columns in groups of {}", int4::GROUP);
+                int4::check(values, scales);
+            }
+        }
+    }
+
+    /// `count` rows from row `start` on, of a matrix with this many columns.
+    pub(crate) fn rows(self, start: usize, count: usize, columns: usize) -> Self {
+        let per = |divisor: usize| start * columns / divisor..(start + count) * columns / divisor;
+        match self {
+            Self::F32(values) => Self::F32(&values[per(1)]),
+            Self::F16(values) => Self::F16(&values[per(1)]),
+            Self::Bf16(values) => Self::Bf16(&values[per(1)]),
+            Self::Int8 { values, scales } => {
+                Self::Int8 { values: &values[per(1)], scales: &scales[start..start + count] }
+            }
+            Self::Int4 { values, scales } => Self::Int4 { values: &values[per(2)], scales: &scales[per(int4::GROUP)] },
+        }
+    }
+
+    /// One element, as f32, of a matrix with this many columns.
+    pub(crate) fn at(self, row: usize, column: usize, columns: usize) -> f32 {
+        let index = row * columns + column;
+        match self {
+            Self::F32(values) => values[index],
+            Self::F16(values) => values[index].to_f32(),
+            Self::Bf16(values) => values[index].to_f32(),
+            Self::Int8 { values, scales } => f32::from(values[index]) * scales[row],
+            Self::Int4 { values, scales } => int4::at(values, scales, index),
+        }
+    }
+
+    /// Writes one row, as f32, to `wide`, which is as long as the row.
+    ///
+    /// # Panics
+    /// If the matrix has no such row of this length.
+    pub fn widen_row(self, row: usize, wide: &mut [f32]) {
+        self.rows(row, 1, wide.len()).widen_into(wide);
+    }
+
+    /// The values as f32: in place, or widened into `scratch`.
+    pub(crate) fn as_f32<'s>(self, scratch: &'s mut Vec<f32>) -> &'s [f32]
+    where
+        'a: 's,
+    {
+        if let Self::F32(values) = self {
+            return values;
+        }
+        let wide = first(scratch, self.len());
+        self.widen_into(wide);
+        wide
+    }
+
+    /// The values as f32 with a distance of `stride` between rows of `columns`, in `scratch`.
+    pub(crate) fn spread(self, columns: usize, stride: usize, scratch: &mut Vec<f32>) -> &[f32] {
+        let rows = self.len() / columns;
+        let wide = first(scratch, rows * stride);
+        for (row, wide) in wide.chunks_exact_mut(stride).enumerate() {
+            self.widen_row(row, &mut wide[..columns]);
+        }
+        wide
+    }
+
+    fn widen_into(self, wide: &mut [f32]) {
+        match self {
+            Self::F32(values) => wide.copy_from_slice(values),
+            Self::F16(values) => widen_f16(values, wide),
+            Self::Bf16(values) => vectorize(
+                #[inline(always)]
+                || widen_bf16(values, wide),
+            ),
+            Self::Int8 { values, scales } => vectorize(
+                #[inline(always)]
+                || widen_int8(values, scales, wide),
+            ),
+            Self::Int4 { values, scales } => vectorize(
+                #[inline(always)]
+                || int4::widen(values, scales, wide),
+            ),
+        }
+    }
+}
+
+#[inline(always)]
+fn widen_int8(values: &[i8], scales: &[f32], wide: &mut [f32]) {
+    let columns = values.len() / scales.len().max(1);
+    let rows = values.chunks_exact(columns.max(1)).zip(wide.chunks_exact_mut(columns.max(1)));
+    for ((values, wide), scale) in rows.zip(scales) {
+        for (value, wide) in values.iter().zip(wide) {
+            *wide = f32::from(*value) * scale;
+        }
+    }
+}
+
+/// The first `count` elements of `scratch`, grown if need be.
+fn first(scratch: &mut Vec<f32>, count: usize) -> &mut [f32] {
+    if scratch.len() < count {
+        scratch.resize(count, 0.0);
+    }
+    &mut scratch[..count]
+}
