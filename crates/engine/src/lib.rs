@@ -42,7 +42,7 @@ pub use error::{Error, Result};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv_cache::KvFormat;
 pub use model::{LoadOptions, Model};
-pub use score::{Branch, Score};
+pub use score::{Branch, Score, tokens_to_run};
 pub use session::{Session, SessionOptions};
 
 /// README's examples of the library are tested as this documentation.

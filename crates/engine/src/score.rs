@@ -1,5 +1,6 @@
 //! How likely a model finds given continuations: the measure beneath every evaluation.
 
+use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -50,13 +51,21 @@ struct Target {
 impl Session {
     /// Scores each branch as a continuation of the session's tokens, which stay as they are.
     ///
-    /// Branches know nothing of each other. They go through the model one behind the other in passes of a whole chunk,
-    /// so many short ones cost as much as one long one. The last token of a branch is a target only and is not run.
+    /// Branches go through the model one behind the other in passes of a whole chunk, so many short ones cost as much
+    /// as one long one. What a branch has in common with the branch before it, up to where its scores begin, is not run
+    /// again: give the choices of one question, and the questions behind one prompt, in a row. The last token of a
+    /// branch is a target only and is not run. `progress` hears after each pass how many of the [`tokens_to_run`] are
+    /// done.
     ///
     /// # Errors
     /// If a branch cannot be scored from where it says, does not fit, or holds a token outside the vocabulary; if
     /// `cancel` is set.
-    pub fn score(&mut self, branches: &[Branch], cancel: &Cancel) -> Result<Vec<Score>> {
+    pub fn score(
+        &mut self,
+        branches: &[Branch],
+        cancel: &Cancel,
+        mut progress: impl FnMut(usize),
+    ) -> Result<Vec<Score>> {
         for Branch { tokens, scored_from } in branches {
             if *scored_from == 0 || *scored_from >= tokens.len() {
                 return Err(Error::Unscorable { tokens: tokens.len(), scored_from: *scored_from });
@@ -70,8 +79,11 @@ impl Session {
         };
         let mut scores: Vec<_> = branches.iter().map(no_score).collect();
         let model = Arc::clone(self.model());
+        let mut done = 0;
         for pass in passes(branches, self.chunk()) {
             model.pool().install(|| self.score_pass(branches, &pass, &mut scores, cancel))?;
+            done += pass.iter().map(|(_, part)| part.len()).sum::<usize>();
+            progress(done);
         }
         Ok(scores)
     }
@@ -123,27 +135,41 @@ impl Session {
     }
 }
 
-/// The branches one behind the other without the last token of each, cut every `chunk` rows: which branch, and which
-/// of its tokens. A branch that is cut goes on as the first of the next pass, when its keys and values are still in
-/// the cache: only those of a later branch take their place.
+/// Tokens that [`Session::score`] runs for these branches.
+pub fn tokens_to_run(branches: &[Branch]) -> usize {
+    parts_to_run(branches).map(|part| part.len()).sum()
+}
+
+/// Which of its tokens each branch runs: those behind what it shares with the branch before it, whose keys and values
+/// are in the cache when its turn comes. The token before the first scored one is run in any case, for its logits.
+fn parts_to_run<'a>(branches: &'a [Branch]) -> impl Iterator<Item = Range<usize>> + 'a {
+    let before = iter::once(&[][..]).chain(branches.iter().map(|branch| &branch.tokens[..branch.tokens.len() - 1]));
+    branches.iter().zip(before).map(|(branch, before)| {
+        let shared = branch.tokens.iter().zip(before).take_while(|(token, before)| token == before).count();
+        shared.min(branch.scored_from - 1)..branch.tokens.len() - 1
+    })
+}
+
+/// The parts that branches run one behind the other, cut every `chunk` rows: which branch, and which of its tokens. A
+/// branch that is cut goes on as the first of the next pass, when its keys and values are still in the cache: only
+/// those of a later branch take their place.
 fn passes(branches: &[Branch], chunk: usize) -> Vec<Vec<(usize, Range<usize>)>> {
-    let mut passes = vec![Vec::new()];
+    let mut passes = Vec::new();
+    let mut pass = Vec::new();
     let mut free = chunk;
-    for (index, branch) in branches.iter().enumerate() {
-        let run = branch.tokens.len() - 1;
-        let mut start = 0;
-        while start < run {
+    for (branch, mut part) in parts_to_run(branches).enumerate() {
+        while !part.is_empty() {
+            let end = part.end.min(part.start + free);
+            pass.push((branch, part.start..end));
+            free -= end - part.start;
+            part.start = end;
             if free == 0 {
-                passes.push(Vec::new());
+                passes.push(std::mem::take(&mut pass));
                 free = chunk;
             }
-            let end = run.min(start + free);
-            passes.last_mut().expect("there is one from the start").push((index, start..end));
-            free -= end - start;
-            start = end;
         }
     }
-    passes.retain(|pass| !pass.is_empty());
+    passes.extend((!pass.is_empty()).then_some(pass));
     passes
 }
 
@@ -163,11 +189,21 @@ mod tests {
 
     #[test]
     fn passes_are_full_and_keep_the_order() {
-        let tokens = [0; 12];
-        let branch = |length| Branch { tokens: &tokens[..length], scored_from: 1 };
-        let cut = passes(&[branch(4), branch(12), branch(2)], 5);
+        let tokens = [[1; 12], [2; 12], [3; 12]];
+        let branch = |index: usize, length: usize| Branch { tokens: &tokens[index][..length], scored_from: 1 };
+        let branches = [branch(0, 4), branch(1, 12), branch(2, 2)];
+        let cut = passes(&branches, 5);
         assert_eq!(cut, [vec![(0, 0..3), (1, 0..2)], vec![(1, 2..7)], vec![(1, 7..11), (2, 0..1)]]);
+        assert_eq!(tokens_to_run(&branches), 15);
         assert!(passes(&[], 5).is_empty());
+    }
+
+    #[test]
+    fn what_two_branches_share_is_run_once() {
+        let branch = |tokens, scored_from| Branch { tokens, scored_from };
+        let branches =
+            [branch(&[1, 2, 3, 4, 5][..], 3), branch(&[1, 2, 3, 9], 3), branch(&[1, 2, 8], 1), branch(&[7, 2], 1)];
+        assert_eq!(parts_to_run(&branches).collect::<Vec<_>>(), [0..4, 2..3, 0..2, 0..1]);
     }
 
     #[test]

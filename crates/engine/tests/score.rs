@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{CONTEXT, VOCAB, models};
 use proptest::prelude::*;
-use triad_engine::{Branch, Cancel, Error, KvFormat, Model, Score, Session, SessionOptions};
+use triad_engine::{Branch, Cancel, Error, KvFormat, Model, Score, Session, SessionOptions, tokens_to_run};
 
 fn session(model: &Arc<Model>, chunk: usize, kv_format: KvFormat) -> Session {
     Session::new(model, &SessionOptions { context: CONTEXT, chunk, kv_format }).unwrap()
@@ -41,8 +41,15 @@ proptest! {
     #[test]
     fn branches_are_scored_as_if_each_were_alone(
         model in models(), prefix in prop::collection::vec(0..VOCAB as u32, 0..30),
-        branches in prop::collection::vec(branches(CONTEXT - 30), 0..6), chunk in 1usize..100, half_cache: bool,
+        mut branches in prop::collection::vec(branches(CONTEXT - 30), 0..6), chunk in 1usize..100, half_cache: bool,
+        shared in prop::collection::vec(0usize..30, 6),
     ) {
+        for (index, shared) in (1..branches.len()).zip(shared) {
+            let (before, branch) = branches.split_at_mut(index);
+            let (before, branch) = (&before[index - 1].0, &mut branch[0].0);
+            let shared = shared.min(before.len()).min(branch.len());
+            branch[..shared].copy_from_slice(&before[..shared]);
+        }
         let model = Arc::new(model);
         // Neighbouring f16 numbers are 2⁻¹¹ apart, and in a model this narrow one of them weighs much.
         let (kv_format, bound) = if half_cache { (KvFormat::F16, 0.03) } else { (KvFormat::F32, 1e-4) };
@@ -52,7 +59,9 @@ proptest! {
         }
         let branches: Vec<_> =
             branches.iter().map(|(tokens, scored_from)| Branch { tokens, scored_from: *scored_from }).collect();
-        let scores = session.score(&branches, &Cancel::new()).unwrap();
+        let mut done = 0;
+        let scores = session.score(&branches, &Cancel::new(), |tokens| done = tokens).unwrap();
+        prop_assert_eq!(done, tokens_to_run(&branches));
         prop_assert_eq!(session.tokens(), &prefix);
         prop_assert_eq!(scores.len(), branches.len());
         for (branch, score) in branches.iter().zip(&scores) {
@@ -86,7 +95,7 @@ proptest! {
         *other.last_mut().unwrap() = (other.last().unwrap() + 1) % VOCAB as u32;
         session.truncate(0);
         let branches = [&said, &other].map(|tokens| Branch { tokens, scored_from: prompt.len() });
-        let greedy: Vec<_> = session.score(&branches, &Cancel::new()).unwrap().iter().map(|score| score.greedy).collect();
+        let greedy: Vec<_> = session.score(&branches, &Cancel::new(), |_| {}).unwrap().iter().map(|score| score.greedy).collect();
         prop_assert_eq!(greedy, [true, false]);
     }
 }
@@ -99,7 +108,7 @@ fn what_cannot_be_scored_is_refused_by_name() {
     let model = Arc::new(Model::random(description, &triad_engine::LoadOptions { threads: Some(1) }, 1).unwrap());
     let mut session = session(&model, 16, KvFormat::F16);
     let mut message = |tokens: &[u32], scored_from| {
-        session.score(&[Branch { tokens, scored_from }], &Cancel::new()).unwrap_err().to_string()
+        session.score(&[Branch { tokens, scored_from }], &Cancel::new(), |_| {}).unwrap_err().to_string()
     };
     for scored_from in [0, 3] {
         let expected = format!(
@@ -111,10 +120,11 @@ fn what_cannot_be_scored_is_refused_by_name() {
     let longest = [1; CONTEXT + 2];
     assert_eq!(message(&longest, 1), "the prompt has 81 tokens, but only 80 of the context of 80 are free");
     // The last token is a target only, and needs no room.
-    let scores = session.score(&[Branch { tokens: &longest[1..], scored_from: CONTEXT }], &Cancel::new()).unwrap();
+    let scores =
+        session.score(&[Branch { tokens: &longest[1..], scored_from: CONTEXT }], &Cancel::new(), |_| {}).unwrap();
     assert!(matches!(&scores[..], [Score { log_probabilities, .. }] if log_probabilities.len() == 1));
     let cancel = Cancel::new();
     cancel.cancel();
-    let stopped = session.score(&[Branch { tokens: &[1, 2], scored_from: 1 }], &cancel);
+    let stopped = session.score(&[Branch { tokens: &[1, 2], scored_from: 1 }], &cancel, |_| {});
     assert!(matches!(stopped, Err(Error::Cancelled)));
 }
