@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use commands::{bench, completions, devices, info, logits, pull, run, tokenize};
+use commands::{bench, completions, devices, eval, info, logits, pull, run, tokenize};
 use interrupt::Interrupted;
 
 /// Run language models on this device.
@@ -43,6 +43,7 @@ enum Command {
     Pull(pull::Arguments),
     Info(info::Arguments),
     Bench(bench::Arguments),
+    Eval(eval::Arguments),
     Logits(logits::Arguments),
     Tokenize(tokenize::Arguments),
     Devices(devices::Arguments),
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::Pull(arguments) => pull::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Eval(arguments) => eval::run(&arguments),
         Command::Logits(arguments) => logits::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),

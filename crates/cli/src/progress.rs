@@ -33,6 +33,11 @@ fn template(style: &str) -> ProgressStyle {
 pub struct Shown(ProgressBar);
 
 impl Shown {
+    /// Makes `total` the end of the bar.
+    pub fn set_total(&self, total: usize) {
+        self.0.set_length(total as u64);
+    }
+
     /// Moves the bar to `position`.
     pub fn set(&self, position: usize) {
         self.0.set_position(position as u64);

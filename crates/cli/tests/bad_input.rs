@@ -272,6 +272,84 @@ fn folders() -> Vec<Case> {
     ]
 }
 
+/// A data file that `triad eval` refuses.
+fn data(what: &'static str, task: &'static str, content: &'static [u8], says: &[&'static str]) -> Case {
+    let arguments = ["eval", "-m", "model.gguf", "--task", task, "--data", "data.jsonl"];
+    let prepare = move |place: &Place| {
+        place.write("model.gguf", Gguf::tiny().bytes());
+        place.write("data.jsonl", content);
+    };
+    let mut case = case(what, &arguments, prepare, 1, says);
+    case.says.push("data.jsonl");
+    case
+}
+
+fn evaluations() -> Vec<Case> {
+    let mmlu = br#"{"subject": "law", "question": "q", "choice0": "a", "choice1": "b", "choice2": "c", "choice3": "d", "answer": 0}"#;
+    let few_shot = |what, examples: usize, says: &[&'static str]| {
+        let arguments =
+            ["eval", "-m", "model.gguf", "--task", "mmlu", "--data", "data.jsonl", "--few-shot", "examples.jsonl"];
+        let prepare = move |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            place.write("data.jsonl", String::from_utf8_lossy(mmlu).replace("law", "history"));
+            place.write("examples.jsonl", [&mmlu[..], b"\n"].concat().repeat(examples));
+        };
+        case(what, &arguments, prepare, 1, says)
+    };
+    vec![
+        data("empty data file", "lambada", b"\n", &["the data file is empty"]),
+        data("data that is not text", "perplexity", b"word \xff", &["UTF-8", "byte 5"]),
+        data("data that is not JSON", "lambada", b"{\"text\": \"a b\"}\n{\"text\"\n", &["line 2", "not JSON"]),
+        data("data row that is no object", "lambada", b"[]", &["line 1", "expected a JSON object"]),
+        data("data of another task", "lambada", mmlu, &["line 1", "\"text\" is missing", "expected a text"]),
+        data(
+            "number where a text belongs",
+            "winogrande",
+            br#"{"sentence": 1}"#,
+            &["line 1", "\"sentence\" is a number", "expected a text"],
+        ),
+        data(
+            "sentence without a blank",
+            "winogrande",
+            br#"{"sentence": "He sat.", "option1": "a", "option2": "b", "answer": "1"}"#,
+            &["line 1", "\"sentence\" has no blank"],
+        ),
+        data(
+            "three endings",
+            "hellaswag",
+            br#"{"activity_label": "a", "ctx": "b", "endings": ["c", "d", "e"], "label": 1}"#,
+            &["line 1", "\"endings\" has 3 entries", "expected a list of 4 texts"],
+        ),
+        data(
+            "answer out of range",
+            "hellaswag",
+            br#"{"activity_label": "a", "ctx": "b", "endings": ["c", "d", "e", "f"], "label": 4}"#,
+            &["line 1", "\"label\" is \"4\"", "expected one of 0, 1, 2, 3"],
+        ),
+        data(
+            "choices in no list",
+            "openbookqa",
+            br#"{"Question Stem": "a", "Choices": "b or c", "Answer Key": "A"}"#,
+            &["line 1", "\"Choices\" does not list four choices"],
+        ),
+        data(
+            "data row longer than the context",
+            "lambada",
+            br#"{"text": "It was the longest row of all, and the model would have no room for it."}"#,
+            &["line 1", "71 tokens", "context of 64"],
+        ),
+        input(
+            "data file that is not there",
+            &["eval", "-m", "model.gguf", "--task", "lambada", "--data", "data.jsonl"],
+            &["data.jsonl", "No such file"],
+        ),
+        few_shot("too few solved examples", 4, &["examples.jsonl", "\"law\" has 4 solved examples", "expected 5"]),
+        few_shot("subject without solved examples", 5, &["data.jsonl, line 1", "\"history\"", "examples.jsonl"]),
+        usage("unknown task", &["eval", "--task", "chess", "--data", "data.jsonl"], &["chess", "lambada"]),
+        usage("limit of 0", &["eval", "--task", "lambada", "--data", "data.jsonl", "--limit", "0"], &["--limit"]),
+    ]
+}
+
 fn inputs() -> Vec<Case> {
     let prompt_file = |what, content: fn() -> Vec<u8>, says: &[&'static str]| {
         let prepare = move |place: &Place| {
@@ -355,7 +433,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
          | what is wrong | command | exit | first line on standard error |\n| --- | --- | --- | --- |\n",
     );
     let mut failures = Vec::new();
-    for case in files().into_iter().chain(folders()).chain(inputs()) {
+    for case in files().into_iter().chain(folders()).chain(inputs()).chain(evaluations()) {
         let place = Place::new();
         (case.prepare)(&place);
         let output = place.triad(&case.arguments);

@@ -9,6 +9,9 @@ pub enum Error {
     /// The model's file, tokenizer or template.
     #[error(transparent)]
     Model(#[from] triad_model::Error),
+    /// A data file of an evaluation.
+    #[error(transparent)]
+    Data(#[from] crate::evaluate::DataError),
     /// Nothing to run.
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,

@@ -2,7 +2,8 @@
 //!
 //! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
 //! [`Session`] is one conversation: a KV cache and the buffers of a forward pass ([`forward`]).
-//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler).
+//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler); [`evaluate`] measures how
+//! well a model answers.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -25,6 +26,7 @@
 
 mod cancel;
 mod error;
+pub mod evaluate;
 mod forward;
 mod generate;
 mod kv_cache;

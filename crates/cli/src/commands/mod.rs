@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod devices;
+pub mod eval;
 pub mod info;
 pub mod logits;
 pub mod pull;

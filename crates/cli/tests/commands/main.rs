@@ -1,5 +1,7 @@
 //! Every command from end to end, on a tiny model.
 
+mod eval;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::io::Read;
@@ -10,7 +12,7 @@ use serde_json::Value as Json;
 use support::gguf::{CONTEXT, Gguf, VOCAB, Value};
 use support::{Place, checkpoint, stderr, stdout};
 
-const COMMANDS: [&str; 8] = ["run", "pull", "info", "bench", "logits", "tokenize", "devices", "completions"];
+const COMMANDS: [&str; 9] = ["run", "pull", "info", "bench", "eval", "logits", "tokenize", "devices", "completions"];
 
 fn place() -> Place {
     let place = Place::new();

@@ -1,0 +1,222 @@
+//! `triad eval` on a tiny model: every task's likelihoods are those of its texts, computed here one by one.
+
+use std::sync::Arc;
+
+use serde_json::{Value as Json, json};
+use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions};
+
+use crate::support::gguf::{Gguf, VOCAB, Value};
+use crate::support::{Place, stderr, stdout};
+
+/// The tiny model's only special token.
+const END: u32 = VOCAB as u32 - 1;
+
+const LAMBADA: &str = r#"{"text": "We ate the cake"}
+{"text": "alone"}
+{"text": "Then she said: \"no\""}
+"#;
+const HELLASWAG: &str = r#"{"activity_label": "Tea", "ctx": "A cup. he", "endings": ["sips.", "sips [sic] tea.", "is", "go"], "label": 2}
+"#;
+const WINOGRANDE: &str = r#"{"sentence": "Ann met Eve when _ was old.", "option1": "Ann", "option2": "Eve", "answer": "1"}
+{"sentence": "The bee bit Bob as _ sat.", "option1": "the bee", "option2": "Bob", "answer": "2"}
+"#;
+const OPENBOOKQA: &str = r#"{"Question Stem": "Ice is ", "Choices": "(A) hot (B) cold (C) a gas (D) alive", "Answer Key": "B"}
+"#;
+const MMLU: &str = r#"{"subject": "b", "question": "1?", "choice0": "w", "choice1": "x", "choice2": "y", "choice3": "z", "answer": 3}
+{"subject": "a", "question": "2?", "choice0": "w", "choice1": "x", "choice2": "y", "choice3": "z", "answer": 0}
+{"subject": "b", "question": "3?", "choice0": "w", "choice1": "x", "choice2": "y", "choice3": "z", "answer": 1}
+"#;
+const TEXT: &str = " = Ice = \n\n Ice is cold water .\n It floats .\n";
+
+/// A model whose tokens are bytes, and a file for every task.
+fn place(context: u32) -> Place {
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().with("llama.context_length", Value::U32(context)).bytes());
+    place.write("lambada.jsonl", LAMBADA);
+    place.write("hellaswag.jsonl", HELLASWAG);
+    place.write("winogrande.jsonl", WINOGRANDE);
+    place.write("openbookqa.jsonl", OPENBOOKQA);
+    place.write("mmlu.jsonl", MMLU);
+    let example = |subject, question: usize| {
+        let row = json!({"subject": subject, "question": question.to_string(), "choice0": "w", "choice1": "x",
+            "choice2": "y", "choice3": "z", "answer": question % 4});
+        row.to_string()
+    };
+    let examples: Vec<_> = (0..6).flat_map(|question| ["a", "b"].map(|subject| example(subject, question))).collect();
+    place.write("mmlu_fewshot.jsonl", examples.join("\n"));
+    place.write("text.txt", TEXT);
+    place
+}
+
+fn eval(place: &Place, task: &str, data: &str, more: &[&str]) -> Json {
+    let output = place.triad(&[&["eval", "-m", "model.gguf", "--task", task, "--data", data, "--json"], more].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).unwrap()
+}
+
+/// A model that scores one text at a time.
+struct Plain(Arc<Model>);
+
+impl Plain {
+    fn new(place: &Place) -> Self {
+        Self(Arc::new(Model::load(&place.path("model.gguf"), &LoadOptions { threads: Some(1) }).unwrap()))
+    }
+
+    /// Log-likelihood of `continuation` after `context`, and whether greedy decoding gives it. Before a text that
+    /// nothing precedes stands the end token, since the model has no other special one.
+    fn score(&self, context: &str, continuation: &str) -> (f64, bool) {
+        let encode = |text: &str| self.0.encode_prompt(text).unwrap();
+        let (before, tokens) = match context {
+            "" => (1, [vec![END], encode(continuation)].concat()),
+            _ => (encode(context).len(), encode(&[context, continuation].concat())),
+        };
+        let options = SessionOptions { context: tokens.len(), chunk: tokens.len(), ..SessionOptions::default() };
+        let mut session = Session::new(&self.0, &options).unwrap();
+        let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+        let rows = logits.chunks(VOCAB).skip(before - 1);
+        tokens[before..].iter().zip(rows).fold((0.0, true), |(sum, greedy), (token, logits)| {
+            let logit = logits[*token as usize];
+            let total: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+            (sum + f64::from(logit) - total.ln(), greedy && logits.iter().all(|other| *other <= logit))
+        })
+    }
+}
+
+/// That the likelihoods of every row are those of these contexts and continuations.
+fn same_likelihoods(place: &Place, evaluation: &Json, expected: &[Vec<(&str, &str)>]) {
+    let plain = Plain::new(place);
+    let rows = evaluation["rows"]["log_likelihoods"].as_array().unwrap();
+    assert_eq!(rows.len(), expected.len());
+    for (row, texts) in rows.iter().zip(expected) {
+        let row: Vec<_> = row.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect();
+        assert_eq!(row.len(), texts.len());
+        for (value, (context, continuation)) in row.iter().zip(texts) {
+            let (expected, _) = plain.score(context, continuation);
+            assert!((value - expected).abs() < 1e-2, "{context:?} {continuation:?}: {value} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn lambada_scores_last_words() {
+    let place = place(600);
+    let evaluation = eval(&place, "lambada", "lambada.jsonl", &[]);
+    let texts = [("We ate the", " cake"), ("", " alone"), ("Then she said:", " \"no\"")];
+    same_likelihoods(&place, &evaluation, &texts.map(|text| vec![text]));
+    let plain = Plain::new(&place);
+    let greedy = texts.map(|(context, word)| plain.score(context, word).1);
+    assert_eq!(evaluation["rows"]["correct"], json!(greedy));
+    assert_eq!(evaluation["metrics"][1]["name"], "perplexity");
+    assert_eq!(evaluation["count"], 3);
+}
+
+#[test]
+fn choices_are_scored_behind_their_contexts() {
+    let place = place(600);
+    let evaluation = eval(&place, "hellaswag", "hellaswag.jsonl", &[]);
+    let endings = [" sips.", " sips tea.", " is", " go"];
+    same_likelihoods(&place, &evaluation, &[endings.map(|ending| ("Tea: A cup. he", ending)).to_vec()]);
+    assert_eq!(evaluation["metrics"][0]["name"], "acc_norm");
+    // The context once, its last byte for every ending but the first, and all bytes of the endings but the last ones.
+    let run = "Tea: A cup. he".len() + 3 + endings.concat().len() - 4;
+    assert_eq!(evaluation["tokens"], run);
+
+    let evaluation = eval(&place, "winogrande", "winogrande.jsonl", &[]);
+    let expected = [
+        vec![("Ann met Eve when Ann", " was old."), ("Ann met Eve when Eve", " was old.")],
+        vec![("The bee bit Bob as the bee", " sat."), ("The bee bit Bob as Bob", " sat.")],
+    ];
+    same_likelihoods(&place, &evaluation, &expected);
+    assert_eq!(evaluation["metrics"][0]["name"], "acc");
+
+    // The space at the end of the stem belongs to the choices.
+    let evaluation = eval(&place, "openbookqa", "openbookqa.jsonl", &[]);
+    let choices = ["  hot", "  cold", "  a gas", "  alive"];
+    same_likelihoods(&place, &evaluation, &[choices.map(|choice| ("Ice is", choice)).to_vec()]);
+}
+
+/// What stands before the letter of a row of [`MMLU`].
+fn mmlu_context(subject: &str, question: &str, examples: usize) -> String {
+    let mut text = format!("The following are multiple choice questions (with answers) about {subject}.\n\n");
+    for index in 0..examples {
+        text += &format!("{index}\nA. w\nB. x\nC. y\nD. z\nAnswer: {}\n\n", ["A", "B", "C", "D"][index % 4]);
+    }
+    text + &format!("{question}\nA. w\nB. x\nC. y\nD. z\nAnswer:")
+}
+
+#[test]
+fn letters_are_scored_behind_five_examples_that_are_run_once_for_each_subject() {
+    let place = place(600);
+    let evaluation = eval(&place, "mmlu", "mmlu.jsonl", &[]);
+    let contexts =
+        [("b", "1?"), ("a", "2?"), ("b", "3?")].map(|(subject, question)| mmlu_context(subject, question, 5));
+    let letters = [" A", " B", " C", " D"];
+    let expected = contexts.each_ref().map(|context| letters.map(|letter| (context.as_str(), letter)).to_vec());
+    same_likelihoods(&place, &evaluation, &expected);
+    assert_eq!(evaluation["notes"], json!([]));
+    let run = evaluation["tokens"].as_u64().unwrap() as usize;
+    assert!(run < 2 * contexts[0].len(), "{run} tokens for three questions of {} on two subjects", contexts[0].len());
+}
+
+#[test]
+fn examples_that_do_not_fit_the_context_are_left_out_and_the_run_says_so() {
+    let longest = mmlu_context("a", "1?", 2).len() + 10;
+    let place = place(longest as u32);
+    let evaluation = eval(&place, "mmlu", "mmlu.jsonl", &["--limit", "1"]);
+    let context = mmlu_context("b", "1?", 2);
+    same_likelihoods(
+        &place,
+        &evaluation,
+        &[[" A", " B", " C", " D"].map(|letter| (context.as_str(), letter)).to_vec()],
+    );
+    let said = evaluation["notes"][0].as_str().unwrap();
+    assert!(said.starts_with("1 questions have fewer solved examples"), "{said}");
+}
+
+#[test]
+fn perplexity_counts_every_token_of_the_text_once() {
+    let place = place(600);
+    let evaluation = eval(&place, "perplexity", "text.txt", &["--window", "16"]);
+    let plain = Plain::new(&place);
+    let starts: Vec<_> = (0..TEXT.len()).step_by(16).collect();
+    let log_likelihood = |start: &usize| {
+        let window = &TEXT[*start..TEXT.len().min(start + 16)];
+        let before = if *start == 0 { "" } else { &TEXT[start - 1..*start] };
+        plain.score(before, window).0
+    };
+    let expected = -starts.iter().map(log_likelihood).sum::<f64>() / TEXT.len() as f64;
+    let value = |index: usize| evaluation["metrics"][index]["value"].as_f64().unwrap();
+    assert_eq!(evaluation["metrics"][3]["name"], "loss");
+    assert!((value(3) - expected).abs() < 1e-3, "{} is not {expected}", value(3));
+    assert!((value(0) - value(3).exp()).abs() < 1e-9 * value(0));
+    // A token is a byte, and the text has ten words.
+    assert!((value(2) - value(0)).abs() < 1e-9 * value(0));
+    assert!((value(1).ln() - value(3) * TEXT.len() as f64 / TEXT.split_whitespace().count() as f64).abs() < 1e-9);
+    assert_eq!(evaluation["count"], starts.len());
+    assert_eq!(evaluation["rows"]["losses"].as_array().unwrap().len(), starts.len());
+}
+
+#[test]
+fn a_limit_takes_rows_evenly_over_the_file() {
+    let place = place(600);
+    let rows: String = (0..10).map(|row| format!("{{\"text\": \"{} x\"}}\n", "a".repeat(row + 1))).collect();
+    place.write("ten.jsonl", rows);
+    let all = eval(&place, "lambada", "ten.jsonl", &[]);
+    let some = eval(&place, "lambada", "ten.jsonl", &["--limit", "4"]);
+    let row = |evaluation: &Json, index: usize| evaluation["rows"]["log_likelihoods"][index][0].as_f64().unwrap();
+    assert_eq!(some["count"], 4);
+    for (taken, index) in [0, 2, 5, 7].into_iter().enumerate() {
+        assert!((row(&some, taken) - row(&all, index)).abs() < 1e-2);
+    }
+    assert_eq!(eval(&place, "lambada", "ten.jsonl", &["--limit", "11"])["count"], 10);
+}
+
+#[test]
+fn without_json_the_score_comes_first_with_its_error() {
+    let place = place(600);
+    let output = place.triad(&["eval", "-m", "model.gguf", "--task", "winogrande", "--data", "winogrande.jsonl"]);
+    let said = stdout(&output);
+    let mut lines = said.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("acc ") && line.contains(" ± ")), "{said}");
+    assert!(said.contains("rows    2\n") && said.contains(" a second"), "{said}");
+}

@@ -1,0 +1,73 @@
+//! A task and the file that holds its questions, read and checked before a model is.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::question::Question;
+use super::rows::{self, DataError, Row};
+use super::tasks::{hellaswag, lambada, mmlu, openbookqa, winogrande};
+
+/// What a model is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Task {
+    /// The last word of a passage.
+    Lambada,
+    /// Which ending continues a scene.
+    HellaSwag,
+    /// What a blank in a sentence stands for.
+    WinoGrande,
+    /// Which choice completes a statement of elementary science.
+    OpenBookQa,
+    /// The letter of the right choice, after five solved examples of the subject.
+    Mmlu,
+    /// How well a plain text is predicted.
+    Perplexity,
+}
+
+/// The questions of one file.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    pub(super) task: Task,
+    pub(super) file: PathBuf,
+    pub(super) content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    Questions(Vec<Question>),
+    Text(String),
+}
+
+impl Dataset {
+    /// Reads the file of a task: one JSON object a line, or plain text for [`Task::Perplexity`]. MMLU has its solved
+    /// examples in a file of its own: `few_shot`, or `mmlu_fewshot.jsonl` beside the data.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is empty, or has a row that is not one of this task; the error names file, line and
+    /// field.
+    pub fn read(task: Task, file: &Path, few_shot: Option<&Path>) -> Result<Self, DataError> {
+        let each = |question: &dyn Fn(&Row) -> Result<Question, DataError>| {
+            rows::rows(file)?.iter().map(question).collect::<Result<Vec<_>, _>>().map(Content::Questions)
+        };
+        let content = match task {
+            Task::Lambada => each(&lambada::question)?,
+            Task::HellaSwag => each(&hellaswag::question)?,
+            Task::WinoGrande => each(&winogrande::question)?,
+            Task::OpenBookQa => each(&openbookqa::question)?,
+            Task::Mmlu => {
+                let beside = file.with_file_name("mmlu_fewshot.jsonl");
+                let few_shot = mmlu::FewShot::read(few_shot.unwrap_or(&beside))?;
+                each(&|row| few_shot.question(row))?
+            }
+            Task::Perplexity => Content::Text(rows::text(file)?),
+        };
+        Ok(Self { task, file: file.into(), content })
+    }
+
+    /// What it is for.
+    pub fn task(&self) -> Task {
+        self.task
+    }
+}

@@ -1,0 +1,59 @@
+//! What a row asks, the same for every task.
+
+use std::sync::Arc;
+
+/// The texts whose likelihoods decide one row.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Question {
+    /// Its line in the file.
+    pub(super) line: usize,
+    /// What stands before the context of each choice.
+    pub(super) preamble: Arc<Preamble>,
+    pub(super) choices: Vec<Choice>,
+    pub(super) judgement: Judgement,
+}
+
+/// A description and solved examples, which questions share.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Preamble {
+    pub(super) description: String,
+    /// Left out from the last on where all do not fit the context.
+    pub(super) examples: Vec<String>,
+}
+
+/// One continuation whose likelihood is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Choice {
+    pub(super) context: String,
+    pub(super) continuation: String,
+}
+
+/// How likelihoods become right or wrong.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Judgement {
+    /// The model would have said the only choice.
+    Greedy,
+    /// The right choice is the likeliest.
+    Likeliest { right: usize },
+    /// The right choice is the likeliest, and per character too: the latter is the score.
+    LikeliestPerCharacter { right: usize },
+}
+
+impl Question {
+    /// A question without a preamble.
+    pub(super) fn new(line: usize, choices: Vec<Choice>, judgement: Judgement) -> Self {
+        Self { line, preamble: Arc::default(), choices, judgement }
+    }
+}
+
+impl Choice {
+    /// `continuation` behind `context`, and the space between them.
+    pub(super) fn after_space(context: impl Into<String>, continuation: &str) -> Self {
+        Self { context: context.into(), continuation: format!(" {continuation}") }
+    }
+
+    /// Characters that the likelihood per character is divided by: those behind the space.
+    pub(super) fn characters(&self) -> usize {
+        self.continuation.chars().count().saturating_sub(1).max(1)
+    }
+}
