@@ -336,7 +336,7 @@ fn evaluations() -> Vec<Case> {
             "data row longer than the context",
             "lambada",
             br#"{"text": "It was the longest row of all, and the model would have no room for it."}"#,
-            &["line 1", "71 tokens", "context of 64"],
+            &["line 1", "context of 70 tokens", "the model's 64"],
         ),
         input(
             "data file that is not there",

@@ -129,7 +129,8 @@ impl Run<'_> {
                 return Ok((choices, examples));
             }
             if examples == 0 {
-                let message = format!("the row has {needed} tokens: expected at most the model's context of {longest}");
+                let message =
+                    format!("the row needs a context of {needed} tokens: expected at most the model's {longest}");
                 return Err(error(message).into());
             }
             examples -= 1;
