@@ -16,7 +16,9 @@ use triad_model::description::{self, BlockDescription, ModelDescription, Residua
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv_cache::KvCache;
-use crate::weights::{Block, Linear, Norm, Weights};
+use crate::linear::{Observer, Phase, Quantizer};
+use crate::linear_input::LinearInput;
+use crate::weights::{Norm, Weight, Weights};
 
 /// Rows handled by one task of an elementwise operator.
 const TASK_ROWS: usize = 16;
@@ -43,6 +45,8 @@ pub(crate) struct Buffers {
     up: Vec<f32>,
     /// RoPE of the chunk's positions, one for each different [`Rope`] of the model.
     angles: Vec<Angles>,
+    /// What linear layers read, in INT8.
+    pub(crate) quantizer: Quantizer,
 }
 
 /// What a session knows about RoPE before it sees a token.
@@ -101,6 +105,7 @@ impl Buffers {
             gate: zeros(width),
             up: zeros(width),
             angles: Vec::new(),
+            quantizer: Quantizer::default(),
         }
     }
 
@@ -145,6 +150,8 @@ pub(crate) struct Forward<'a> {
     pub(crate) rotation: &'a Rotation,
     pub(crate) cache: &'a mut KvCache,
     pub(crate) buffers: &'a mut Buffers,
+    pub(crate) phase: Phase,
+    pub(crate) observer: Option<Observer<'a>>,
 }
 
 impl Forward<'_> {
@@ -177,7 +184,9 @@ impl Forward<'_> {
         }
         let normed = &mut normed[..count * hidden];
         normalize(&self.weights.output_norm, &projected[..count * hidden], normed);
-        linear(&self.weights.output, normed, count, out);
+        let output = &self.weights.output;
+        let Weight::Float(weight) = &output.weight else { unreachable!("the output matrix reads float activations") };
+        matmul(normed, count, weight.view(), weight.out_features(), output.bias.as_deref(), out);
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }
@@ -197,7 +206,7 @@ impl Forward<'_> {
             normalize(norm, x, normed);
         }
         debug_assert_eq!(weights.feed_forward_norm.is_none(), description.residual == Residual::Parallel);
-        self.feed_forward(description, weights, rows);
+        self.feed_forward(index, rows);
         let Buffers { x, projected, .. } = &mut *self.buffers;
         let (x, projected) = (&mut x[..rows * hidden], &mut projected[..rows * hidden]);
         post_normalize(weights.feed_forward_post_norm.as_ref(), projected);
@@ -213,9 +222,11 @@ impl Forward<'_> {
         let queries = &mut buffers.queries[..rows * heads * head_dim];
         let keys = &mut buffers.keys[..rows * kv_heads * head_dim];
         let values = &mut buffers.values[..rows * kv_heads * head_dim];
-        linear(&weights.linears[&description::Linear::Query], normed, rows, queries);
-        linear(&weights.linears[&description::Linear::Key], normed, rows, keys);
-        linear(&weights.linears[&description::Linear::Value], normed, rows, values);
+        observe(&mut self.observer, index, LinearInput::Attention, normed);
+        let mut input = buffers.quantizer.input(weights, LinearInput::Attention, normed, rows, self.phase);
+        input.apply(&weights.linears, description::Linear::Query, queries);
+        input.apply(&weights.linears, description::Linear::Key, keys);
+        input.apply(&weights.linears, description::Linear::Value, values);
         let angles = &buffers.angles[self.rotation.of_block[index]];
         let pairing = match description.rope.pairing {
             RopePairing::Halves => Pairing::Halves,
@@ -250,14 +261,16 @@ impl Forward<'_> {
             attention(queries, *position, keys, values, self.cache.context, &shape, attended);
         }
         let projected = &mut buffers.projected[..rows * self.description.hidden];
-        linear(&weights.linears[&description::Linear::AttentionOutput], attended, rows, projected);
+        observe(&mut self.observer, index, LinearInput::AttentionOutput, attended);
+        let mut input = buffers.quantizer.input(weights, LinearInput::AttentionOutput, attended, rows, self.phase);
+        input.apply(&weights.linears, description::Linear::AttentionOutput, projected);
     }
 
     /// From `normed` to `projected`.
-    fn feed_forward(&mut self, description: &BlockDescription, weights: &Block, rows: usize) {
-        let feed_forward = &description.feed_forward;
+    fn feed_forward(&mut self, index: usize, rows: usize) {
+        let (feed_forward, weights) = (&self.description.blocks[index].feed_forward, &self.weights.blocks[index]);
         let hidden = self.description.hidden;
-        let Buffers { normed, gate, up, projected, .. } = &mut *self.buffers;
+        let Buffers { normed, gate, up, projected, quantizer, .. } = &mut *self.buffers;
         let normed = &normed[..rows * hidden];
         let (gate, up) = (&mut gate[..rows * feed_forward.width], &mut up[..rows * feed_forward.width]);
         let activation = match feed_forward.activation {
@@ -266,9 +279,11 @@ impl Forward<'_> {
             description::Activation::Gelu => Activation::Gelu,
         };
         let task = TASK_ROWS * feed_forward.width;
-        linear(&weights.linears[&description::Linear::Up], normed, rows, up);
+        observe(&mut self.observer, index, LinearInput::FeedForward, normed);
+        let mut input = quantizer.input(weights, LinearInput::FeedForward, normed, rows, self.phase);
+        input.apply(&weights.linears, description::Linear::Up, up);
         let inner = if feed_forward.gated {
-            linear(&weights.linears[&description::Linear::Gate], normed, rows, gate);
+            input.apply(&weights.linears, description::Linear::Gate, gate);
             let tasks = gate.par_chunks_mut(task).zip(up.par_chunks(task));
             tasks.for_each(|(gate, up)| activate_and_multiply(gate, up, activation));
             gate
@@ -276,12 +291,16 @@ impl Forward<'_> {
             up.par_chunks_mut(task).for_each(|up| activate(up, activation));
             up
         };
-        linear(&weights.linears[&description::Linear::Down], inner, rows, &mut projected[..rows * hidden]);
+        observe(&mut self.observer, index, LinearInput::Down, inner);
+        let mut input = quantizer.input(weights, LinearInput::Down, inner, rows, self.phase);
+        input.apply(&weights.linears, description::Linear::Down, &mut projected[..rows * hidden]);
     }
 }
 
-fn linear(linear: &Linear, x: &[f32], rows: usize, out: &mut [f32]) {
-    matmul(x, rows, linear.weight.view(), linear.weight.out_features(), linear.bias.as_deref(), out);
+fn observe(observer: &mut Option<Observer>, block: usize, input: LinearInput, x: &[f32]) {
+    if let Some(observer) = observer {
+        observer(block, input, x);
+    }
 }
 
 fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {

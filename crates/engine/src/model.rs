@@ -11,6 +11,7 @@ use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
 
 use crate::error::{Error, Result};
+use crate::quantize::Quantization;
 use crate::weights::Weights;
 
 /// How a model is loaded.
@@ -24,11 +25,10 @@ pub struct LoadOptions {
 pub struct Model {
     description: ModelDescription,
     weights: Weights,
-    /// Or why there is none.
-    tokenizer: Result<Tokenizer, String>,
-    template: Option<ChatTemplate>,
+    /// Shared by the models that are made from this one.
+    text: Arc<Text>,
     generation_defaults: GenerationDefaults,
-    pool: ThreadPool,
+    pool: Arc<ThreadPool>,
 }
 
 impl Model {
@@ -48,12 +48,10 @@ impl Model {
         let pool = pool(options)?;
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
         let (weights, text) = pool.join(|| Weights::load(checkpoint), || text(checkpoint));
-        let (tokenizer, template) = text?;
         Ok(Self {
             description: checkpoint.description().clone(),
             weights: weights?,
-            tokenizer,
-            template,
+            text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
             pool,
         })
@@ -69,8 +67,7 @@ impl Model {
         Ok(Self {
             description,
             weights,
-            tokenizer: Err("its weights are random".into()),
-            template: None,
+            text: Arc::new(Text { tokenizer: Err("its weights are random".into()), template: None }),
             generation_defaults: GenerationDefaults::default(),
             pool,
         })
@@ -82,6 +79,37 @@ impl Model {
     /// If the threads cannot be started.
     pub fn with_threads(self, threads: usize) -> Result<Self> {
         Ok(Self { pool: pool(&LoadOptions { threads: Some(threads) })?, ..self })
+    }
+
+    /// This float model with its linear layers in INT8.
+    ///
+    /// # Panics
+    /// If `quantization` is for another number of blocks.
+    pub fn quantize(&self, quantization: &Quantization) -> Self {
+        self.with_weights(self.install(|| self.weights.quantize(quantization)))
+    }
+
+    /// This INT8 model with other clip thresholds and shadows; the weights are shared.
+    ///
+    /// # Panics
+    /// If `quantization` is for another number of blocks.
+    pub fn with_inputs(&self, quantization: &Quantization) -> Self {
+        self.with_weights(self.weights.with_inputs(quantization))
+    }
+
+    fn with_weights(&self, weights: Weights) -> Self {
+        Self {
+            description: self.description.clone(),
+            weights,
+            text: Arc::clone(&self.text),
+            generation_defaults: self.generation_defaults.clone(),
+            pool: Arc::clone(&self.pool),
+        }
+    }
+
+    /// Runs `work` on the model's threads.
+    pub(crate) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(work)
     }
 
     /// What the model is.
@@ -99,12 +127,12 @@ impl Model {
     /// # Errors
     /// If the file has none: such a model runs on token ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
+        self.text.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
     }
 
     /// Its chat template, if the file has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.template.as_ref()
+        self.text.template.as_ref()
     }
 
     /// Sampling as the model's authors recommend it.
@@ -144,27 +172,33 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// What a model needs to read and write text: the tokenizer, or why there is none, and the chat template.
-type Text = (Result<Tokenizer, String>, Option<ChatTemplate>);
+/// What a model needs to read and write text.
+struct Text {
+    /// Or why there is none.
+    tokenizer: Result<Tokenizer, String>,
+    template: Option<ChatTemplate>,
+}
 
 /// A tokenizer that is not there is no error yet; one that is there but damaged is.
 fn text(checkpoint: &Checkpoint) -> Result<Text> {
     match Tokenizer::from_checkpoint(checkpoint) {
         Ok(tokenizer) => {
             let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer)?;
-            Ok((Ok(tokenizer), template))
+            Ok(Text { tokenizer: Ok(tokenizer), template })
         }
-        Err(error) if error.kind() == ErrorKind::Missing => Ok((Err(error.to_string()), None)),
+        Err(error) if error.kind() == ErrorKind::Missing => {
+            Ok(Text { tokenizer: Err(error.to_string()), template: None })
+        }
         Err(error) => Err(error.into()),
     }
 }
 
-fn pool(options: &LoadOptions) -> Result<ThreadPool> {
+fn pool(options: &LoadOptions) -> Result<Arc<ThreadPool>> {
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     if !(1..=1024).contains(&threads) {
         let value = threads.to_string();
         return Err(Error::Option { name: "the number of threads", value, expected: "1 to 1024" });
     }
     let builder = ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("triad-{index}"));
-    builder.build().map_err(|error| Error::Threads { threads, reason: error.to_string() })
+    builder.build().map(Arc::new).map_err(|error| Error::Threads { threads, reason: error.to_string() })
 }

@@ -6,6 +6,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Forward, Rotation, Segment};
 use crate::kv_cache::{KvCache, KvFormat};
+use crate::linear::{Int8Statistics, Observer, Phase};
 use crate::model::Model;
 
 /// How a session is set up.
@@ -107,7 +108,7 @@ impl Session {
             let Self { model, logits, .. } = self;
             let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
             let rows = if last { chunk.len() - 1..chunk.len() } else { 0..0 };
-            let result = model.pool().install(|| self.run(chunk, rows, &mut out, cancel));
+            let result = model.pool().install(|| self.run(chunk, rows, &mut out, Phase::Prefill, cancel));
             self.logits = out;
             result?;
             done += chunk.len();
@@ -121,7 +122,32 @@ impl Session {
     /// # Errors
     /// As [`Session::prefill`].
     pub fn decode(&mut self, token: u32, cancel: &Cancel) -> Result<&[f32]> {
-        self.prefill(&[token], cancel, |_| {})
+        self.check(&[token])?;
+        let Self { model, logits, .. } = self;
+        let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
+        let result = model.pool().install(|| self.run(&[token], 0..1, &mut out, Phase::Decode, cancel));
+        self.logits = out;
+        result?;
+        Ok(&self.logits)
+    }
+
+    /// Runs `tokens` as [`Session::prefill`] does, without logits; `observer` hears what every linear layer reads.
+    pub(crate) fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
+        self.check(tokens)?;
+        let model = Arc::clone(&self.model);
+        for chunk in tokens.chunks(self.chunk) {
+            let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
+            let forward = self.forward();
+            let mut forward = Forward { observer: Some(&mut *observer), ..forward };
+            model.pool().install(|| forward.run(chunk, &[segment], cancel))?;
+            self.tokens.extend_from_slice(chunk);
+        }
+        Ok(())
+    }
+
+    /// Where the time of the INT8 layers went since the session began; nothing for a model in float.
+    pub fn int8_statistics(&self) -> Int8Statistics {
+        self.buffers.quantizer.statistics
     }
 
     /// As [`Session::prefill`], but with the logits `[tokens, vocab]` of every token.
@@ -134,7 +160,7 @@ impl Session {
         let mut logits = vec![0.0; tokens.len() * vocab];
         let model = Arc::clone(&self.model);
         for (chunk, out) in tokens.chunks(self.chunk).zip(logits.chunks_mut(self.chunk * vocab)) {
-            model.pool().install(|| self.run(chunk, 0..chunk.len(), out, cancel))?;
+            model.pool().install(|| self.run(chunk, 0..chunk.len(), out, Phase::Prefill, cancel))?;
         }
         Ok(logits)
     }
@@ -147,6 +173,8 @@ impl Session {
             rotation: &self.rotation,
             cache: &mut self.cache,
             buffers: &mut self.buffers,
+            phase: Phase::Prefill,
+            observer: None,
         }
     }
 
@@ -172,9 +200,16 @@ impl Session {
     }
 
     /// Runs one chunk and writes the logits of `rows` of it to `out`.
-    fn run(&mut self, chunk: &[u32], rows: std::ops::Range<usize>, out: &mut [f32], cancel: &Cancel) -> Result<()> {
+    fn run(
+        &mut self,
+        chunk: &[u32],
+        rows: std::ops::Range<usize>,
+        out: &mut [f32],
+        phase: Phase,
+        cancel: &Cancel,
+    ) -> Result<()> {
         let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
-        let mut forward = self.forward();
+        let mut forward = Forward { phase, ..self.forward() };
         forward.run(chunk, &[segment], cancel)?;
         if !rows.is_empty() {
             forward.logits(rows, out);

@@ -3,12 +3,14 @@
 //! Matrices stored as f32, f16 or bf16 are used in place, straight from the mapped file. Quantized ones are
 //! widened to f32 once, at load, and the pages that they came from are given back.
 
+mod int8;
+mod matrix;
+mod quantized;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use rayon::prelude::*;
-use triad_kernels::Matrix;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
 use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
@@ -16,6 +18,12 @@ use triad_model::mapped::MappedBytes;
 use triad_model::tensor::{Format, TensorInfo};
 use triad_model::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorSlice};
 use triad_model::{Error, ErrorKind, Result, description};
+
+pub use int8::Int8Matrix;
+use matrix::Storage;
+pub use matrix::WeightMatrix;
+
+use crate::quantize::InputQuantization;
 
 /// All weights of a model.
 pub struct Weights {
@@ -30,6 +38,7 @@ pub struct Weights {
 }
 
 /// Weights of one block; which norms and linears it has is said by its description.
+#[derive(Clone)]
 pub struct Block {
     /// Norm before attention.
     pub attention_norm: Norm,
@@ -43,19 +52,52 @@ pub struct Block {
     pub query_norm: Option<Norm>,
     /// Norm on every key head.
     pub key_norm: Option<Norm>,
+    /// How what the linear layers read becomes INT8; `None` where they compute in float.
+    pub inputs: Option<[InputQuantization; 4]>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
 }
 
 /// One linear layer.
+#[derive(Clone)]
 pub struct Linear {
     /// `[out_features, in_features]`.
-    pub weight: WeightMatrix,
+    pub weight: Weight,
+    /// The same in fewer bytes, for decode.
+    pub decode_weight: Option<WeightMatrix>,
     /// `[out_features]`.
     pub bias: Option<Vec<f32>>,
 }
 
+/// The weights of one linear layer.
+#[derive(Clone)]
+pub enum Weight {
+    /// Multiplied with float activations.
+    Float(WeightMatrix),
+    /// Multiplied with INT8 activations.
+    Int8(Int8Matrix),
+}
+
+impl Weight {
+    /// Rows.
+    pub fn out_features(&self) -> usize {
+        match self {
+            Self::Float(matrix) => matrix.out_features(),
+            Self::Int8(matrix) => matrix.out_features(),
+        }
+    }
+
+    /// Bytes of the values.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Float(matrix) => matrix.bytes(),
+            Self::Int8(matrix) => matrix.bytes(),
+        }
+    }
+}
+
 /// One norm, with the description's offset already added to its weight.
+#[derive(Clone)]
 pub struct Norm {
     /// Factor of every feature.
     pub weight: Vec<f32>,
@@ -65,48 +107,8 @@ pub struct Norm {
     pub epsilon: f32,
 }
 
-/// A matrix `[out_features, in_features]`, row-major.
-pub struct WeightMatrix {
-    out_features: usize,
-    storage: Storage,
-}
-
-enum Storage {
-    F32(Vec<f32>),
-    Bf16(Vec<bf16>),
-    MappedF32(MappedBytes),
-    MappedF16(MappedBytes),
-    MappedBf16(MappedBytes),
-}
-
-impl WeightMatrix {
-    /// Rows.
-    pub fn out_features(&self) -> usize {
-        self.out_features
-    }
-
-    /// The values.
-    pub fn view(&self) -> Matrix<'_> {
-        match &self.storage {
-            Storage::F32(values) => Matrix::F32(values),
-            Storage::Bf16(values) => Matrix::Bf16(values),
-            Storage::MappedF32(bytes) => Matrix::F32(bytemuck::cast_slice(bytes)),
-            Storage::MappedF16(bytes) => Matrix::F16(bytemuck::cast_slice::<u8, f16>(bytes)),
-            Storage::MappedBf16(bytes) => Matrix::Bf16(bytemuck::cast_slice::<u8, bf16>(bytes)),
-        }
-    }
-
-    /// Bytes of the values, mapped or not.
-    pub fn bytes(&self) -> usize {
-        match &self.storage {
-            Storage::F32(values) => size_of_val(values.as_slice()),
-            Storage::Bf16(values) => size_of_val(values.as_slice()),
-            Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) => bytes.len(),
-        }
-    }
-}
-
 /// The embedding: rows are read one at a time, so they stay as stored.
+#[derive(Clone)]
 pub enum Embedding {
     /// In the model file.
     Stored {
@@ -135,7 +137,7 @@ impl Weights {
                 .map(|(block, tensors)| reader.block(block, tensors, description.hidden))
                 .collect::<Result<_>>()?,
             output_norm: reader.norm(&map.output_norm, &description.output_norm)?,
-            output: reader.linear(&map.output, description.vocab)?,
+            output: reader.linear(&map.output, description.vocab, description.hidden)?,
             embedding: reader.embedding(&map.embedding)?,
         })
     }
@@ -148,7 +150,8 @@ impl Weights {
             seed
         };
         let mut linear = |out_features, in_features, bias: bool| Linear {
-            weight: random_matrix(out_features, in_features, next_seed()),
+            weight: Weight::Float(WeightMatrix::random(out_features, in_features, next_seed())),
+            decode_weight: None,
             bias: bias.then(|| vec![0.0; out_features]),
         };
         let norm = |norm: &NormDescription, features: usize| Norm {
@@ -171,6 +174,7 @@ impl Weights {
                 feed_forward_post_norm: post.then(|| norm(&block.norm, hidden)),
                 query_norm: block.attention.qk_norm.as_ref().map(head_norm),
                 key_norm: block.attention.qk_norm.as_ref().map(head_norm),
+                inputs: None,
                 linears: block
                     .linears(hidden)
                     .iter()
@@ -183,7 +187,7 @@ impl Weights {
         let embedding = if description.tied_output {
             Embedding::Output
         } else {
-            Embedding::Matrix(random_matrix(description.vocab, hidden, 1))
+            Embedding::Matrix(WeightMatrix::random(description.vocab, hidden, 1))
         };
         Self { embedding, blocks, output_norm: norm(&description.output_norm, hidden), output }
     }
@@ -195,8 +199,11 @@ impl Weights {
             Embedding::Stored { bytes, row_bytes, format } => {
                 dequantize(*format, &bytes[row * row_bytes..][..*row_bytes], out);
             }
-            Embedding::Output => self.output.weight.view().widen_row(row, out),
-            Embedding::Matrix(matrix) => matrix.view().widen_row(row, out),
+            Embedding::Output => match &self.output.weight {
+                Weight::Float(matrix) => matrix.row(row, out),
+                Weight::Int8(_) => unreachable!("the output matrix reads float activations"),
+            },
+            Embedding::Matrix(matrix) => matrix.row(row, out),
         }
     }
 
@@ -208,7 +215,9 @@ impl Weights {
             Embedding::Output => 0,
             Embedding::Matrix(matrix) => matrix.bytes(),
         };
-        linears.chain([&self.output]).map(|linear| linear.weight.bytes()).sum::<usize>() + embedding
+        let bytes =
+            |linear: &Linear| linear.weight.bytes() + linear.decode_weight.as_ref().map_or(0, WeightMatrix::bytes);
+        linears.chain([&self.output]).map(bytes).sum::<usize>() + embedding
     }
 }
 
@@ -234,7 +243,7 @@ impl Reader<'_> {
             let tensors = tensors.linears.get(&shape.linear).ok_or_else(|| {
                 Error::new(ErrorKind::Missing, format!("no tensor for the {:?} linear layer", shape.linear))
             })?;
-            Ok((shape.linear, self.linear(tensors, shape.out_features)?))
+            Ok((shape.linear, self.linear(tensors, shape.out_features, shape.in_features)?))
         });
         Ok(Block {
             attention_norm: self.norm(&tensors.attention_norm, &description.norm)?,
@@ -243,13 +252,15 @@ impl Reader<'_> {
             feed_forward_post_norm: norm(&tensors.feed_forward_post_norm, &description.norm)?,
             query_norm: norm(&tensors.query_norm, &qk_norm)?,
             key_norm: norm(&tensors.key_norm, &qk_norm)?,
+            inputs: None,
             linears: linears.collect::<Result<_>>()?,
         })
     }
 
-    fn linear(&self, tensors: &LinearTensors, out_features: usize) -> Result<Linear> {
+    fn linear(&self, tensors: &LinearTensors, out_features: usize, in_features: usize) -> Result<Linear> {
         let bias = tensors.bias.as_ref().map(|bias| Ok(self.slice(bias)?.to_f32())).transpose()?;
-        Ok(Linear { weight: self.slice(&tensors.weight)?.into_matrix(out_features), bias })
+        let weight = Weight::Float(self.slice(&tensors.weight)?.into_matrix(out_features, in_features));
+        Ok(Linear { weight, decode_weight: None, bias })
     }
 
     fn norm(&self, tensors: &NormTensors, description: &NormDescription) -> Result<Norm> {
@@ -287,15 +298,15 @@ struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    fn into_matrix(self, out_features: usize) -> WeightMatrix {
+    fn into_matrix(self, out_features: usize, in_features: usize) -> WeightMatrix {
         let aligned = |size: usize| (self.bytes.as_ptr() as usize).is_multiple_of(size);
         let storage = match self.info.format {
             Format::F32 if aligned(4) => Storage::MappedF32(self.bytes),
             Format::F16 if aligned(2) => Storage::MappedF16(self.bytes),
             Format::Bf16 if aligned(2) => Storage::MappedBf16(self.bytes),
-            _ => Storage::F32(self.to_f32()),
+            _ => Storage::F32(self.to_f32().into()),
         };
-        WeightMatrix { out_features, storage }
+        WeightMatrix::new(out_features, in_features, storage)
     }
 
     fn to_f32(&self) -> Vec<f32> {
@@ -311,23 +322,4 @@ impl Stored<'_> {
         self.checkpoint.release(self.info);
         values
     }
-}
-
-fn random_matrix(out_features: usize, in_features: usize, seed: u64) -> WeightMatrix {
-    let scale = (3.0 / in_features as f32).sqrt() / 32768.0;
-    let mut values = vec![bf16::ZERO; out_features * in_features];
-    values.par_chunks_mut(TASK_ELEMENTS).enumerate().for_each(|(task, values)| {
-        let mut state = seed ^ (task as u64).wrapping_mul(0xd134_2543_de82_ef95) | 1;
-        for values in values.chunks_mut(4) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            for (index, value) in values.iter_mut().enumerate() {
-                // Cut off, not rounded: which random number it is does not matter.
-                let number = f32::from((state >> (16 * index)) as i16) * scale;
-                *value = bf16::from_bits((number.to_bits() >> 16) as u16);
-            }
-        }
-    });
-    WeightMatrix { out_features, storage: Storage::Bf16(values) }
 }

@@ -1,0 +1,75 @@
+//! What linear layers read: activations that are quantized once and read by one to three layers.
+
+use serde::{Deserialize, Serialize};
+use triad_model::description::{BlockDescription, Linear};
+
+/// One of the four activations of a block that linear layers read. Each has one scale, one clip threshold and
+/// one shadow, which all its layers share: the norm before them quantizes once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinearInput {
+    /// Read by query, key and value: the norm before attention.
+    Attention,
+    /// Read by attention's output layer: what the heads found.
+    AttentionOutput,
+    /// Read by gate and up: the norm before the feed-forward.
+    FeedForward,
+    /// Read by down: the activation times up.
+    Down,
+}
+
+impl LinearInput {
+    /// All of them, in the order in which they are computed.
+    pub const ALL: [Self; 4] = [Self::Attention, Self::AttentionOutput, Self::FeedForward, Self::Down];
+
+    /// The input that `linear` reads.
+    pub fn of(linear: Linear) -> Self {
+        match linear {
+            Linear::Query | Linear::Key | Linear::Value => Self::Attention,
+            Linear::AttentionOutput => Self::AttentionOutput,
+            Linear::Gate | Linear::Up => Self::FeedForward,
+            Linear::Down => Self::Down,
+        }
+    }
+
+    /// Channels of the input in a block of a model with this width of the residual stream.
+    pub fn channels(self, block: &BlockDescription, hidden: usize) -> usize {
+        match self {
+            Self::Attention | Self::FeedForward => hidden,
+            Self::AttentionOutput => block.attention.heads * block.attention.head_dim,
+            Self::Down => block.feed_forward.width,
+        }
+    }
+
+    /// Name for people and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Attention => "attention",
+            Self::AttentionOutput => "attention-output",
+            Self::FeedForward => "feed-forward",
+            Self::Down => "down",
+        }
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_is_as_wide_as_the_layers_that_read_it() {
+        for name in triad_model::family::SHAPES {
+            let description = triad_model::family::shape(name).unwrap();
+            for block in &description.blocks {
+                for shape in block.linears(description.hidden) {
+                    let input = LinearInput::of(shape.linear);
+                    assert_eq!(input.channels(block, description.hidden), shape.in_features, "{:?}", shape.linear);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Which inputs lose their shadow: most outliers can be left out without loss (llm.npu, §3.3).
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::PrepareOptions;
+use super::calibration::PIECE_TOKENS;
+use super::plan::{self, InputSummary};
+use crate::cancel::Cancel;
+use crate::error::Result;
+use crate::model::Model;
+use crate::score::Branch;
+use crate::session::{Session, SessionOptions};
+
+/// How many inputs lose their shadow, the least important first.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Prune {
+    /// This share of them: 0 none, 1 all.
+    Rate(f64),
+    /// As many as cost no more than this share of the loss on held-out text.
+    Auto {
+        /// Share of the float model's negative log-likelihood of a token.
+        budget: f64,
+    },
+}
+
+impl Prune {
+    /// What the paper does.
+    pub const PAPER: Self = Self::Rate(0.85);
+    /// [`Prune::Auto`] with the default budget.
+    pub const AUTO: Self = Self::Auto { budget: 0.003 };
+}
+
+impl Default for Prune {
+    fn default() -> Self {
+        Self::PAPER
+    }
+}
+
+/// Steps of [`Prune::Auto`]: rates are tried to 1/64.
+const STEPS: u32 = 6;
+
+/// Prunes `inputs` as `options` say; the share that was pruned.
+pub(super) fn prune(
+    model: &Arc<Model>,
+    inputs: &mut [InputSummary],
+    held_out: &[Vec<u32>],
+    options: &PrepareOptions,
+    cancel: &Cancel,
+) -> Result<f64> {
+    let rate = match options.prune {
+        Prune::Rate(rate) => rate,
+        Prune::Auto { budget } => {
+            let float = loss(model, held_out, cancel)?;
+            let quantized = model.quantize(&plan::quantization(inputs, &options.plan));
+            let mut within = |rate| {
+                plan::prune(inputs, rate);
+                let model = Arc::new(quantized.with_inputs(&plan::quantization(inputs, &options.plan)));
+                let loss = loss(&model, held_out, cancel)?;
+                tracing::debug!(rate, loss, float, "pruning tried");
+                Ok(loss <= float * (1.0 + budget))
+            };
+            highest(&mut within)?
+        }
+    };
+    plan::prune(inputs, rate);
+    Ok(rate)
+}
+
+/// The highest rate for which `within` holds, to 1/64, by bisection: losses grow with the rate but for noise. 0 if there
+/// is none: all shadows are kept, and that is the best there is.
+fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
+    if within(1.0)? {
+        return Ok(1.0);
+    }
+    let (mut good, mut bad) = (0, 1 << STEPS);
+    while bad - good > 1 {
+        let middle = (good + bad) / 2;
+        if within(f64::from(middle) / f64::from(1 << STEPS))? { good = middle } else { bad = middle }
+    }
+    Ok(f64::from(good) / f64::from(1 << STEPS))
+}
+
+/// Mean negative log-likelihood of a token of `pieces`.
+///
+/// # Errors
+/// If `cancel` is set, or the model cannot run.
+pub fn loss(model: &Arc<Model>, pieces: &[Vec<u32>], cancel: &Cancel) -> Result<f64> {
+    let context = PIECE_TOKENS.min(model.description().context);
+    let options = SessionOptions { context, chunk: PIECE_TOKENS, ..SessionOptions::default() };
+    let mut session = Session::new(model, &options)?;
+    let (mut sum, mut count) = (0.0, 0);
+    for piece in pieces.iter().filter(|piece| piece.len() > 1) {
+        for score in session.score(&[Branch { tokens: piece, scored_from: 1 }], cancel, |_| {})? {
+            sum -= score.log_probabilities.iter().map(|p| f64::from(*p)).sum::<f64>();
+            count += score.log_probabilities.len();
+        }
+    }
+    Ok(if count == 0 { 0.0 } else { sum / f64::from(count as u32) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_rate_within_the_budget_is_found() {
+        for limit in [0.0, 0.3, 0.5, 0.99, 1.0] {
+            let rate = highest(&mut |rate| Ok(rate <= limit)).unwrap();
+            assert!(rate <= limit && limit - rate < 1.0 / 64.0, "{rate} for {limit}");
+        }
+    }
+
+    #[test]
+    fn without_any_rate_in_the_budget_every_shadow_is_kept() {
+        assert_eq!(highest(&mut |_| Ok(false)).unwrap(), 0.0);
+    }
+}

@@ -1,0 +1,106 @@
+//! How the linear layers of a model are computed in INT8.
+//!
+//! A [`Quantization`] is the plan: for each block and [`LinearInput`] where activations are clipped and whether what
+//! lies beyond runs beside it as a shadow (llm.npu, §3.3). [`crate::prepare`] makes it from calibration; a package
+//! stores it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::linear_input::LinearInput;
+
+/// Largest magnitude of an INT8 value; −128 is never produced.
+pub const INT8_MAX: f32 = 127.0;
+
+/// How all linear layers of a model are quantized.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantization {
+    /// What one weight scale covers.
+    pub weight_scales: WeightScales,
+    /// Weights of the linear layers while decoding.
+    pub decode_weights: DecodeWeights,
+    /// Weights of the output matrix.
+    pub output_weights: OutputWeights,
+    /// The four inputs of each block, in the order of [`LinearInput::ALL`].
+    pub blocks: Vec<[InputQuantization; 4]>,
+}
+
+/// What one weight scale covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WeightScales {
+    /// One output channel.
+    #[default]
+    Channel,
+    /// The whole matrix.
+    Tensor,
+}
+
+/// Weights that decode computes with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DecodeWeights {
+    /// Those of prefill.
+    #[default]
+    Int8,
+    /// A second copy, with one scale for each 32 weights: half the bytes to read for each token.
+    Int4,
+}
+
+/// Weights of the output matrix. Its activations stay in float.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputWeights {
+    /// As the model's file has them.
+    Float,
+    /// One scale for each token of the vocabulary.
+    #[default]
+    Int8,
+}
+
+/// How one linear input becomes INT8.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InputQuantization {
+    /// One scale for all tokens, known before the run.
+    Static {
+        /// Largest magnitude that INT8 represents: 127 · scale.
+        clip: f32,
+        /// What lies beyond the clip threshold is computed in float and added.
+        shadow: bool,
+        /// Factors `[channels]` on the activations, whose inverse the weights carry (SmoothQuant).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        smoothing: Option<Vec<f32>>,
+    },
+    /// One scale for each token, found while running (LLM.int8()).
+    Dynamic {
+        /// Channels with a magnitude beyond this are computed in float.
+        outlier_threshold: f32,
+    },
+}
+
+impl InputQuantization {
+    /// Factors on the activations, where there are any.
+    pub fn smoothing(&self) -> Option<&[f32]> {
+        match self {
+            Self::Static { smoothing, .. } => smoothing.as_deref(),
+            Self::Dynamic { .. } => None,
+        }
+    }
+
+    /// Whether what lies beyond the clip threshold is computed in float.
+    pub fn has_shadow(&self) -> bool {
+        matches!(self, Self::Static { shadow: true, .. })
+    }
+}
+
+impl Quantization {
+    /// How one input of one block is quantized.
+    pub fn input(&self, block: usize, input: LinearInput) -> &InputQuantization {
+        &self.blocks[block][input.index()]
+    }
+
+    /// Inputs whose shadow is kept.
+    pub fn shadows(&self) -> usize {
+        self.blocks.iter().flatten().filter(|input| input.has_shadow()).count()
+    }
+}

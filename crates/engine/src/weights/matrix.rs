@@ -1,0 +1,174 @@
+//! A matrix that is multiplied with float activations, in the format in which it is stored.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use triad_kernels::{Matrix, int4, int8};
+use triad_model::mapped::MappedBytes;
+
+/// Elements that one task makes.
+const TASK_ELEMENTS: usize = 1 << 16;
+/// Rows that are widened at once where a whole matrix in float would be too large.
+const SLAB_ROWS: usize = 4096;
+
+/// A matrix `[out_features, in_features]`, row-major. Clones share the values.
+#[derive(Clone)]
+pub struct WeightMatrix {
+    out_features: usize,
+    in_features: usize,
+    storage: Storage,
+}
+
+#[derive(Clone)]
+pub(super) enum Storage {
+    F32(Arc<Vec<f32>>),
+    Bf16(Arc<Vec<bf16>>),
+    MappedF32(MappedBytes),
+    MappedF16(MappedBytes),
+    MappedBf16(MappedBytes),
+    Int8 { values: Values<i8>, scales: Arc<Vec<f32>> },
+    Int4 { values: Values<u8>, scales: Values<f16> },
+}
+
+/// Numbers in memory of their own or in a mapped file.
+#[derive(Clone)]
+pub(super) enum Values<T> {
+    Owned(Arc<Vec<T>>),
+    /// Aligned for `T`, and a whole number of them.
+    Mapped(MappedBytes),
+}
+
+impl<T: bytemuck::AnyBitPattern> Values<T> {
+    pub(super) fn get(&self) -> &[T] {
+        match self {
+            Self::Owned(values) => values,
+            Self::Mapped(bytes) => bytemuck::cast_slice(bytes),
+        }
+    }
+}
+
+impl WeightMatrix {
+    pub(super) fn new(out_features: usize, in_features: usize, storage: Storage) -> Self {
+        Self { out_features, in_features, storage }
+    }
+
+    /// Rows.
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// Columns.
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// The values.
+    pub fn view(&self) -> Matrix<'_> {
+        match &self.storage {
+            Storage::F32(values) => Matrix::F32(values),
+            Storage::Bf16(values) => Matrix::Bf16(values),
+            Storage::MappedF32(bytes) => Matrix::F32(bytemuck::cast_slice(bytes)),
+            Storage::MappedF16(bytes) => Matrix::F16(bytemuck::cast_slice::<u8, f16>(bytes)),
+            Storage::MappedBf16(bytes) => Matrix::Bf16(bytemuck::cast_slice::<u8, bf16>(bytes)),
+            Storage::Int8 { values, scales } => Matrix::Int8 { values: values.get(), scales },
+            Storage::Int4 { values, scales } => Matrix::Int4 { values: values.get(), scales: scales.get() },
+        }
+    }
+
+    /// Bytes of the values, mapped or not.
+    pub fn bytes(&self) -> usize {
+        match &self.storage {
+            Storage::F32(values) => size_of_val(values.as_slice()),
+            Storage::Bf16(values) => size_of_val(values.as_slice()),
+            Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) => bytes.len(),
+            Storage::Int8 { values, scales } => size_of_val(values.get()) + size_of_val(scales.as_slice()),
+            Storage::Int4 { values, scales } => size_of_val(values.get()) + size_of_val(scales.get()),
+        }
+    }
+
+    /// Some rows in f32, on the current rayon pool.
+    pub fn rows_to_f32(&self, rows: Range<usize>, out: &mut [f32]) {
+        let task_rows = (TASK_ELEMENTS / self.in_features).max(1);
+        out.par_chunks_mut(task_rows * self.in_features).enumerate().for_each(|(task, out)| {
+            let first = rows.start + task * task_rows;
+            for (row, out) in out.chunks_exact_mut(self.in_features).enumerate() {
+                self.row(first + row, out);
+            }
+        });
+    }
+
+    /// One row in f32.
+    pub(super) fn row(&self, row: usize, out: &mut [f32]) {
+        self.view().widen_row(row, out);
+    }
+
+    /// All of it in f32.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.out_features * self.in_features];
+        self.rows_to_f32(0..self.out_features, &mut values);
+        values
+    }
+
+    /// The same in INT8, with one scale for each row.
+    pub fn to_int8(&self) -> Self {
+        let (out_features, in_features) = (self.out_features, self.in_features);
+        let mut values = vec![0; out_features * in_features];
+        let mut scales = vec![0.0; out_features];
+        self.slabs(|rows, float| {
+            let values = &mut values[rows.start * in_features..rows.end * in_features];
+            int8::quantize_weight_rows(float, in_features, &mut scales[rows], values);
+        });
+        let storage = Storage::Int8 { values: Values::Owned(values.into()), scales: scales.into() };
+        Self { out_features, in_features, storage }
+    }
+
+    /// The same in INT4, with one scale for each [`int4::GROUP`] weights; `None` if rows are no whole number of groups.
+    pub fn to_int4(&self) -> Option<Self> {
+        let (out_features, in_features) = (self.out_features, self.in_features);
+        if !in_features.is_multiple_of(int4::GROUP) {
+            return None;
+        }
+        let mut values = vec![0; out_features * in_features / 2];
+        let mut scales = vec![f16::ZERO; out_features * in_features / int4::GROUP];
+        self.slabs(|rows, float| {
+            let (first, last) = (rows.start * in_features, rows.end * in_features);
+            let scales = &mut scales[first / int4::GROUP..last / int4::GROUP];
+            int4::quantize_int4(float, &mut values[first / 2..last / 2], scales);
+        });
+        let storage = Storage::Int4 { values: Values::Owned(values.into()), scales: Values::Owned(scales.into()) };
+        Some(Self { out_features, in_features, storage })
+    }
+
+    /// Calls `with` for some rows after the other, in f32.
+    fn slabs(&self, mut with: impl FnMut(Range<usize>, &[f32])) {
+        let mut float = vec![0.0; SLAB_ROWS.min(self.out_features) * self.in_features];
+        for first in (0..self.out_features).step_by(SLAB_ROWS) {
+            let rows = first..(first + SLAB_ROWS).min(self.out_features);
+            let float = &mut float[..rows.len() * self.in_features];
+            self.rows_to_f32(rows.clone(), float);
+            with(rows, float);
+        }
+    }
+
+    /// Random bf16 values.
+    pub(super) fn random(out_features: usize, in_features: usize, seed: u64) -> Self {
+        let scale = (3.0 / in_features as f32).sqrt() / 32768.0;
+        let mut values = vec![bf16::ZERO; out_features * in_features];
+        values.par_chunks_mut(TASK_ELEMENTS).enumerate().for_each(|(task, values)| {
+            let mut state = seed ^ (task as u64).wrapping_mul(0xd134_2543_de82_ef95) | 1;
+            for values in values.chunks_mut(4) {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                for (index, value) in values.iter_mut().enumerate() {
+                    // Cut off, not rounded: which random number it is does not matter.
+                    let number = f32::from((state >> (16 * index)) as i16) * scale;
+                    *value = bf16::from_bits((number.to_bits() >> 16) as u16);
+                }
+            }
+        });
+        Self { out_features, in_features, storage: Storage::Bf16(values.into()) }
+    }
+}
