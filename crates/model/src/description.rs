@@ -3,7 +3,11 @@
 //! The engine reads only this; it never asks which family a model belongs to. A new family is a new
 //! mapping in [`crate::family`], not new code in the engine.
 
+mod check;
+
 use serde::{Deserialize, Serialize};
+
+pub(crate) use check::limits;
 
 /// A decoder-only transformer: embedding, blocks, final norm, output matrix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

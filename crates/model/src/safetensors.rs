@@ -1,14 +1,17 @@
 //! safetensors: a JSON header, then the tensors' bytes.
 //!
-//! [`read_header`] checks one file's header; [`shards`] reads the index of a model that is cut into
-//! several files. The header is parsed here and not by the `safetensors` crate, whose errors don't name
+//! [`read_header`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
+//! model that is cut into several files; [`write`] makes headers. The header is parsed here and not by the `safetensors` crate, whose errors don't name
 //! the tensor, which takes the last of two tensors of one name, and whose sum of sizes can overflow.
+
+pub mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::path::{Component, Path};
 
-use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -19,6 +22,70 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Entry of the header that holds remarks, not a tensor.
 const REMARKS: &str = "__metadata__";
 
+/// What one number of a tensor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are the format's own")]
+pub enum Element {
+    F32,
+    I32,
+    U32,
+    F16,
+    Bf16,
+    I8,
+    U8,
+}
+
+impl Element {
+    const ALL: [Self; 7] = [Self::F32, Self::I32, Self::U32, Self::F16, Self::Bf16, Self::I8, Self::U8];
+
+    /// Name as headers write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::I32 => "I32",
+            Self::U32 => "U32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::I8 => "I8",
+            Self::U8 => "U8",
+        }
+    }
+
+    /// Bytes of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::I8 | Self::U8 => 1,
+        }
+    }
+
+    /// Bytes of a tensor of this shape; `None` if they exceed `usize`.
+    pub fn bytes_of(self, shape: &[usize]) -> Option<usize> {
+        shape.iter().try_fold(self.bytes(), |product, &size| product.checked_mul(size))
+    }
+}
+
+/// A tensor of a safetensors file: its length is what shape and element demand, and it lies inside the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// What its numbers are.
+    pub element: Element,
+    /// Row-major, outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Byte range in the file.
+    pub bytes: Range<usize>,
+}
+
+/// What a safetensors file says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The tensors by name, apart from each other.
+    pub tensors: BTreeMap<String, Tensor>,
+    /// The texts in `__metadata__`.
+    pub remarks: BTreeMap<String, String>,
+}
+
 /// Reads the header of the safetensors file whose content is `bytes`, the `file`-th of its checkpoint:
 /// the tensors by name, all of them inside the file and apart from each other.
 ///
@@ -26,6 +93,20 @@ const REMARKS: &str = "__metadata__";
 /// [`ErrorKind::Malformed`] where the bytes break the format, [`ErrorKind::Unsupported`] for a tensor
 /// that is not F32, F16 or BF16. The message names the tensor, what it holds, what was expected.
 pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorInfo>> {
+    let formats = [(Element::F32, Format::F32), (Element::F16, Format::F16), (Element::Bf16, Format::Bf16)];
+    let header = read(bytes, &formats.map(|(element, _)| element))?;
+    let info = |(name, Tensor { element, shape, bytes }): (String, Tensor)| {
+        let (_, format) = *formats.iter().find(|(read, _)| *read == element)?;
+        Some((name.clone(), TensorInfo { name, shape, format, file, bytes }))
+    };
+    Ok(header.tensors.into_iter().filter_map(info).collect())
+}
+
+/// Reads the header of the safetensors file whose content is `bytes`, with tensors of `elements` alone.
+///
+/// # Errors
+/// As [`read_header`], [`ErrorKind::Unsupported`] for a tensor of another element.
+pub fn read(bytes: &[u8], elements: &[Element]) -> Result<Header> {
     let Some((length, rest)) = bytes.split_first_chunk() else {
         return Err(malformed(format!(
             "not a safetensors file: it has {} bytes, expected at least the 8 of the header's length",
@@ -44,17 +125,17 @@ pub fn read_header(bytes: &[u8], file: usize) -> Result<BTreeMap<String, TensorI
                 rest.len()
             ))
         })?;
-    let Header(entries) =
+    let Entries { entries, remarks } =
         serde_json::from_slice(header).map_err(|error| malformed(format!("header is not valid: {error}")))?;
 
     let data_start = bytes.len() - rest.len() + header.len();
     let mut tensors = BTreeMap::new();
     for (name, entry) in entries {
-        let info = entry.into_info(&name, file, data_start, bytes.len())?;
-        tensors.insert(name, info);
+        let tensor = entry.check(&name, elements, data_start, bytes.len())?;
+        tensors.insert(name, tensor);
     }
     check_coverage(&tensors, data_start, bytes.len())?;
-    Ok(tensors)
+    Ok(Header { tensors, remarks })
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -71,26 +152,23 @@ struct Entry {
 }
 
 impl Entry {
-    fn into_info(self, name: &str, file: usize, data_start: usize, file_length: usize) -> Result<TensorInfo> {
+    fn check(self, name: &str, elements: &[Element], data_start: usize, file_length: usize) -> Result<Tensor> {
         let what = format!("tensor {name:?}");
-        let format = match self.dtype.as_str() {
-            "F32" => Format::F32,
-            "F16" => Format::F16,
-            "BF16" => Format::Bf16,
-            other => {
-                let message = format!("{what} has type {other:?}, expected one of F32, F16, BF16");
-                return Err(Error::new(ErrorKind::Unsupported, message));
-            }
+        let element = Element::ALL.into_iter().find(|element| element.name() == self.dtype);
+        let Some(element) = element.filter(|element| elements.contains(element)) else {
+            let read: Vec<_> = elements.iter().map(|element| element.name()).collect();
+            let message = format!("{what} has type {:?}, expected one of {}", self.dtype, read.join(", "));
+            return Err(Error::new(ErrorKind::Unsupported, message));
         };
-        let elements = self.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
-        let Some(length) = elements.and_then(|elements| format.bytes_for(elements)) else {
+        let Some(length) = element.bytes_of(&self.shape) else {
             return Err(malformed(format!("{what} has shape {:?}: more bytes than can be addressed", self.shape)));
         };
         let (start, end) = self.data_offsets;
         if end.checked_sub(start) != Some(length) {
             return Err(malformed(format!(
-                "{what} has data_offsets [{start}, {end}], expected {length} bytes for shape {:?} in format {format}",
-                self.shape
+                "{what} has data_offsets [{start}, {end}], expected {length} bytes for shape {:?} in format {}",
+                self.shape,
+                element.name()
             )));
         }
         let data_length = file_length - data_start;
@@ -101,62 +179,69 @@ impl Entry {
             )));
         }
         let bytes = data_start + start..data_start + end;
-        Ok(TensorInfo { name: name.to_owned(), shape: self.shape, format, file, bytes })
+        Ok(Tensor { element, shape: self.shape, bytes })
     }
 }
 
 /// The header's tensors in their order; two of one name are an error.
-struct Header(Vec<(String, Entry)>);
+#[derive(Default)]
+struct Entries {
+    entries: Vec<(String, Entry)>,
+    remarks: BTreeMap<String, String>,
+}
 
-impl<'de> Deserialize<'de> for Header {
+impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(HeaderVisitor)
+        deserializer.deserialize_map(EntriesVisitor)
     }
 }
 
-struct HeaderVisitor;
+struct EntriesVisitor;
 
-impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Header;
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = Entries;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str("an object of tensors")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
-        let mut entries = Vec::new();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+        let mut header = Entries::default();
         let mut names = BTreeSet::new();
         while let Some(name) = map.next_key::<String>()? {
             if name == REMARKS {
-                map.next_value::<IgnoredAny>()?;
+                // Remarks of other types than the format's are remarks still, of no use here.
+                let remarks = map.next_value::<serde_json::Value>()?;
+                let texts = remarks.as_object().into_iter().flatten();
+                header.remarks =
+                    texts.filter_map(|(name, text)| Some((name.clone(), text.as_str()?.to_owned()))).collect();
                 continue;
             }
             if !names.insert(name.clone()) {
                 return Err(A::Error::custom(format_args!("tensor {name:?} is there twice")));
             }
             let entry = map.next_value().map_err(|error| A::Error::custom(format_args!("tensor {name:?}: {error}")))?;
-            entries.push((name, entry));
+            header.entries.push((name, entry));
         }
-        Ok(Header(entries))
+        Ok(header)
     }
 }
 
 /// The format allows neither gaps nor overlaps nor bytes after the last tensor.
-fn check_coverage(tensors: &BTreeMap<String, TensorInfo>, data_start: usize, file_length: usize) -> Result<()> {
-    let mut by_place: Vec<&TensorInfo> = tensors.values().collect();
-    by_place.sort_by_key(|info| (info.bytes.start, info.bytes.end));
+fn check_coverage(tensors: &BTreeMap<String, Tensor>, data_start: usize, file_length: usize) -> Result<()> {
+    let mut by_place: Vec<_> = tensors.iter().map(|(name, tensor)| (name, &tensor.bytes)).collect();
+    by_place.sort_by_key(|(_, bytes)| (bytes.start, bytes.end));
     let mut covered = data_start;
-    for info in by_place {
-        if info.bytes.start != covered {
-            let problem = if info.bytes.start < covered { "overlaps the tensor before it" } else { "follows a gap" };
+    for (name, bytes) in by_place {
+        if bytes.start != covered {
+            let problem = if bytes.start < covered { "overlaps the tensor before it" } else { "follows a gap" };
             return Err(malformed(format!(
-                "tensor {:?} starts at data offset {}, expected {}: it {problem}",
-                info.name,
-                info.bytes.start - data_start,
+                "tensor {name:?} starts at data offset {}, expected {}: it {problem}",
+                bytes.start - data_start,
                 covered - data_start
             )));
         }
-        covered = info.bytes.end;
+        covered = bytes.end;
     }
     if covered != file_length {
         let message = format!("{} bytes follow the last tensor, expected the file to end", file_length - covered);

@@ -10,7 +10,9 @@ use serde_json::json;
 use triad_model::checkpoint::{Checkpoint, Source};
 use triad_model::dequantize::dequantize;
 use triad_model::gguf::Value;
+use triad_model::template::{ChatTemplate, Message};
 use triad_model::testing::tiny_llama;
+use triad_model::tokenizer::{Special, Tokenizer};
 
 const TENSORS: [(&str, &[usize]); 12] = [
     ("lm_head.weight", &[4, 8]),
@@ -77,7 +79,7 @@ fn a_file_a_folder_and_shards_hold_the_same_model() {
         assert_eq!(checkpoint.tensor_map(), opened[0].tensor_map());
         assert_eq!(checkpoint.stored_bytes(), 2 * checkpoint.description().parameters());
         assert_eq!(checkpoint.generation_defaults().end_tokens, [2]);
-        assert!(matches!(checkpoint.source(), Source::HuggingFace { generation_config: None, .. }));
+        assert!(matches!(checkpoint.source(), Source::HuggingFace { tokenizer_config: None, .. }));
         for (index, (name, shape)) in TENSORS.into_iter().enumerate() {
             let tensor = checkpoint.tensor(name).unwrap();
             assert_eq!(tensor.shape, shape);
@@ -114,4 +116,54 @@ fn released_tensors_read_the_same_and_outlive_their_checkpoint() {
     checkpoint.release(norm);
     drop(checkpoint);
     assert_eq!(*mapped, before);
+}
+
+/// A folder with the text files of the model at `path` alone reads and writes text as the model does.
+fn text_files_are_enough(path: &Path, files: usize) {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let text_files = checkpoint.text_files().unwrap();
+    assert_eq!(text_files.len(), files);
+    for (name, content) in text_files {
+        assert!(Source::TEXT_FILES.contains(&name));
+        fs::write(copy.path().join(name), content).unwrap();
+    }
+    let source = Source::open_text(copy.path()).unwrap();
+    let own = Tokenizer::from_checkpoint(&checkpoint).unwrap();
+    let copied = Tokenizer::from_source(&source, &checkpoint.generation_defaults().end_tokens).unwrap();
+    assert_eq!(copied.encode("ab ba", Special::AsText).unwrap(), own.encode("ab ba", Special::AsText).unwrap());
+    assert_eq!(copied.end_tokens(), own.end_tokens());
+    let template = ChatTemplate::from_source(&source, &copied).unwrap().expect("there is a template");
+    assert_eq!(template.render(&[Message::new("user", "Hi")], true).unwrap(), "Hi!");
+}
+
+const TEMPLATE: &str = "{{ messages[0].content }}!";
+
+#[test]
+fn the_text_files_of_a_folder_give_the_same_tokenizer_and_template() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer/spm");
+    let model = tempfile::tempdir().unwrap();
+    write_config(model.path());
+    write_safetensors(&model.path().join("model.safetensors"), &(0..TENSORS.len()).collect::<Vec<_>>());
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(golden.join(name), model.path().join(name)).unwrap();
+    }
+    fs::write(model.path().join("chat_template.jinja"), TEMPLATE).unwrap();
+    text_files_are_enough(model.path(), 3);
+}
+
+#[test]
+fn the_head_of_a_gguf_file_gives_the_same_tokenizer_and_template() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let tokens = ["a", "b", "\u{120}", "ab"].map(str::to_owned).to_vec();
+    let builder = tiny_llama()
+        .field("tokenizer.ggml.model", Value::String("gpt2".into()))
+        .field("tokenizer.ggml.pre", Value::String("gpt-2".into()))
+        .field("tokenizer.ggml.tokens", Value::Strings(tokens))
+        .field("tokenizer.ggml.merges", Value::Strings(vec!["a b".into()]))
+        .field("tokenizer.ggml.eos_token_id", Value::Integer(3))
+        .field("tokenizer.chat_template", Value::String(TEMPLATE.into()));
+    fs::write(&path, builder.build()).unwrap();
+    text_files_are_enough(&path, 1);
 }

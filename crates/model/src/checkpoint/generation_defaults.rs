@@ -1,12 +1,14 @@
 //! How a model's author wants text to be generated.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 
 /// Settings of the sampler and the tokens that end an answer, where the source states them.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GenerationDefaults {
     /// Divisor of the logits; 0 takes the likeliest token.
     pub temperature: Option<f32>,

@@ -6,17 +6,19 @@
 
 mod generation_defaults;
 mod json;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub use generation_defaults::GenerationDefaults;
+pub use source::Source;
 
 use crate::dequantize::dequantize;
 use crate::description::ModelDescription;
 use crate::error::{Error, ErrorKind, Result};
 use crate::family;
-use crate::gguf::{self, Metadata};
+use crate::gguf;
 use crate::mapped::{MappedBytes, MappedFile};
 use crate::safetensors;
 use crate::tensor::TensorInfo;
@@ -36,25 +38,6 @@ pub struct Checkpoint {
     description: ModelDescription,
     tensor_map: TensorMap,
     generation_defaults: GenerationDefaults,
-}
-
-/// Where a checkpoint comes from, with all that its source says beside the tensors.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one of it a model")]
-pub enum Source {
-    /// One GGUF file.
-    Gguf(Metadata),
-    /// A folder in the layout of `transformers`.
-    HuggingFace {
-        /// The folder: `tokenizer.json` is there too.
-        folder: PathBuf,
-        /// `config.json`.
-        config: serde_json::Value,
-        /// `generation_config.json`.
-        generation_config: Option<serde_json::Value>,
-        /// `tokenizer_config.json`.
-        tokenizer_config: Option<serde_json::Value>,
-    },
 }
 
 impl Checkpoint {
@@ -115,7 +98,7 @@ impl Checkpoint {
             .ok_or_else(|| Error::new(ErrorKind::Missing, format!("there is no config.json; {EXPECTED}")).at(folder))?;
         let generation_path = folder.join("generation_config.json");
         let generation_config = json::read(&generation_path)?;
-        let tokenizer_config = json::read(&folder.join("tokenizer_config.json"))?;
+        let source = Source::folder(folder)?;
         let mut generation_defaults = GenerationDefaults::default();
         if let Some(generation_config) = &generation_config {
             generation_defaults = GenerationDefaults::from_generation_config(generation_config)
@@ -129,7 +112,7 @@ impl Checkpoint {
         let (description, tensor_map) = family::from_hugging_face(&config, &tensors)?;
         Ok(Self {
             path: path.to_path_buf(),
-            source: Source::HuggingFace { folder: folder.to_path_buf(), config, generation_config, tokenizer_config },
+            source,
             files: weights.files,
             tensors,
             description,
@@ -143,7 +126,7 @@ impl Checkpoint {
         &self.path
     }
 
-    /// Metadata or configuration files.
+    /// Where tokenizer and chat template come from.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -187,6 +170,11 @@ impl Checkpoint {
     /// reading them again works and takes longer.
     pub fn release(&self, tensor: &TensorInfo) {
         self.files[tensor.file].release(tensor.bytes.clone());
+    }
+
+    /// The files with the tensors.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(MappedFile::path)
     }
 
     /// Bytes of all tensors as they are stored.

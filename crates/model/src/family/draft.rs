@@ -7,19 +7,7 @@ use crate::description::{
 };
 use crate::error::Result;
 
-/// Bounds on what a file may claim, far above every published model. They keep every product of two
-/// of these numbers within 64 bits, and what is allocated for a description within a few megabytes.
-pub(super) mod limits {
-    pub const BLOCKS: usize = 1024;
-    pub const HEADS: usize = 1024;
-    pub const HEAD_DIM: usize = 1024;
-    pub const HIDDEN: usize = 1 << 20;
-    pub const WIDTH: usize = 1 << 22;
-    pub const VOCAB: usize = 1 << 24;
-    pub const CONTEXT: usize = 1 << 30;
-}
-
-/// A model as a file tells it, its sizes within [`limits`].
+/// A model as a file tells it, its sizes within [`limits`](crate::description::limits).
 #[derive(Debug)]
 pub(super) struct Draft {
     pub name: Option<String>,
@@ -54,7 +42,9 @@ pub(super) struct Draft {
 impl Draft {
     /// The description of this model, a member of `family`.
     pub fn describe(self, family: &Family) -> Result<ModelDescription> {
-        self.check()?;
+        if !(self.query_scalar.is_finite() && self.query_scalar > 0.0) {
+            return Err(malformed(format!("the query's scalar is {}, expected a number above 0", self.query_scalar)));
+        }
         let norm = |kind| Norm { kind, epsilon: self.epsilon, weight_offset: self.norm_offset };
         let block = |&window: &Option<usize>| BlockDescription {
             attention: Attention {
@@ -78,7 +68,7 @@ impl Draft {
             norm: norm(family.norm),
             residual: family.residual,
         };
-        Ok(ModelDescription {
+        let description = ModelDescription {
             family: family.name.to_owned(),
             name: self.name.clone(),
             hidden: self.hidden,
@@ -90,37 +80,8 @@ impl Draft {
             tied_output: self.tied,
             output_bias: family.all_biases,
             logit_soft_cap: self.logit_soft_cap,
-        })
-    }
-
-    fn check(&self) -> Result<()> {
-        let Self { heads, kv_heads, head_dim, .. } = *self;
-        if heads % kv_heads != 0 {
-            return Err(malformed(format!(
-                "{heads} attention heads can't share {kv_heads} key-value heads: expected a divisor of {heads}"
-            )));
-        }
-        for rope in [&self.rope, &self.local_rope] {
-            let dims = rope.dims;
-            if dims == 0 || dims % 2 != 0 || dims > head_dim {
-                return Err(malformed(format!(
-                    "RoPE on {dims} dimensions of a head: expected an even number from 2 to the head's {head_dim}"
-                )));
-            }
-        }
-        let positive = [
-            ("the norms' epsilon", Some(self.epsilon)),
-            ("the base of RoPE", Some(self.rope.base)),
-            ("the local base of RoPE", Some(self.local_rope.base)),
-            ("the query's scalar", Some(self.query_scalar)),
-            ("the soft cap of attention scores", self.score_soft_cap),
-            ("the soft cap of logits", self.logit_soft_cap),
-        ];
-        for (what, value) in positive {
-            if let Some(value) = value.filter(|value| !(value.is_finite() && *value > 0.0)) {
-                return Err(malformed(format!("{what} is {value}, expected a number above 0")));
-            }
-        }
-        Ok(())
+        };
+        description.check()?;
+        Ok(description)
     }
 }

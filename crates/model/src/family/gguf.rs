@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::draft::{Draft, limits};
+use super::draft::Draft;
 use super::hugging_face::head_dim;
 use super::rope::long_rope_attention_factor;
 use super::traits::{self, Family, Windows};
 use super::{ReadF32, malformed, missing, unsupported};
-use crate::description::{ModelDescription, NormKind, Rope, RopePairing, RopeScaling};
+use crate::description::{ModelDescription, NormKind, Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;
 use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;

@@ -4,11 +4,11 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::draft::{Draft, limits};
+use super::draft::Draft;
 use super::rope::{Llama3, llama3_factors, long_rope_attention_factor};
 use super::traits::{self, Family, Windows};
 use super::{malformed, missing, unsupported};
-use crate::description::{Activation, ModelDescription, NormKind, Rope, RopePairing, RopeScaling};
+use crate::description::{Activation, ModelDescription, NormKind, Rope, RopePairing, RopeScaling, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.

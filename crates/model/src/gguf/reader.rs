@@ -4,6 +4,7 @@
 //! place with the file's length before anyone sees it: what [`read`] returns can be relied on.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::MAGIC;
 use super::cursor::Cursor;
@@ -27,6 +28,9 @@ const SMALLEST_PAIR: usize = 8 + 4 + 1;
 /// Name, dimensions, type and offset of the smallest table entry: an empty name's length, one dimension.
 const SMALLEST_TENSOR: usize = 8 + 4 + 8 + 4 + 8;
 
+/// Where the number of tensors stands: behind magic and version.
+const TENSOR_COUNT: Range<usize> = 8..16;
+
 /// What a GGUF file says of itself.
 #[derive(Clone, Debug)]
 pub struct Gguf {
@@ -36,6 +40,20 @@ pub struct Gguf {
     pub metadata: Metadata,
     /// The tensors by name; [`TensorInfo::file`] is 0.
     pub tensors: BTreeMap<String, TensorInfo>,
+    /// The byte behind the metadata.
+    metadata_end: usize,
+}
+
+impl Gguf {
+    /// A file with the same metadata and no tensors; `bytes` is the content of the file that was read.
+    ///
+    /// # Panics
+    /// If `bytes` is shorter than that file.
+    pub fn without_tensors(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut head = bytes[..self.metadata_end].to_vec();
+        head[TENSOR_COUNT].fill(0);
+        head
+    }
 }
 
 /// Reads the head of the GGUF file whose content is `bytes`, and checks that every tensor lies inside it.
@@ -53,6 +71,7 @@ pub fn read(bytes: &[u8]) -> Result<Gguf> {
     for _ in 0..pair_count {
         read_pair(&mut cursor, &mut metadata)?;
     }
+    let metadata_end = cursor.position();
     let alignment = alignment(&metadata)?;
     let entries = (0..tensor_count).map(|_| TableEntry::read(&mut cursor)).collect::<Result<Vec<_>>>()?;
 
@@ -61,7 +80,7 @@ pub fn read(bytes: &[u8]) -> Result<Gguf> {
         cursor.take(padding, "padding before the tensor data")?;
     }
     let tensors = place(entries, cursor.position(), bytes.len(), alignment)?;
-    Ok(Gguf { version, metadata, tensors })
+    Ok(Gguf { version, metadata, tensors, metadata_end })
 }
 
 fn malformed(message: impl Into<String>) -> Error {

@@ -61,9 +61,17 @@ impl ChatTemplate {
     /// # Errors
     /// [`ErrorKind::Template`] for a template that is not Jinja, naming the line.
     pub fn from_checkpoint(checkpoint: &Checkpoint, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let source = match checkpoint.source() {
+        Self::from_source(checkpoint.source(), tokenizer).map_err(|error| error.at(checkpoint.path()))
+    }
+
+    /// The template in `source`; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::from_checkpoint`].
+    pub fn from_source(source: &Source, tokenizer: &Tokenizer) -> Result<Option<Self>> {
+        let source = match source {
             Source::Gguf(metadata) => in_gguf(metadata)?.map(str::to_owned),
-            Source::HuggingFace { folder, tokenizer_config, .. } => {
+            Source::HuggingFace { folder, tokenizer_config } => {
                 let path = folder.join("chat_template.jinja");
                 if path.is_file() {
                     let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
@@ -75,9 +83,7 @@ impl ChatTemplate {
         };
         let Some(source) = source else { return Ok(None) };
         let text = |token: Option<u32>| token.and_then(|token| tokenizer.piece(token));
-        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()))
-            .map(Some)
-            .map_err(|error| error.at(checkpoint.path()))
+        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos())).map(Some)
     }
 
     /// Compiles `source`; it may write the texts of BOS and EOS.

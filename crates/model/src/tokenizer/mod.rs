@@ -109,10 +109,15 @@ impl Tokenizer {
 
     /// The tokenizer that belongs to a model.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self> {
-        match checkpoint.source() {
-            Source::Gguf(metadata) => Self::from_gguf(metadata).map_err(|error| error.at(checkpoint.path())),
-            Source::HuggingFace { folder, tokenizer_config, .. } => {
-                let end_tokens = &checkpoint.generation_defaults().end_tokens;
+        let end_tokens = &checkpoint.generation_defaults().end_tokens;
+        Self::from_source(checkpoint.source(), end_tokens).map_err(|error| error.at(checkpoint.path()))
+    }
+
+    /// The tokenizer in `source`. `end_tokens` are those that a model folder states; GGUF files state their own.
+    pub fn from_source(source: &Source, end_tokens: &[u32]) -> Result<Self> {
+        match source {
+            Source::Gguf(metadata) => Self::from_gguf(metadata),
+            Source::HuggingFace { folder, tokenizer_config } => {
                 Self::from_folder(folder, tokenizer_config.as_ref(), end_tokens)
             }
         }

@@ -1,0 +1,76 @@
+//! Where a model's tokenizer and chat template come from; what of it a package takes along.
+
+use std::path::{Path, PathBuf};
+
+use super::{Checkpoint, json};
+use crate::error::{Error, ErrorKind, Result};
+use crate::gguf::{self, Metadata};
+use crate::mapped::MappedFile;
+
+/// What a checkpoint says beside the tensors: tokenizer and chat template are read from it.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// One GGUF file.
+    Gguf(Metadata),
+    /// A folder in the layout of `transformers`.
+    HuggingFace {
+        /// The folder: `tokenizer.json` and `chat_template.jinja` are there, if anywhere.
+        folder: PathBuf,
+        /// `tokenizer_config.json`.
+        tokenizer_config: Option<serde_json::Value>,
+    },
+}
+
+/// The head of a GGUF file with all metadata and no tensors.
+const GGUF: &str = "tokenizer.gguf";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// What tokenizer and template are read from in a folder.
+const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
+
+impl Source {
+    /// Every file that [`Checkpoint::text_files`] may name.
+    pub const TEXT_FILES: [&str; 4] = [GGUF, FOLDER[0], FOLDER[1], FOLDER[2]];
+
+    /// From a folder with the files of [`Checkpoint::text_files`].
+    ///
+    /// # Errors
+    /// If one of them cannot be read or is not what its name says.
+    pub fn open_text(folder: &Path) -> Result<Self> {
+        let gguf = folder.join(GGUF);
+        if gguf.exists() {
+            let file = MappedFile::open(&gguf)?;
+            return Ok(Self::Gguf(gguf::read(file.bytes()).map_err(|error| error.at(gguf))?.metadata));
+        }
+        Self::folder(folder)
+    }
+
+    pub(super) fn folder(folder: &Path) -> Result<Self> {
+        let tokenizer_config = json::read(&folder.join(TOKENIZER_CONFIG))?;
+        Ok(Self::HuggingFace { folder: folder.to_path_buf(), tokenizer_config })
+    }
+}
+
+impl Checkpoint {
+    /// Files that say how text becomes tokens, by name with their content: a folder with these alone gives
+    /// the same tokenizer and template ([`Source::open_text`]).
+    ///
+    /// # Errors
+    /// If one of them cannot be read.
+    pub fn text_files(&self) -> Result<Vec<(&'static str, Vec<u8>)>> {
+        match &self.source {
+            Source::Gguf(_) => {
+                let bytes = self.files[0].bytes();
+                let head = gguf::read(bytes).map_err(|error| error.at(&self.path))?.without_tensors(bytes);
+                Ok(vec![(GGUF, head)])
+            }
+            Source::HuggingFace { folder, .. } => {
+                let there = FOLDER.into_iter().map(|name| (name, folder.join(name))).filter(|(_, path)| path.is_file());
+                let read = |(name, path): (&'static str, PathBuf)| match std::fs::read(&path) {
+                    Ok(bytes) => Ok((name, bytes)),
+                    Err(error) => Err(Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path)),
+                };
+                there.map(read).collect()
+            }
+        }
+    }
+}

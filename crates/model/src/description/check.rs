@@ -1,0 +1,165 @@
+//! What every description must keep to, whichever file it comes from: the engine relies on it.
+
+use super::{Attention, BlockDescription, FeedForward, ModelDescription, Norm, RopeScaling};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Bounds on what a file may claim, far above every published model. They keep every product of two
+/// of these numbers within 64 bits, and what is allocated for a description within a few megabytes.
+pub(crate) mod limits {
+    pub const BLOCKS: usize = 1024;
+    pub const HEADS: usize = 1024;
+    pub const HEAD_DIM: usize = 1024;
+    pub const HIDDEN: usize = 1 << 20;
+    pub const WIDTH: usize = 1 << 22;
+    pub const VOCAB: usize = 1 << 24;
+    pub const CONTEXT: usize = 1 << 30;
+}
+
+impl ModelDescription {
+    /// Whether the numbers make sense together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] naming the first number that does not, and what was expected.
+    pub fn check(&self) -> Result<()> {
+        size("the number of blocks", self.blocks.len(), limits::BLOCKS)?;
+        size("the width of the residual stream", self.hidden, limits::HIDDEN)?;
+        size("the vocabulary", self.vocab, limits::VOCAB)?;
+        size("the context", self.context, limits::CONTEXT)?;
+        positive("the factor on the embedding", Some(self.embedding_scale))?;
+        positive("the soft cap of logits", self.logit_soft_cap)?;
+        self.output_norm.check()?;
+        self.blocks.iter().try_for_each(BlockDescription::check)
+    }
+}
+
+impl BlockDescription {
+    fn check(&self) -> Result<()> {
+        let Self { attention, feed_forward: FeedForward { width, .. }, norm, residual: _ } = self;
+        size("the width of the feed-forward", *width, limits::WIDTH)?;
+        norm.check()?;
+        attention.check()
+    }
+}
+
+impl Norm {
+    fn check(&self) -> Result<()> {
+        positive("the norms' epsilon", Some(self.epsilon))?;
+        finite("what is added to a norm's weight", self.weight_offset)
+    }
+}
+
+impl Attention {
+    fn check(&self) -> Result<()> {
+        let Self { heads, kv_heads, head_dim, .. } = *self;
+        size("the number of attention heads", heads, limits::HEADS)?;
+        size("the number of key-value heads", kv_heads, limits::HEADS)?;
+        size("the width of a head", head_dim, limits::HEAD_DIM)?;
+        if heads % kv_heads != 0 {
+            return Err(malformed(format!(
+                "{heads} attention heads can't share {kv_heads} key-value heads: expected a divisor of {heads}"
+            )));
+        }
+        positive("the factor on attention scores", Some(self.scale))?;
+        positive("the soft cap of attention scores", self.soft_cap)?;
+        self.qk_norm.as_ref().map_or(Ok(()), Norm::check)?;
+        if let Some(window) = self.window {
+            size("the window of attention", window, limits::CONTEXT)?;
+        }
+        let dims = self.rope.dims;
+        if dims == 0 || !dims.is_multiple_of(2) || dims > head_dim {
+            return Err(malformed(format!(
+                "RoPE on {dims} dimensions of a head: expected an even number from 2 to the head's {head_dim}"
+            )));
+        }
+        positive("the base of RoPE", Some(self.rope.base))?;
+        self.rope.scaling.check(dims / 2)
+    }
+}
+
+impl RopeScaling {
+    /// `pairs` is how many frequencies there are.
+    fn check(&self, pairs: usize) -> Result<()> {
+        let divisors = |what: &str, divisors: &[f32]| {
+            if divisors.len() != pairs {
+                return Err(malformed(format!("{what} of RoPE are {}, expected {pairs}", divisors.len())));
+            }
+            divisors.iter().try_for_each(|divisor| positive("a divisor of RoPE's frequencies", Some(*divisor)))
+        };
+        match self {
+            Self::None => Ok(()),
+            Self::Linear { factor } => positive("the factor of RoPE", Some(*factor)),
+            Self::Factors { factors } => divisors("the divisors", factors),
+            Self::LongRope { short, long, original_context, attention_factor } => {
+                divisors("the short divisors", short)?;
+                divisors("the long divisors", long)?;
+                size("the context before LongRoPE", *original_context, limits::CONTEXT)?;
+                positive("the attention factor of LongRoPE", Some(*attention_factor))
+            }
+        }
+    }
+}
+
+fn size(what: &str, value: usize, most: usize) -> Result<()> {
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(malformed(format!("{what} is {value}, expected 1 to {most}")))
+}
+
+fn positive(what: &str, value: Option<f32>) -> Result<()> {
+    match value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+        None => Ok(()),
+        Some(value) => Err(malformed(format!("{what} is {value}, expected a number above 0"))),
+    }
+}
+
+fn finite(what: &str, value: f32) -> Result<()> {
+    if value.is_finite() { Ok(()) } else { Err(malformed(format!("{what} is {value}, expected a number"))) }
+}
+
+fn malformed(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Malformed, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::family;
+
+    #[test]
+    fn every_known_shape_makes_sense() {
+        for name in family::SHAPES {
+            family::shape(name).unwrap().check().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_number_that_makes_no_sense_is_named() {
+        type Change = fn(&mut ModelDescription);
+        let cases: [(&str, Change); 14] = [
+            ("number of blocks is 0", |model| model.blocks.clear()),
+            ("vocabulary is 0", |model| model.vocab = 0),
+            ("residual stream is 18446744073709551615", |model| model.hidden = usize::MAX),
+            ("context is 0", |model| model.context = 0),
+            ("embedding is NaN", |model| model.embedding_scale = f32::NAN),
+            ("cap of logits is -1", |model| model.logit_soft_cap = Some(-1.0)),
+            ("epsilon is 0", |model| model.output_norm.epsilon = 0.0),
+            ("norm's weight is inf", |model| model.blocks[1].norm.weight_offset = f32::INFINITY),
+            ("can't share 3", |model| model.blocks[1].attention.kv_heads = 3),
+            ("key-value heads is 0", |model| model.blocks[1].attention.kv_heads = 0),
+            ("window of attention is 0", |model| model.blocks[1].attention.window = Some(0)),
+            ("RoPE on 7 dimensions", |model| model.blocks[1].attention.rope.dims = 7),
+            ("divisors of RoPE are 1", |model| {
+                model.blocks[1].attention.rope.scaling = RopeScaling::Factors { factors: vec![1.0] };
+            }),
+            ("feed-forward is 0", |model| model.blocks[1].feed_forward.width = 0),
+        ];
+        for (expected, change) in cases {
+            let mut model = family::shape("phi-2").unwrap();
+            change(&mut model);
+            let error = model.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Malformed);
+            assert!(error.to_string().contains(expected), "{error} for {expected}");
+        }
+    }
+}
