@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::{Error, LoadOptions, Model, memory};
-use triad_model::checkpoint::Checkpoint;
+use triad_engine::package::Package;
+use triad_engine::{Error, LoadOptions, Model};
 use triad_model::fetch;
 
 use crate::commands::pull;
-use crate::{machine, progress};
+use crate::{prepared, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
@@ -20,7 +20,7 @@ const MOST_TOKENS: usize = 1 << 30;
 /// Which model.
 #[derive(clap::Args)]
 pub struct ModelArgument {
-    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
     pub model: String,
 }
@@ -50,19 +50,29 @@ pub fn run_error(error: Error, model: &str) -> anyhow::Error {
 }
 
 impl ModelArguments {
-    /// The model, ready to run.
+    /// The model as it is, ready to run: a model file in float, a package in INT8.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
         Ok(Arc::new(load(&path, &self.name.model, self.threads)?))
+    }
+
+    /// The model, ready to run: prepared, unless it is wanted in `float`.
+    pub fn load_prepared(&self, float: bool) -> Result<Arc<Model>> {
+        let Self { name, threads } = self;
+        let path = name.path()?;
+        let path = if float { path } else { prepared::package_of(&path, &name.model, *threads)? };
+        Ok(Arc::new(load(&path, &name.model, *threads)?))
     }
 }
 
 /// The model at `path`, which the user calls `name`, ready to run.
 pub fn load(path: &Path, name: &str, threads: Option<usize>) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
-    let checkpoint = Arc::new(Checkpoint::open(path)?);
-    machine::check_memory(name, memory::of_weights(&checkpoint).widened)?;
-    Ok(Model::from_checkpoint(&checkpoint, &LoadOptions { threads })?)
+    let options = LoadOptions { threads };
+    if Package::is_at(path) {
+        return Ok(Model::from_package(&Package::open(path)?, &options)?);
+    }
+    Ok(Model::from_checkpoint(&prepared::open(path, name)?, &options)?)
 }
 
 /// Reads a number of threads.

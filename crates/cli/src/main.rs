@@ -2,7 +2,7 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`machine`] looks at the hardware.
+//! prints, [`prepared`] keeps packages, [`machine`] looks at the hardware.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -10,6 +10,7 @@ mod commands;
 mod interrupt;
 mod machine;
 mod output;
+mod prepared;
 mod progress;
 mod prompt;
 
@@ -19,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use commands::{bench, completions, devices, eval, info, logits, pull, run, tokenize};
+use commands::{bench, completions, devices, eval, info, logits, prepare, pull, run, tokenize, verify};
 use interrupt::Interrupted;
 
 /// Run language models on this device.
@@ -41,6 +42,8 @@ struct Cli {
 enum Command {
     Run(run::Arguments),
     Pull(pull::Arguments),
+    Prepare(prepare::Arguments),
+    Verify(verify::Arguments),
     Info(info::Arguments),
     Bench(bench::Arguments),
     Eval(eval::Arguments),
@@ -58,6 +61,8 @@ fn main() -> ExitCode {
     let done = interrupt::install().and_then(|()| match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Pull(arguments) => pull::run(&arguments),
+        Command::Prepare(arguments) => prepare::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),

@@ -19,7 +19,15 @@ pub fn spinner(what: impl Into<String>) -> Shown {
 
 /// A bar that counts up to `total` tokens; gone when dropped.
 pub fn tokens(what: &'static str, total: usize) -> Shown {
-    let style = "{msg} [{bar:30}] {pos}/{len} tokens, {per_sec:.0}";
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} tokens, {per_sec:.0}")
+}
+
+/// A bar that counts up to `total` linear layers; gone when dropped.
+pub fn layers(what: &'static str, total: usize) -> Shown {
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
+}
+
+fn bar(what: &'static str, total: usize, style: &str) -> Shown {
     let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(what);
     bar.enable_steady_tick(TICK);
     Shown(bar)

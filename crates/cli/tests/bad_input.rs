@@ -182,7 +182,7 @@ fn files() -> Vec<Case> {
         ),
         case(
             "chat template that refuses",
-            RUN,
+            &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
             |place| {
                 let template = Value::Text("{{ raise_exception('roles must alternate') }}".into());
                 place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
@@ -356,7 +356,7 @@ fn inputs() -> Vec<Case> {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write("prompt.txt", content());
         };
-        case(what, &["run", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, says)
+        case(what, &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, says)
     };
     vec![
         input("empty prompt", &["run", "-m", "model.gguf", "-p", ""], &["the prompt is empty"]),
@@ -372,20 +372,20 @@ fn inputs() -> Vec<Case> {
         prompt_file("prompt of 10 MB", || b"word ".repeat(2_000_000), &["the prompt has more than", "64"]),
         input(
             "context that the model does not have",
-            &["run", "-m", "model.gguf", "-p", "Hi", "--context", "65"],
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--context", "65"],
             &["65", "64"],
         ),
         input(
             "temperature below 0",
-            &["run", "-m", "model.gguf", "-p", "Hi", "--temperature", "-1"],
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--temperature", "-1"],
             &["temperature is -1"],
         ),
         input(
             "temperature that is not a number",
-            &["run", "-m", "model.gguf", "-p", "Hi", "--temperature", "NaN"],
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--temperature", "NaN"],
             &["temperature is NaN"],
         ),
-        input("top-p above 1", &["run", "-m", "model.gguf", "-p", "Hi", "--top-p", "2"], &["top-p is 2"]),
+        input("top-p above 1", &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--top-p", "2"], &["top-p is 2"]),
         input(
             "token outside the vocabulary",
             &["logits", "-m", "model.gguf", "--tokens", "1,258", "-o", "x.safetensors"],
@@ -398,7 +398,7 @@ fn inputs() -> Vec<Case> {
         ),
         input(
             "benchmark longer than the context",
-            &["bench", "-m", "model.gguf", "--prompt", "65", "--decode", "0"],
+            &["bench", "--float", "-m", "model.gguf", "--prompt", "65", "--decode", "0"],
             &["65", "64"],
         ),
         case("model that is not there", RUN, |_| (), 1, &["model.gguf", "no such file", "hf:owner/name"]),
@@ -425,6 +425,115 @@ fn inputs() -> Vec<Case> {
     ]
 }
 
+/// A package with something wrong in one file.
+fn package(
+    what: &'static str,
+    arguments: &[&'static str],
+    file: &'static str,
+    change: impl Fn(Vec<u8>) -> Vec<u8> + 'static,
+    says: &[&'static str],
+) -> Case {
+    let prepare = move |place: &Place| {
+        place.write("model.gguf", Gguf::tiny().bytes());
+        let prepared = place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]);
+        assert!(prepared.status.success(), "{}", stderr(&prepared));
+        let path = format!("package/{file}");
+        let bytes = change(std::fs::read(place.path(&path)).unwrap());
+        place.write(&path, bytes);
+    };
+    case(what, arguments, prepare, 1, &[&[file], says].concat())
+}
+
+fn packages() -> Vec<Case> {
+    let run = &["run", "-m", "package", "-p", "Hello"];
+    let verify = &["verify", "package"];
+    let prepare = &["prepare", "model.gguf", "-o", "package"];
+    let replace = |from: &'static str, to: &'static str| {
+        move |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replacen(from, to, 1).into_bytes()
+    };
+    let alter_last = |mut bytes: Vec<u8>| {
+        *bytes.last_mut().unwrap() ^= 1;
+        bytes
+    };
+    let texts = |what, name: &'static str, content: &'static str, says: &[&'static str]| {
+        let prepare = move |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            place.write(name, content);
+        };
+        case(what, &["prepare", "model.gguf", "-o", "package", "--calibrate", name], prepare, 1, says)
+    };
+    vec![
+        package(
+            "package of a newer Triad",
+            run,
+            "package.json",
+            replace("\"format\": 1", "\"format\": 2"),
+            &["newer Triad", "format is 2", "up to 1"],
+        ),
+        package(
+            "package for other kernels",
+            run,
+            "package.json",
+            replace("n16k4", "n32k8"),
+            &["n32k8", "n16k4", "prepare the model again"],
+        ),
+        package(
+            "package without a field",
+            run,
+            "package.json",
+            replace("\"layout\"", "\"lay-out\""),
+            &["package/package.json: ", "lay-out"],
+        ),
+        package("package.json that is not JSON", run, "package.json", |_| b"{".to_vec(), &["package/package.json: "]),
+        package(
+            "package cut in the weights",
+            run,
+            "weights.safetensors",
+            |mut bytes| {
+                bytes.truncate(5000);
+                bytes
+            },
+            &["package/weights.safetensors: 5000 bytes", "truncated"],
+        ),
+        package(
+            "package with a tensor of another name",
+            run,
+            "weights.safetensors",
+            |mut bytes| {
+                let at = bytes.windows(7).position(|window| window == b"\"blocks").unwrap();
+                bytes[at + 1] = b'B';
+                bytes
+            },
+            &["\"blocks.0.", "is missing"],
+        ),
+        package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
+        case(
+            "package that is there already",
+            prepare,
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("package/package.json", "");
+            },
+            1,
+            &["package: ", "--force replaces it"],
+        ),
+        case("folder that is no package", verify, |place| place.write("package/a", ""), 1, &["no package.json"]),
+        case(
+            "folder of something else in a package's place",
+            prepare,
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("package/photo.jpg", "");
+            },
+            1,
+            &["package: ", "is no package: it is not replaced"],
+        ),
+        texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
+        texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),
+        usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),
+    ]
+}
+
 #[test]
 fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
     let mut table = String::from(
@@ -433,7 +542,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
          | what is wrong | command | exit | first line on standard error |\n| --- | --- | --- | --- |\n",
     );
     let mut failures = Vec::new();
-    for case in files().into_iter().chain(folders()).chain(inputs()).chain(evaluations()) {
+    for case in files().into_iter().chain(folders()).chain(inputs()).chain(packages()).chain(evaluations()) {
         let place = Place::new();
         (case.prepare)(&place);
         let output = place.triad(&case.arguments);

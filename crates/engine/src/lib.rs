@@ -35,6 +35,7 @@ mod linear;
 mod linear_input;
 pub mod memory;
 mod model;
+pub mod package;
 pub mod prepare;
 pub mod quantize;
 pub mod sampler;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use triad_model::ErrorKind;
-use triad_model::checkpoint::{Checkpoint, GenerationDefaults};
+use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
 use triad_model::description::ModelDescription;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
 
 use crate::error::{Error, Result};
+use crate::package::Package;
 use crate::quantize::Quantization;
 use crate::weights::Weights;
 
@@ -32,11 +33,14 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a GGUF file or a safetensors folder.
+    /// Opens a package, a GGUF file or a safetensors folder.
     ///
     /// # Errors
     /// If the file is damaged or holds what Triad does not run.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self> {
+        if Package::is_at(path) {
+            return Self::from_package(&Package::open(path)?, options);
+        }
         Self::from_checkpoint(&Arc::new(Checkpoint::open(path)?), options)
     }
 
@@ -47,12 +51,31 @@ impl Model {
     pub fn from_checkpoint(checkpoint: &Arc<Checkpoint>, options: &LoadOptions) -> Result<Self> {
         let pool = pool(options)?;
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
-        let (weights, text) = pool.join(|| Weights::load(checkpoint), || text(checkpoint));
+        let text = || text(checkpoint.source(), checkpoint.generation_defaults(), checkpoint.path());
+        let (weights, text) = pool.join(|| Weights::load(checkpoint), text);
         Ok(Self {
             description: checkpoint.description().clone(),
             weights: weights?,
             text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
+            pool,
+        })
+    }
+
+    /// Makes a prepared model ready to run: its INT8 weights stay in the mapped file.
+    ///
+    /// # Errors
+    /// If numbers in the package are impossible, or its tokenizer or template is damaged.
+    pub fn from_package(package: &Package, options: &LoadOptions) -> Result<Self> {
+        let pool = pool(options)?;
+        let generation_defaults = &package.manifest().generation;
+        let text = || text(&package.source()?, generation_defaults, package.path());
+        let (weights, text) = pool.join(|| package.weights(), text);
+        Ok(Self {
+            description: package.description().clone(),
+            weights: weights?,
+            text: Arc::new(text?),
+            generation_defaults: generation_defaults.clone(),
             pool,
         })
     }
@@ -180,10 +203,10 @@ struct Text {
 }
 
 /// A tokenizer that is not there is no error yet; one that is there but damaged is.
-fn text(checkpoint: &Checkpoint) -> Result<Text> {
-    match Tokenizer::from_checkpoint(checkpoint) {
+fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<Text> {
+    match Tokenizer::from_source(source, &defaults.end_tokens).map_err(|error| error.at(path)) {
         Ok(tokenizer) => {
-            let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer)?;
+            let template = ChatTemplate::from_source(source, &tokenizer).map_err(|error| error.at(path))?;
             Ok(Text { tokenizer: Ok(tokenizer), template })
         }
         Err(error) if error.kind() == ErrorKind::Missing => {

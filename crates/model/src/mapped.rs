@@ -111,6 +111,11 @@ impl MappedBytes {
         let start = self.range.start;
         Self { file: self.file.clone(), range: start + range.start..start + range.end }
     }
+
+    /// As [`MappedFile::release`].
+    pub fn release(&self) {
+        self.file.release(self.range.clone());
+    }
 }
 
 impl Deref for MappedBytes {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::memory::{self, Memory};
+use triad_engine::package::{Manifest, Package};
 use triad_engine::{Error, KvFormat};
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
@@ -15,16 +16,17 @@ use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
 use crate::arguments::{self, ModelArgument};
-use crate::output;
+use crate::{output, prepared};
 
 /// Show what a model is and how much memory a run needs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad info
   triad info model.gguf --context 32768
+  triad info model.triad                              a package: calibration, outliers, shadows
   triad info hf:Qwen/Qwen2.5-0.5B-Instruct --json")]
 pub struct Arguments {
-    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
     model: String,
     /// Tokens of context for which to say the memory [default: 4096, or what the model was made for if less]
@@ -84,9 +86,37 @@ struct Run {
 /// Prints what the files of the model say.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let path = ModelArgument { model: arguments.model.clone() }.path()?;
+    if Package::is_at(&path) {
+        let package = Package::open(&path)?;
+        return if arguments.json {
+            output::json(&of_package(&package))
+        } else {
+            output::fields(&prepared::fields(&package))
+        };
+    }
     let checkpoint = Arc::new(Checkpoint::open(&path)?);
     let info = inspect(&checkpoint, arguments)?;
     if arguments.json { output::json(&info) } else { print(&info) }
+}
+
+/// What `info --json` prints of a package.
+#[derive(Serialize)]
+struct PackageInfo<'a> {
+    path: String,
+    bytes: u64,
+    shadows: usize,
+    #[serde(flatten)]
+    manifest: &'a Manifest,
+}
+
+fn of_package(package: &Package) -> PackageInfo<'_> {
+    let manifest = package.manifest();
+    PackageInfo {
+        path: package.path().display().to_string(),
+        bytes: package.bytes(),
+        shadows: manifest.preparation.quantization().shadows(),
+        manifest,
+    }
 }
 
 fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> {

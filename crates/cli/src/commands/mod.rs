@@ -6,6 +6,8 @@ pub mod devices;
 pub mod eval;
 pub mod info;
 pub mod logits;
+pub mod prepare;
 pub mod pull;
 pub mod run;
 pub mod tokenize;
+pub mod verify;

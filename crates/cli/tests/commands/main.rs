@@ -1,6 +1,7 @@
 //! Every command from end to end, on a tiny model.
 
 mod eval;
+mod packages;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -12,7 +13,8 @@ use serde_json::Value as Json;
 use support::gguf::{CONTEXT, Gguf, VOCAB, Value};
 use support::{Place, checkpoint, stderr, stdout};
 
-const COMMANDS: [&str; 9] = ["run", "pull", "info", "bench", "eval", "logits", "tokenize", "devices", "completions"];
+const COMMANDS: [&str; 11] =
+    ["run", "pull", "prepare", "verify", "info", "bench", "eval", "logits", "tokenize", "devices", "completions"];
 
 fn place() -> Place {
     let place = Place::new();
@@ -33,7 +35,7 @@ fn keys(object: &Json) -> Vec<&str> {
     object.as_object().unwrap().keys().map(String::as_str).collect()
 }
 
-const RUN: [&str; 7] = ["run", "-m", "model.gguf", "-n", "12", "--temperature", "0.8"];
+const RUN: [&str; 8] = ["run", "--float", "-m", "model.gguf", "-n", "12", "--temperature", "0.8"];
 
 #[test]
 fn an_answer_is_shown_and_one_line_says_how_fast_it_was() {
@@ -74,20 +76,21 @@ fn as_json_an_answer_is_one_object() {
 fn raw_prompts_pass_the_template_by_and_a_model_without_one_says_so() {
     let place = place();
     place.write("plain.gguf", Gguf::tiny().without("tokenizer.chat_template").bytes());
-    let raw = place.triad(&["run", "-m", "model.gguf", "--raw", "-p", "Hello", "--json"]);
+    let raw = place.triad(&["run", "--float", "-m", "model.gguf", "--raw", "-p", "Hello", "--json"]);
     assert_eq!(json(&raw)["prompt_tokens"], 5);
     assert!(!stderr(&raw).contains("note:"));
-    let plain = place.triad(&["run", "-m", "plain.gguf", "-p", "Hello", "--json"]);
+    let plain = place.triad(&["run", "--float", "-m", "plain.gguf", "-p", "Hello", "--json"]);
     assert_eq!(json(&plain)["prompt_tokens"], 5);
     assert!(stderr(&plain).contains("note: this model has no chat template"));
-    let system = place.triad(&["run", "-m", "model.gguf", "--system", "Be brief.", "-p", "Hello", "--json"]);
+    let system = place.triad(&["run", "--float", "-m", "model.gguf", "--system", "Be brief.", "-p", "Hello", "--json"]);
     assert_eq!(json(&system)["prompt_tokens"], "system: Be brief.\nuser: Hello\n".len());
 }
 
 #[test]
 fn a_stop_string_ends_the_answer_and_is_not_shown() {
     let place = place();
-    let arguments = ["run", "-m", "model.gguf", "--raw", "-p", "Hello", "-n", "20", "--json", "--temperature", "1"];
+    let arguments =
+        ["run", "--float", "-m", "model.gguf", "--raw", "-p", "Hello", "-n", "20", "--json", "--temperature", "1"];
     let whole = json(&place.triad(&arguments));
     let text = whole["text"].as_str().unwrap().to_owned();
     let stop: String = text.chars().skip(3).take(2).collect();
@@ -131,6 +134,7 @@ fn logits_are_the_same_for_text_and_token_ids_and_every_chunk_length() {
 fn bench_prints_the_object_that_later_versions_keep() {
     let arguments = [
         "bench",
+        "--float",
         "-m",
         "model.gguf",
         "--prompt",
@@ -171,7 +175,8 @@ fn bench_prints_the_object_that_later_versions_keep() {
 
 #[test]
 fn bench_for_people_shows_the_share_of_the_peak() {
-    let arguments = ["bench", "-m", "model.gguf", "--prompt", "8", "--decode", "0", "--repeat", "1", "--threads", "1"];
+    let arguments =
+        ["bench", "--float", "-m", "model.gguf", "--prompt", "8", "--decode", "0", "--repeat", "1", "--threads", "1"];
     let table = succeed(&place_with_context(1024).triad(&arguments));
     assert!(
         table.contains("of f32 peak") && table.contains("f32 peak on 1 threads:") && table.contains("peak memory"),
@@ -246,7 +251,7 @@ fn endless(place: &Place) -> (std::process::Child, std::process::ChildStdout) {
     let model = Gguf::tiny().without("tokenizer.ggml.eos").with("llama.context_length", Value::U32(200_000));
     let types: Vec<i32> = vec![1; VOCAB];
     place.write("endless.gguf", model.with("tokenizer.ggml.token_type", Value::Integers(types)).bytes());
-    let arguments = ["run", "-m", "endless.gguf", "--raw", "-p", "Hello", "-n", "150000", "--threads", "1"];
+    let arguments = ["run", "--float", "-m", "endless.gguf", "--raw", "-p", "Hello", "-n", "150000", "--threads", "1"];
     let mut child = place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut answer = child.stdout.take().unwrap();
     answer.read_exact(&mut [0]).unwrap();

@@ -49,6 +49,9 @@ impl Method {
             return Ok(Quantized { model: Arc::new(model.quantize(&plan)), preparation: None });
         }
         let [pieces, held_out] = calibration::split(model, text, options.tokens)?;
+        if self == Self::Shadow {
+            options.prune.check(&held_out)?;
+        }
         let total = pieces.iter().map(Vec::len).sum();
         let mut calibration = Calibration::new(model.description(), &text.name);
         calibration.run(model, &pieces, cancel, |calibration| {

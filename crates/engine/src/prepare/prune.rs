@@ -8,7 +8,7 @@ use super::PrepareOptions;
 use super::calibration::PIECE_TOKENS;
 use super::plan::{self, InputSummary};
 use crate::cancel::Cancel;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::score::Branch;
 use crate::session::{Session, SessionOptions};
@@ -31,6 +31,18 @@ impl Prune {
     pub const PAPER: Self = Self::Rate(0.85);
     /// [`Prune::Auto`] with the default budget.
     pub const AUTO: Self = Self::Auto { budget: 0.003 };
+
+    /// Whether `held_out` is enough to prune by.
+    pub(crate) fn check(self, held_out: &[Vec<u32>]) -> Result<()> {
+        if matches!(self, Self::Auto { .. }) && held_out.is_empty() {
+            return Err(Error::Option {
+                name: "the number of held-out calibration texts",
+                value: "0".into(),
+                expected: "at least 1 to search the pruning rate: every fourth text is held out",
+            });
+        }
+        Ok(())
+    }
 }
 
 impl Default for Prune {

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use triad_kernels::{Matrix, int4, int8};
 use triad_model::mapped::MappedBytes;
+use triad_model::safetensors::Element;
 
 /// Elements that one task makes.
 const TASK_ELEMENTS: usize = 1 << 16;
@@ -52,6 +53,56 @@ impl<T: bytemuck::AnyBitPattern> Values<T> {
 impl WeightMatrix {
     pub(super) fn new(out_features: usize, in_features: usize, storage: Storage) -> Self {
         Self { out_features, in_features, storage }
+    }
+
+    /// Floats that lie in a file. `None` if the bytes contradict the shape, are not aligned, or are no floats.
+    pub fn mapped_float(
+        out_features: usize,
+        in_features: usize,
+        element: Element,
+        values: MappedBytes,
+    ) -> Option<Self> {
+        let aligned = (values.as_ptr() as usize).is_multiple_of(element.bytes());
+        let fits = aligned && element.bytes_of(&[out_features, in_features]) == Some(values.len());
+        let storage = match element {
+            Element::F32 => Storage::MappedF32(values),
+            Element::F16 => Storage::MappedF16(values),
+            Element::Bf16 => Storage::MappedBf16(values),
+            Element::I8 | Element::U8 | Element::I32 | Element::U32 => return None,
+        };
+        fits.then_some(Self { out_features, in_features, storage })
+    }
+
+    /// INT8 values `[out_features, in_features]` that lie in a file, with one scale for each row. `None` if the
+    /// lengths contradict the shape.
+    pub fn mapped_int8(out_features: usize, in_features: usize, values: MappedBytes, scales: Vec<f32>) -> Option<Self> {
+        let fits = out_features.checked_mul(in_features) == Some(values.len()) && scales.len() == out_features;
+        let storage = Storage::Int8 { values: Values::Mapped(values), scales: scales.into() };
+        fits.then_some(Self { out_features, in_features, storage })
+    }
+
+    /// INT4 values, two a byte, and f16 scales `[out_features, in_features / int4::GROUP]` that lie in a file. `None`
+    /// if the lengths contradict the shape, or the scales are not aligned.
+    pub fn mapped_int4(
+        out_features: usize,
+        in_features: usize,
+        values: MappedBytes,
+        scales: MappedBytes,
+    ) -> Option<Self> {
+        let weights = out_features.checked_mul(in_features)?;
+        let fits = in_features.is_multiple_of(int4::GROUP)
+            && values.len() == weights / 2
+            && scales.len() == weights / int4::GROUP * size_of::<f16>()
+            && (scales.as_ptr() as usize).is_multiple_of(size_of::<f16>());
+        let storage = Storage::Int4 { values: Values::Mapped(values), scales: Values::Mapped(scales) };
+        fits.then_some(Self { out_features, in_features, storage })
+    }
+
+    /// Lets the system drop the values from memory where they lie in a file.
+    pub fn release(&self) {
+        if let Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) = &self.storage {
+            bytes.release();
+        }
     }
 
     /// Rows.

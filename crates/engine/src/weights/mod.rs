@@ -5,7 +5,7 @@
 
 mod int8;
 mod matrix;
-mod quantized;
+pub(crate) mod quantized;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -66,6 +66,14 @@ pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.pull(&ModelName::parse(name)?, progress)
 }
 
+/// Where packages lie that Triad prepared by itself: `packages` in the cache.
+///
+/// # Errors
+/// If no cache folder is known on this machine.
+pub fn packages_folder() -> Result<PathBuf> {
+    Ok(cache::folder()?.join("packages"))
+}
+
 /// The cache and the places that models come from.
 struct Store {
     cache: PathBuf,

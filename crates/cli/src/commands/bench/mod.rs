@@ -8,13 +8,13 @@ mod report;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use triad_engine::{KvFormat, LoadOptions, Model, memory};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 
 use crate::arguments::{self, ModelArgument};
-use crate::{machine, output, progress};
+use crate::{machine, output, prepared, progress};
 use measure::Plan;
 
 /// Seed of random weights. Any other would do.
@@ -32,9 +32,12 @@ const SEED: u64 = 1;
   triad bench --shape qwen1.5-1.8b                        random weights in a known shape
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json")]
 pub struct Arguments {
-    /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
+    /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
     model: String,
+    /// Run a model file in float, without preparing it
+    #[arg(long)]
+    float: bool,
     /// Random weights in the shape of this model, made in memory
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
     shape: Option<String>,
@@ -69,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let threads = if arguments.threads.is_empty() { vec![machine::threads()] } else { arguments.threads.clone() };
     let (name, mut model, load_seconds) = match &arguments.shape {
         Some(shape) => random(shape, &plan, threads[0])?,
-        None => load(&arguments.model, threads[0])?,
+        None => load(&arguments.model, threads[0], arguments.float)?,
     };
     let (needed, context) = (plan.context(), model.description().context);
     ensure!(
@@ -93,8 +96,13 @@ fn lengths(asked: &[usize]) -> Vec<usize> {
     asked.iter().copied().filter(|length| *length > 0).collect()
 }
 
-fn load(name: &str, threads: usize) -> Result<(String, Model, f64)> {
+fn load(name: &str, threads: usize, float: bool) -> Result<(String, Model, f64)> {
     let path = ModelArgument { model: name.into() }.path()?;
+    let prepared = || {
+        let package = prepared::package_of(&path, name, Some(threads));
+        package.with_context(|| format!("cannot prepare {name}, --float measures it without"))
+    };
+    let path = if float { path.clone() } else { prepared()? };
     let start = Instant::now();
     let model = arguments::load(&path, name, Some(threads))?;
     Ok((name.into(), model, start.elapsed().as_secs_f64()))

@@ -25,7 +25,7 @@ const CHAT_CONTEXT: usize = 4096;
 
 /// Run a model: answer one prompt, or chat.
 ///
-/// Without -p and -f the prompt is read from standard input; at a terminal a conversation begins. The
+/// A model file is prepared first, once: the package lies in the cache. Without -p and -f the prompt is read from standard input; at a terminal a conversation begins. The
 /// answer goes to standard output; a last line on standard error says how fast it was.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -38,6 +38,9 @@ const CHAT_CONTEXT: usize = 4096;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
+    /// Run a model file in float, without preparing it
+    #[arg(long)]
+    float: bool,
     #[command(flatten)]
     prompt: PromptArguments,
     /// Tokens of an answer at most
@@ -116,7 +119,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         prompt.is_some() || !arguments.json,
         "--json needs a prompt: give one with -p, with -f, or on standard input"
     );
-    let model = arguments.model.load()?;
+    let model = arguments.model.load_prepared(arguments.float)?;
     model.tokenizer()?;
     let speaker = Speaker { model, arguments };
     match prompt {

@@ -1,0 +1,51 @@
+//! Hashes of files.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use triad_model::{Error, ErrorKind, Result};
+
+use super::FileDigest;
+
+/// Bytes that are read at once.
+const BLOCK: usize = 1 << 20;
+
+/// The sha256 of `bytes` in hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    hexadecimal(Sha256::new_with_prefix(bytes))
+}
+
+/// The digest of the file at `path`.
+pub(super) fn of_file(path: &Path) -> Result<FileDigest> {
+    let failed = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
+    // Read and not mapped: the pages count for this process only while they are copied.
+    let mut file = File::open(path).map_err(failed)?;
+    let mut hasher = Sha256::new();
+    let mut block = vec![0; BLOCK];
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut block).map_err(failed)? {
+            0 => return Ok(FileDigest { bytes, sha256: hexadecimal(hasher) }),
+            read => {
+                hasher.update(&block[..read]);
+                bytes += read as u64;
+            }
+        }
+    }
+}
+
+/// Whether the file at `path` has this hash.
+pub(super) fn check(path: &Path, expected: &str) -> Result<()> {
+    let found = of_file(path)?.sha256;
+    if found == expected {
+        return Ok(());
+    }
+    let message = format!("altered since the package was made: its sha256 is {found}, expected {expected:?}");
+    Err(Error::new(ErrorKind::Malformed, message).at(path))
+}
+
+fn hexadecimal(hasher: Sha256) -> String {
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,176 @@
+//! `package.json`: what a package is, and the checks that let everything behind it be relied on.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use triad_kernels::int8;
+use triad_model::checkpoint::{GenerationDefaults, Source};
+use triad_model::description::ModelDescription;
+use triad_model::mapped::MappedFile;
+use triad_model::safetensors::Element;
+use triad_model::tensor::Format;
+use triad_model::{Error, ErrorKind, Result};
+
+use super::tensors::{Formats, malformed};
+use super::{FORMAT, WEIGHTS};
+use crate::linear_input::LinearInput;
+use crate::prepare::Preparation;
+use crate::prepare::plan::InputSummary;
+use crate::quantize::OutputWeights;
+
+/// Largest `package.json`, in bytes: a thousand blocks whose channels are all hot take less.
+const MAX_BYTES: usize = 1 << 28;
+
+/// What `package.json` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Version of the package's format: [`FORMAT`].
+    pub format: u64,
+    /// The program that made it, with its version.
+    pub made_by: String,
+    /// How INT8 weights lie in memory: [`int8::LAYOUT`].
+    pub layout: String,
+    /// The model's files that it was made from, by name.
+    pub source: BTreeMap<String, FileDigest>,
+    /// What the model is.
+    pub model: ModelDescription,
+    /// Format of the embedding's rows, as GGUF names it.
+    pub embedding: String,
+    /// What the numbers of the output matrix are, as safetensors names them.
+    pub output: String,
+    /// Sampling as the model's authors recommend it.
+    pub generation: GenerationDefaults,
+    /// What calibration found, and what was decided from it.
+    pub preparation: Preparation,
+    /// Every other file of the package, by name.
+    pub files: BTreeMap<String, FileDigest>,
+}
+
+/// How long a file is and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileDigest {
+    /// Its length.
+    pub bytes: u64,
+    /// Its sha256 in hexadecimal.
+    pub sha256: String,
+}
+
+/// The one field that every version has.
+#[derive(Deserialize)]
+struct Version {
+    format: u64,
+}
+
+impl Manifest {
+    /// Reads and checks the `package.json` at `path`.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let file = MappedFile::open(path)?;
+        Self::parse(file.bytes()).map_err(|error| error.at(path))
+    }
+
+    /// Reads and checks the content of a `package.json`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a newer format or a layout of another kernel, [`ErrorKind::Malformed`] for
+    /// everything else that is wrong; the message names the field and what was expected.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        if bytes.len() > MAX_BYTES {
+            return Err(malformed(format!("{} bytes, expected at most {MAX_BYTES}", bytes.len())));
+        }
+        let not_one = |error| malformed(format!("not the description of a package: {error}"));
+        let Version { format } = serde_json::from_slice(bytes).map_err(not_one)?;
+        if format > FORMAT {
+            return Err(unsupported(format!(
+                "made by a newer Triad: the package's format is {format}, this Triad reads up to {FORMAT}"
+            )));
+        }
+        if format != FORMAT {
+            return Err(malformed(format!("field `format` is {format}, expected {FORMAT}")));
+        }
+        let manifest: Self = serde_json::from_slice(bytes).map_err(not_one)?;
+        manifest.check()?;
+        Ok(manifest)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.layout != int8::LAYOUT {
+            return Err(unsupported(format!(
+                "the weights are laid out as {:?}, this Triad computes with {:?}: prepare the model again",
+                self.layout,
+                int8::LAYOUT
+            )));
+        }
+        self.model.check().map_err(|error| malformed(format!("field `model`: {error}")))?;
+        self.formats()?;
+        self.check_inputs()?;
+        match self.files.keys().find(|name| **name != WEIGHTS && !Source::TEXT_FILES.contains(&name.as_str())) {
+            Some(name) => Err(malformed(format!("field `files` names {name:?}, which is no file of a package"))),
+            None if !self.files.contains_key(WEIGHTS) => Err(malformed(format!("field `files` lacks {WEIGHTS:?}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The number formats of the weights.
+    pub(super) fn formats(&self) -> Result<Formats> {
+        let embedding = Format::ALL.into_iter().find(|format| format.name() == self.embedding);
+        let embedding = embedding.ok_or_else(|| {
+            malformed(format!("field `embedding` is {:?}, a format that is not read", self.embedding))
+        })?;
+        let plan = &self.preparation.options.plan;
+        let allowed: &[Element] = match plan.output_weights {
+            OutputWeights::Int8 => &[Element::I8],
+            OutputWeights::Float => &[Element::F32, Element::F16, Element::Bf16],
+        };
+        let output = allowed.iter().find(|element| element.name() == self.output).ok_or_else(|| {
+            let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
+            malformed(format!("field `output` is {:?}, expected one of {}", self.output, allowed.join(", ")))
+        })?;
+        Ok(Formats { decode: plan.decode_weights, output: *output, embedding })
+    }
+
+    /// Four inputs a block, in their order, with numbers that can be computed with.
+    fn check_inputs(&self) -> Result<()> {
+        let inputs = &self.preparation.inputs;
+        let expected = 4 * self.model.blocks.len();
+        if inputs.len() != expected {
+            let message = format!("field `preparation.inputs` has {} inputs, expected {expected}", inputs.len());
+            return Err(malformed(message));
+        }
+        for (index, input) in inputs.iter().enumerate() {
+            let (block, place) = (index / 4, LinearInput::ALL[index % 4]);
+            let channels = place.channels(&self.model.blocks[block], self.model.hidden);
+            check_input(input, block, place, channels)
+                .map_err(|error| malformed(format!("field `preparation.inputs[{index}]`: {error}")))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_input(input: &InputSummary, block: usize, place: LinearInput, channels: usize) -> Result<()> {
+    if (input.block, input.input) != (block, place) {
+        let (found, expected) = (input.input.name(), place.name());
+        return Err(malformed(format!("is {found} of block {}, expected {expected} of block {block}", input.block)));
+    }
+    if input.channels != channels {
+        return Err(malformed(format!("has {} channels, expected {channels}", input.channels)));
+    }
+    for clip in [input.clip, input.shadow_clip] {
+        // Dividing by the scale must give a number, too.
+        if !(clip.is_finite() && (clip / crate::quantize::INT8_MAX).is_normal() && clip > 0.0) {
+            return Err(malformed(format!("is clipped at {clip}, expected a number above 0")));
+        }
+    }
+    let hot = &input.hot_channels;
+    let ascending = hot.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ascending || hot.last().is_some_and(|last| *last as usize >= channels) {
+        return Err(malformed(format!("has hot channels that are not ascending and below {channels}")));
+    }
+    Ok(())
+}
+
+fn unsupported(message: String) -> Error {
+    Error::new(ErrorKind::Unsupported, message)
+}

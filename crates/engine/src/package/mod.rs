@@ -1,0 +1,130 @@
+//! A prepared model on disk: INT8 weights in the layout of the kernels, the plan, tokenizer and template.
+//!
+//! ```text
+//! NAME/
+//!   package.json         what it is: format version, model, calibration, clip thresholds, hashes   (manifest)
+//!   package.json.sha256  its own hash, as sha256sum writes it
+//!   weights.safetensors  what the kernels compute with, in place                                   (tensors)
+//!   tokenizer.gguf       or tokenizer.json, tokenizer_config.json, chat_template.jinja
+//! ```
+//!
+//! [`Package::open`] maps the weights and checks everything but the hashes, in milliseconds; `read` makes
+//! [`Weights`](crate::weights::Weights) of them. [`Package::verify`] checks the hashes. [`prepare`] makes a package:
+//! it calibrates (`resume` keeps what an interrupted run saw), decides, and writes (`write`) into a folder beside
+//! the package (`part`) that gets the package's name when all is there. The same model, text and options give the
+//! same bytes.
+
+mod digest;
+mod manifest;
+mod part;
+mod prepare;
+mod read;
+mod resume;
+mod tensors;
+mod write;
+
+use std::path::{Path, PathBuf};
+
+use triad_model::checkpoint::Source;
+use triad_model::description::ModelDescription;
+use triad_model::mapped::MappedFile;
+use triad_model::safetensors::Header;
+use triad_model::{Error, ErrorKind, Result};
+
+pub use digest::sha256;
+pub use manifest::{FileDigest, Manifest};
+pub use prepare::{Existing, Prepared, Progress, Recipe, prepare};
+
+/// Version of the format that is written, and the latest that is read.
+pub const FORMAT: u64 = 1;
+
+/// The file that makes a folder a package.
+const MANIFEST: &str = "package.json";
+const MANIFEST_DIGEST: &str = "package.json.sha256";
+const WEIGHTS: &str = "weights.safetensors";
+
+/// An opened package: checked, its weights mapped and not read.
+#[derive(Debug)]
+pub struct Package {
+    path: PathBuf,
+    manifest: Manifest,
+    file: MappedFile,
+    header: Header,
+}
+
+impl Package {
+    /// Whether the folder at `path` is meant to be a package.
+    pub fn is_at(path: &Path) -> bool {
+        path.join(MANIFEST).exists()
+    }
+
+    /// Opens the package at `path`. Everything that is used later is checked here, but for hashes.
+    ///
+    /// # Errors
+    /// If a file is missing, truncated or not what its name says; if a newer Triad made the package, or the kernels
+    /// of another. The error names file and field.
+    pub fn open(path: &Path) -> Result<Self> {
+        let manifest_path = path.join(MANIFEST);
+        if !manifest_path.exists() {
+            let message = format!("not a package: there is no {MANIFEST}");
+            return Err(Error::new(ErrorKind::Missing, message).at(path));
+        }
+        let manifest = Manifest::read(&manifest_path)?;
+        for (name, digest) in &manifest.files {
+            let path = path.join(name);
+            let length = std::fs::metadata(&path).map_err(|error| {
+                let kind =
+                    if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::Missing } else { ErrorKind::Io };
+                Error::new(kind, format!("{MANIFEST} names this file: {error}")).at(&path)
+            })?;
+            if length.len() != digest.bytes {
+                let message = format!("{} bytes, {MANIFEST} says {}: truncated or altered", length.len(), digest.bytes);
+                return Err(Error::new(ErrorKind::Malformed, message).at(path));
+            }
+        }
+        let file = MappedFile::open(path.join(WEIGHTS))?;
+        let header = read::header(file.bytes(), &manifest).map_err(|error| error.at(path.join(WEIGHTS)))?;
+        Ok(Self { path: path.into(), manifest, file, header })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What `package.json` says.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// What the model is.
+    pub fn description(&self) -> &ModelDescription {
+        &self.manifest.model
+    }
+
+    /// Where tokenizer and chat template are read from.
+    ///
+    /// # Errors
+    /// If one of their files cannot be read or is not what its name says.
+    pub fn source(&self) -> Result<Source> {
+        Source::open_text(&self.path)
+    }
+
+    /// Bytes of all files but `package.json`.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.files.values().map(|file| file.bytes).sum()
+    }
+
+    /// Compares every file with its hash.
+    ///
+    /// # Errors
+    /// Naming the first file that differs.
+    pub fn verify(&self) -> Result<()> {
+        let manifest = self.path.join(MANIFEST);
+        let stated = self.path.join(MANIFEST_DIGEST);
+        let line = std::fs::read_to_string(&stated)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&stated))?;
+        digest::check(&manifest, line.split_whitespace().next().unwrap_or_default())?;
+        self.manifest.files.iter().try_for_each(|(name, file)| digest::check(&self.path.join(name), &file.sha256))
+    }
+}

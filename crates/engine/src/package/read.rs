@@ -1,0 +1,173 @@
+//! From the tensors of a package to weights: matrices stay where they are mapped, the rest is small and copied.
+
+use std::collections::BTreeSet;
+
+use triad_model::description::{
+    BlockDescription, Linear as LinearName, LinearShape, Norm as NormDescription, NormKind,
+};
+use triad_model::mapped::MappedBytes;
+use triad_model::safetensors::{self, Element, Header};
+use triad_model::{Error, ErrorKind, Result};
+
+use super::tensors::{self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, norm_name};
+use super::{Manifest, Package, WEIGHTS};
+use crate::quantize::InputQuantization;
+use crate::weights::{Block, Embedding, Int8Matrix, Linear, Norm, Weight, WeightMatrix, Weights};
+
+/// Largest magnitude of an INT8 number in a file that someone else wrote.
+const LARGEST: u64 = 128;
+
+/// The header of a package's weights, if they are exactly what the manifest demands.
+pub(super) fn header(bytes: &[u8], manifest: &Manifest) -> Result<Header> {
+    let elements = [Element::I8, Element::F32, Element::I32, Element::U8, Element::F16, Element::Bf16];
+    let header = safetensors::read(bytes, &elements)?;
+    let entries = tensors::entries(&manifest.model, &manifest.formats()?)?;
+    for entry in &entries {
+        let name = &entry.name;
+        let tensor = header
+            .tensors
+            .get(name)
+            .ok_or_else(|| Error::new(ErrorKind::Missing, format!("tensor {name:?} is missing")))?;
+        if (tensor.element, &tensor.shape) != (entry.element, &entry.shape) {
+            return Err(malformed(format!(
+                "tensor {name:?} is {} {:?}, expected {} {:?}",
+                tensor.element.name(),
+                tensor.shape,
+                entry.element.name(),
+                entry.shape
+            )));
+        }
+        let alignment = tensors::alignment(entry);
+        if !tensor.bytes.start.is_multiple_of(alignment) {
+            let start = tensor.bytes.start;
+            return Err(malformed(format!(
+                "tensor {name:?} begins at byte {start}, expected a multiple of {alignment}"
+            )));
+        }
+    }
+    if header.tensors.len() > entries.len() {
+        let known: BTreeSet<&String> = entries.iter().map(|entry| &entry.name).collect();
+        let unknown = header.tensors.keys().find(|name| !known.contains(name)).map_or("", String::as_str);
+        return Err(malformed(format!("tensor {unknown:?} plays no part in this model")));
+    }
+    Ok(header)
+}
+
+impl Package {
+    /// The weights.
+    ///
+    /// # Errors
+    /// If a scale is not a number, or a sum is impossible.
+    pub(crate) fn weights(&self) -> Result<Weights> {
+        self.all_weights().map_err(|error| error.at(self.path.join(WEIGHTS)))
+    }
+
+    fn all_weights(&self) -> Result<Weights> {
+        let model = &self.manifest.model;
+        let formats = self.manifest.formats()?;
+        let inputs = self.manifest.preparation.quantization().blocks;
+        let blocks = model.blocks.iter().zip(inputs).enumerate();
+        let rows = self.bytes_of(EMBEDDING)?;
+        Ok(Weights {
+            blocks: blocks.map(|(index, (block, inputs))| self.block(index, block, inputs)).collect::<Result<_>>()?,
+            output_norm: self.norm(OUTPUT_NORM, &model.output_norm)?,
+            output: self.output(formats.output)?,
+            embedding: Embedding::Stored {
+                row_bytes: rows.len() / model.vocab,
+                bytes: rows,
+                format: formats.embedding,
+            },
+        })
+    }
+
+    fn block(&self, index: usize, block: &BlockDescription, inputs: [InputQuantization; 4]) -> Result<Block> {
+        let hidden = self.manifest.model.hidden;
+        let norm = |place: NormPlace| {
+            let described = place.described(block, hidden);
+            described.map(|(norm, _)| self.norm(&norm_name(index, place), &norm)).transpose()
+        };
+        let linear = |shape: LinearShape| -> Result<(LinearName, Linear)> {
+            Ok((shape.linear, self.linear(&linear_name(index, shape.linear), &shape)?))
+        };
+        Ok(Block {
+            attention_norm: self.norm(&norm_name(index, NormPlace::Attention), &block.norm)?,
+            attention_post_norm: norm(NormPlace::AttentionPost)?,
+            feed_forward_norm: norm(NormPlace::FeedForward)?,
+            feed_forward_post_norm: norm(NormPlace::FeedForwardPost)?,
+            query_norm: norm(NormPlace::Query)?,
+            key_norm: norm(NormPlace::Key)?,
+            inputs: Some(inputs),
+            linears: block.linears(hidden).into_iter().map(linear).collect::<Result<_>>()?,
+        })
+    }
+
+    fn linear(&self, name: &str, shape: &LinearShape) -> Result<Linear> {
+        let LinearShape { out_features, in_features, bias, .. } = *shape;
+        let scales = self.scales(&format!("{name}.scales"))?;
+        let sums = self.numbers(&format!("{name}.sums"), i32::from_le_bytes)?;
+        // Kernels multiply a sum by 128 in 32 bits.
+        if let Some(sum) = sums.iter().find(|sum| u64::from(sum.unsigned_abs()) > LARGEST * in_features as u64) {
+            return Err(malformed(format!("tensor \"{name}.sums\" has {sum}, which {in_features} weights can't give")));
+        }
+        let packed = self.bytes_of(&format!("{name}.weight"))?;
+        let matrix = Int8Matrix::mapped(out_features, in_features, packed, scales, sums);
+        let decode_weight = if tensors::has_int4(self.manifest.preparation.options.plan.decode_weights, in_features) {
+            let (values, scales) =
+                (self.bytes_of(&format!("{name}.decode"))?, self.bytes_of(&format!("{name}.decode-scales"))?);
+            Some(WeightMatrix::mapped_int4(out_features, in_features, values, scales).ok_or_else(|| changed(name))?)
+        } else {
+            None
+        };
+        Ok(Linear {
+            weight: Weight::Int8(matrix.ok_or_else(|| changed(name))?),
+            decode_weight,
+            bias: bias.then(|| self.floats(&format!("{name}.bias"))).transpose()?,
+        })
+    }
+
+    fn output(&self, element: Element) -> Result<Linear> {
+        let model = &self.manifest.model;
+        let name = format!("{OUTPUT}.weight");
+        let values = self.bytes_of(&name)?;
+        let matrix = if element == Element::I8 {
+            let scales = self.scales(&format!("{OUTPUT}.scales"))?;
+            WeightMatrix::mapped_int8(model.vocab, model.hidden, values, scales)
+        } else {
+            WeightMatrix::mapped_float(model.vocab, model.hidden, element, values)
+        };
+        let bias = model.output_bias.then(|| self.floats(&format!("{OUTPUT}.bias"))).transpose()?;
+        let weight = Weight::Float(matrix.ok_or_else(|| changed(&name))?);
+        Ok(Linear { weight, decode_weight: None, bias })
+    }
+
+    fn norm(&self, name: &str, norm: &NormDescription) -> Result<Norm> {
+        let bias = (norm.kind == NormKind::Layer).then(|| self.floats(&format!("{name}.bias"))).transpose()?;
+        Ok(Norm { weight: self.floats(&format!("{name}.weight"))?, bias, epsilon: norm.epsilon })
+    }
+
+    fn bytes_of(&self, name: &str) -> Result<MappedBytes> {
+        let tensor = self.header.tensors.get(name).ok_or_else(|| changed(name))?;
+        Ok(self.file.part(tensor.bytes.clone()))
+    }
+
+    fn numbers<T>(&self, name: &str, number: impl Fn([u8; 4]) -> T) -> Result<Vec<T>> {
+        Ok(self.bytes_of(name)?.as_chunks().0.iter().map(|bytes| number(*bytes)).collect())
+    }
+
+    fn floats(&self, name: &str) -> Result<Vec<f32>> {
+        self.numbers(name, f32::from_le_bytes)
+    }
+
+    fn scales(&self, name: &str) -> Result<Vec<f32>> {
+        let scales = self.floats(name)?;
+        match scales.iter().find(|scale| !(scale.is_finite() && **scale > 0.0)) {
+            Some(scale) => Err(malformed(format!("tensor {name:?} has the scale {scale}, expected a number above 0"))),
+            None => Ok(scales),
+        }
+    }
+}
+
+/// What [`header`] lets through fits its description.
+fn changed(name: &str) -> Error {
+    malformed(format!("tensor {name:?} is not what it was when the package was opened"))
+}

@@ -1,0 +1,213 @@
+//! Every tensor of a package, by name, element and shape: the one table that is written from and checked against.
+
+use std::cmp::Reverse;
+
+use triad_kernels::{int4, int8};
+use triad_model::description::{
+    BlockDescription, Linear, LinearShape, ModelDescription, Norm as NormDescription, NormKind, Residual,
+};
+use triad_model::safetensors::Element;
+use triad_model::safetensors::write::{ALIGNMENT, Entry};
+use triad_model::tensor::Format;
+use triad_model::{Error, ErrorKind, Result};
+
+use crate::quantize::{DecodeWeights, OutputWeights};
+use crate::weights::{Block, Norm};
+
+/// Number formats that a package may choose between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Formats {
+    pub decode: DecodeWeights,
+    /// I8 with scales, or a float.
+    pub output: Element,
+    /// As the model's file has it.
+    pub embedding: Format,
+}
+
+/// What a norm of a block normalizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NormPlace {
+    Attention,
+    AttentionPost,
+    FeedForward,
+    FeedForwardPost,
+    Query,
+    Key,
+}
+
+impl NormPlace {
+    const ALL: [Self; 6] =
+        [Self::Attention, Self::AttentionPost, Self::FeedForward, Self::FeedForwardPost, Self::Query, Self::Key];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Attention => "attention-norm",
+            Self::AttentionPost => "attention-post-norm",
+            Self::FeedForward => "feed-forward-norm",
+            Self::FeedForwardPost => "feed-forward-post-norm",
+            Self::Query => "query-norm",
+            Self::Key => "key-norm",
+        }
+    }
+
+    /// The norm in this place of a block with this description, and how many features it has; `None` if there is none.
+    pub fn described(self, block: &BlockDescription, hidden: usize) -> Option<(NormDescription, usize)> {
+        let post = block.residual == Residual::SerialPostNorm;
+        match self {
+            Self::Attention => Some((block.norm, hidden)),
+            Self::FeedForward => (block.residual != Residual::Parallel).then_some((block.norm, hidden)),
+            Self::AttentionPost | Self::FeedForwardPost => post.then_some((block.norm, hidden)),
+            Self::Query | Self::Key => Some((block.attention.qk_norm?, block.attention.head_dim)),
+        }
+    }
+
+    /// The norm in this place of `block`.
+    fn of(self, block: &Block) -> Option<&Norm> {
+        match self {
+            Self::Attention => Some(&block.attention_norm),
+            Self::AttentionPost => block.attention_post_norm.as_ref(),
+            Self::FeedForward => block.feed_forward_norm.as_ref(),
+            Self::FeedForwardPost => block.feed_forward_post_norm.as_ref(),
+            Self::Query => block.query_norm.as_ref(),
+            Self::Key => block.key_norm.as_ref(),
+        }
+    }
+
+    /// The norms of `block` with their places.
+    pub fn all_of(block: &Block) -> impl Iterator<Item = (Self, &Norm)> {
+        Self::ALL.into_iter().filter_map(move |place| Some((place, place.of(block)?)))
+    }
+}
+
+/// `blocks.3.query`: what the names of a linear layer's tensors begin with.
+pub(super) fn linear_name(block: usize, linear: Linear) -> String {
+    let name = match linear {
+        Linear::Query => "query",
+        Linear::Key => "key",
+        Linear::Value => "value",
+        Linear::AttentionOutput => "attention-output",
+        Linear::Gate => "gate",
+        Linear::Up => "up",
+        Linear::Down => "down",
+    };
+    format!("blocks.{block}.{name}")
+}
+
+/// `blocks.3.query-norm`: what the names of a norm's tensors begin with.
+pub(super) fn norm_name(block: usize, place: NormPlace) -> String {
+    format!("blocks.{block}.{}", place.name())
+}
+
+/// What the names of the tensors of the norm before the output matrix begin with.
+pub(super) const OUTPUT_NORM: &str = "output-norm";
+/// What the names of the output matrix's tensors begin with.
+pub(super) const OUTPUT: &str = "output";
+/// Name of the embedding.
+pub(super) const EMBEDDING: &str = "embedding";
+
+/// Whether a linear layer has a second copy of its weights in INT4: rows are whole groups.
+pub(super) fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
+    decode == DecodeWeights::Int4 && in_features.is_multiple_of(int4::GROUP)
+}
+
+/// The output matrix's element for `weights`, where the model's file has `stored`.
+pub(super) fn output_element(weights: OutputWeights, stored: Element) -> Element {
+    match weights {
+        OutputWeights::Int8 => Element::I8,
+        OutputWeights::Float => stored,
+    }
+}
+
+/// Where a tensor must begin: at a multiple of this many bytes.
+pub(super) fn alignment(entry: &Entry) -> usize {
+    // Packed weights are whole cache lines, so that they come first and every one begins at one.
+    if entry.element == Element::I8 && entry.name != format!("{OUTPUT}.weight") {
+        ALIGNMENT
+    } else {
+        entry.element.bytes()
+    }
+}
+
+/// All tensors of a package, in the order of the file.
+///
+/// # Errors
+/// If a tensor would be larger than memory, or INT8 sums could overflow.
+pub(super) fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<Entry>> {
+    let mut table = Table { entries: Vec::new() };
+    let (hidden, vocab) = (description.hidden, description.vocab);
+    for (index, block) in description.blocks.iter().enumerate() {
+        for shape in block.linears(hidden) {
+            table.linear(&linear_name(index, shape.linear), &shape, formats.decode)?;
+        }
+        for place in NormPlace::ALL {
+            if let Some((norm, features)) = place.described(block, hidden) {
+                table.norm(&norm_name(index, place), &norm, features);
+            }
+        }
+    }
+    table.norm(OUTPUT_NORM, &description.output_norm, hidden);
+    table.add(format!("{OUTPUT}.weight"), formats.output, &[vocab, hidden]);
+    if formats.output == Element::I8 {
+        table.add(format!("{OUTPUT}.scales"), Element::F32, &[vocab]);
+    }
+    if description.output_bias {
+        table.add(format!("{OUTPUT}.bias"), Element::F32, &[vocab]);
+    }
+    let row_bytes = formats.embedding.bytes_for(hidden).ok_or_else(|| {
+        malformed(format!("rows of {hidden} numbers are no whole blocks of the embedding's {}", formats.embedding))
+    })?;
+    table.add(EMBEDDING.into(), Element::U8, &[vocab, row_bytes]);
+    let total = table.entries.iter().try_fold(0usize, |sum, Entry { element, shape, .. }| {
+        sum.checked_add(element.bytes_of(shape)?).filter(|sum| *sum < isize::MAX as usize)
+    });
+    if total.is_none() {
+        return Err(malformed("the weights are larger than memory can be".into()));
+    }
+    // Stable, so that within one alignment the order is that of the model.
+    table.entries.sort_by_key(|entry| Reverse(alignment(entry)));
+    Ok(table.entries)
+}
+
+struct Table {
+    entries: Vec<Entry>,
+}
+
+impl Table {
+    fn add(&mut self, name: String, element: Element, shape: &[usize]) {
+        self.entries.push(Entry { name, element, shape: shape.into() });
+    }
+
+    fn linear(&mut self, name: &str, shape: &LinearShape, decode: DecodeWeights) -> Result<()> {
+        let LinearShape { out_features, in_features, bias, .. } = *shape;
+        if in_features > int8::MAX_IN_FEATURES {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{name} reads {in_features} numbers, expected at most {} in INT8", int8::MAX_IN_FEATURES),
+            ));
+        }
+        let packed = int8::packed_len(out_features, in_features)
+            .ok_or_else(|| malformed(format!("{name} is larger than memory can be")))?;
+        self.add(format!("{name}.weight"), Element::I8, &[packed]);
+        self.add(format!("{name}.scales"), Element::F32, &[out_features]);
+        self.add(format!("{name}.sums"), Element::I32, &[out_features]);
+        if bias {
+            self.add(format!("{name}.bias"), Element::F32, &[out_features]);
+        }
+        if has_int4(decode, in_features) {
+            self.add(format!("{name}.decode"), Element::U8, &[out_features, in_features / 2]);
+            self.add(format!("{name}.decode-scales"), Element::F16, &[out_features, in_features / int4::GROUP]);
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self, name: &str, norm: &NormDescription, features: usize) {
+        self.add(format!("{name}.weight"), Element::F32, &[features]);
+        if norm.kind == NormKind::Layer {
+            self.add(format!("{name}.bias"), Element::F32, &[features]);
+        }
+    }
+}
+
+pub(super) fn malformed(message: String) -> Error {
+    Error::new(ErrorKind::Malformed, message)
+}

@@ -1,0 +1,257 @@
+//! Packages that are not what was written: each gives an error that names the file, and never a panic.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use triad_engine::package::{Manifest, Package};
+use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions};
+
+use crate::tiny::Place;
+
+const MANIFEST: &str = "package.json";
+const WEIGHTS: &str = "weights.safetensors";
+
+/// Opens and loads the package at `path`; the error if there is one.
+fn load(path: &Path) -> Result<Model, String> {
+    Model::load(path, &LoadOptions { threads: Some(1) }).map_err(|error| error.to_string())
+}
+
+/// Changes a file of a fresh package; the error names it and has these words.
+fn refused(place: &Place, file: &str, change: impl FnOnce(&mut Vec<u8>), says: &[&str]) {
+    let path = place.path("package").join(file);
+    let original = fs::read(&path).unwrap();
+    let mut bytes = original.clone();
+    change(&mut bytes);
+    assert!(bytes != original, "{says:?} changes nothing");
+    fs::write(&path, bytes).unwrap();
+    let error = load(&place.path("package")).unwrap_err();
+    assert!(error.contains(file) && says.iter().all(|words| error.contains(words)), "{error} for {says:?}");
+    fs::write(path, original).unwrap();
+}
+
+fn json(place: &Place, change: impl FnOnce(&mut Value), says: &[&str]) {
+    let change = |bytes: &mut Vec<u8>| {
+        let mut value = serde_json::from_slice(bytes).unwrap();
+        change(&mut value);
+        *bytes = value.to_string().into_bytes();
+    };
+    refused(place, MANIFEST, change, says);
+}
+
+/// Changes the header of the weights; the data stays as it is, and the description says how long the file is.
+fn header(place: &Place, change: impl FnOnce(&mut Value), says: &[&str]) {
+    let path = place.path("package").join(MANIFEST);
+    let manifest = fs::read(&path).unwrap();
+    let rewrite = |bytes: &mut Vec<u8>| {
+        let data = header_length(bytes);
+        let mut value = serde_json::from_slice(&bytes[8..data]).unwrap();
+        change(&mut value);
+        let mut header = value.to_string().into_bytes();
+        header.resize((8 + header.len()).next_multiple_of(64) - 8, b' ');
+        *bytes = [&(header.len() as u64).to_le_bytes()[..], &header, &bytes[data..]].concat();
+        let mut described: Value = serde_json::from_slice(&manifest).unwrap();
+        described["files"][WEIGHTS]["bytes"] = json!(bytes.len());
+        fs::write(&path, described.to_string()).unwrap();
+    };
+    refused(place, WEIGHTS, rewrite, says);
+    fs::write(&path, manifest).unwrap();
+}
+
+/// Where the data of a safetensors file begins.
+fn header_length(file: &[u8]) -> usize {
+    8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize
+}
+
+#[test]
+fn a_description_that_makes_no_sense_is_refused() {
+    let place = Place::new();
+    place.package();
+    json(&place, |it| it["format"] = json!(2), &["made by a newer Triad", "format is 2", "reads up to 1"]);
+    json(&place, |it| it["format"] = json!(0), &["`format` is 0, expected 1"]);
+    json(&place, |it| *it = json!({}), &["missing field `format`"]);
+    json(&place, |it| it["layout"] = json!("n8k8"), &["\"n8k8\"", "prepare the model again"]);
+    json(&place, |it| drop(it.as_object_mut().unwrap().remove("model")), &["missing field `model`"]);
+    json(&place, |it| it["color"] = json!("blue"), &["color"]);
+    json(&place, |it| it["embedding"] = json!("Q9_9"), &["`embedding`", "Q9_9"]);
+    json(&place, |it| it["output"] = json!("F64"), &["`output`", "F64", "I8"]);
+    json(&place, |it| it["model"]["hidden"] = json!(u64::MAX), &["`model`", "18446744073709551615"]);
+    json(&place, |it| it["model"]["vocab"] = json!(0), &["`model`", "vocabulary is 0"]);
+    json(&place, |it| it["model"]["blocks"] = json!([]), &["number of blocks is 0"]);
+    json(&place, |it| it["model"]["blocks"][0]["attention"]["kv_heads"] = json!(3), &["can't share 3"]);
+    json(&place, |it| it["model"]["output_norm"]["epsilon"] = json!(1e60), &["epsilon is inf"]);
+    let inputs = |it: &mut Value| it["preparation"]["inputs"].as_array_mut().unwrap().clone();
+    json(&place, |it| it["preparation"]["inputs"] = json!(inputs(it)[1..]), &["has 7 inputs, expected 8"]);
+    json(
+        &place,
+        |it| it["preparation"]["inputs"].as_array_mut().unwrap().swap(1, 2),
+        &["inputs[1]", "attention-output"],
+    );
+    json(&place, |it| it["preparation"]["inputs"][3]["channels"] = json!(95), &["inputs[3]", "expected 96"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["clip"] = json!(0), &["inputs[5]", "clipped at 0"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["shadow_clip"] = json!(1e39), &["inputs[5]", "inf"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["hot_channels"] = json!([1, 1]), &["inputs[5]", "ascending"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["hot_channels"] = json!([32]), &["inputs[5]", "below 32"]);
+    let digest = json!({"bytes": 1, "sha256": ""});
+    json(&place, |it| it["files"]["../model.gguf"] = digest, &["`files`", "../model.gguf"]);
+    json(&place, |it| drop(it["files"].as_object_mut().unwrap().remove(WEIGHTS)), &["`files` lacks", WEIGHTS]);
+    refused(&place, MANIFEST, Vec::clear, &["not the description of a package"]);
+    refused(&place, MANIFEST, |bytes| *bytes = b"[".repeat(100_000), &["not the description of a package"]);
+    load(&place.path("package")).unwrap();
+}
+
+#[test]
+fn weights_that_are_not_those_of_the_description_are_refused() {
+    let place = Place::new();
+    place.package();
+    let query = "blocks.0.query.weight";
+    refused(&place, WEIGHTS, |bytes| bytes.truncate(bytes.len() - 1), &["truncated"]);
+    refused(&place, WEIGHTS, Vec::clear, &["truncated"]);
+    header(&place, |it| it[query]["dtype"] = json!("U8"), &[query, "is U8 [1024], expected I8 [1024]"]);
+    header(&place, |it| it[query]["shape"] = json!([32, 32]), &[query, "[32, 32], expected I8 [1024]"]);
+    header(&place, |it| it["blocks.0.down.sums"]["dtype"] = json!("F32"), &["blocks.0.down.sums", "expected I32"]);
+    header(&place, |it| it[query]["dtype"] = json!("I64"), &[query, "I64"]);
+    header(&place, |it| it[query]["data_offsets"] = json!([0, 1_u64 << 40]), &[query, "data_offsets"]);
+    let rename = |it: &mut Value, new: &str| {
+        let entry = it.as_object_mut().unwrap().remove(query).unwrap();
+        it[new] = entry;
+    };
+    header(&place, |it| rename(it, "q"), &[query, "is missing"]);
+    header(
+        &place,
+        |it| {
+            let entry = |at: [usize; 2]| json!({"dtype": "I8", "shape": [at[1] - at[0]], "data_offsets": at});
+            // The first tensor begins one byte later than it did, where it is not aligned.
+            it[query] = entry([1, 1025]);
+            it["x"] = entry([0, 1]);
+            it["blocks.0.key.weight"] = entry([1025, 1536]);
+        },
+        &[],
+    );
+    let weights = place.path("package").join(WEIGHTS);
+    let bytes = fs::read(&weights).unwrap();
+    let place_of = |name: &str| {
+        let data = header_length(&bytes);
+        let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
+        data + header[name]["data_offsets"][0].as_u64().unwrap() as usize
+    };
+    for (name, number, says) in [
+        ("blocks.0.query.scales", f32::NAN.to_bits(), "scale NaN"),
+        ("blocks.1.up.scales", (-1f32).to_bits(), "scale -1"),
+        ("output.scales", 0, "scale 0"),
+        ("blocks.0.query.sums", i32::MIN as u32, "-2147483648"),
+    ] {
+        let change = |bytes: &mut Vec<u8>| bytes[place_of(name)..][..4].copy_from_slice(&number.to_le_bytes());
+        refused(&place, WEIGHTS, change, &[name, says]);
+    }
+    load(&place.path("package")).unwrap();
+}
+
+#[test]
+fn weights_of_another_model_are_refused() {
+    let place = Place::new();
+    let package = place.package();
+    let path = package.path().join(MANIFEST);
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    manifest["model"]["blocks"].as_array_mut().unwrap().pop();
+    manifest["preparation"]["inputs"].as_array_mut().unwrap().truncate(4);
+    fs::write(&path, manifest.to_string()).unwrap();
+    let error = load(package.path()).unwrap_err();
+    assert!(error.contains(WEIGHTS) && error.contains("blocks.1.") && error.contains("plays no part"), "{error}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let place = Place::new();
+    let package = place.package();
+    for name in ["tokenizer.gguf", WEIGHTS, MANIFEST] {
+        let path = package.path().join(name);
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let error = Package::open(package.path()).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+        fs::write(path, bytes).unwrap();
+    }
+    fs::create_dir_all(place.path("empty")).unwrap();
+    let error = Package::open(&place.path("empty")).unwrap_err().to_string();
+    assert!(error.contains("empty: not a package: there is no package.json"), "{error}");
+}
+
+#[test]
+fn verify_names_the_file_with_an_altered_byte() {
+    let place = Place::new();
+    let package = place.package();
+    package.verify().unwrap();
+    for name in place.names("package") {
+        let path = package.path().join(&name);
+        let original = fs::read(&path).unwrap();
+        let mut bytes = original.clone();
+        // Behind the header, so that the package still opens; a digit of a number in the description.
+        let at = if name == MANIFEST {
+            let text = String::from_utf8(bytes.clone()).unwrap();
+            text.find("\"importance\": ").unwrap() + "\"importance\": ".len()
+        } else {
+            bytes.len() / 2
+        };
+        bytes[at] = if bytes[at] == b'1' { b'2' } else { b'1' };
+        fs::write(&path, bytes).unwrap();
+        let error = Package::open(package.path()).unwrap().verify().unwrap_err().to_string();
+        let named = name.trim_end_matches(".sha256");
+        assert!(error.contains(named) && error.contains("altered"), "{error}");
+        fs::write(path, original).unwrap();
+    }
+    package.verify().unwrap();
+}
+
+/// A package with these bytes in place of one of its files, run where it opens.
+fn run_with(place: &Place, file: &str, bytes: &[u8]) {
+    let path = place.path("package").join(file);
+    let original = fs::read(&path).unwrap();
+    fs::write(&path, bytes).unwrap();
+    if let Ok(model) = load(&place.path("package")) {
+        let options = SessionOptions { context: 8, chunk: 4, ..SessionOptions::default() };
+        if let Ok(mut session) = Session::new(&Arc::new(model), &options) {
+            let _ = session.prefill(&[1, 2, 3], &Cancel::new(), |_| ());
+        }
+    }
+    fs::write(path, original).unwrap();
+}
+
+fn damage(mut bytes: Vec<u8>, within: usize, changes: &[(usize, u8)], cut: Option<usize>) -> Vec<u8> {
+    for (at, byte) in changes {
+        bytes[at % within] = *byte;
+    }
+    if let Some(cut) = cut {
+        bytes.truncate(cut % bytes.len());
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1, ..ProptestConfig::default() })]
+
+    /// One case with many packages in it, since making the first one takes longest.
+    #[test]
+    fn random_damage_is_an_error_or_harmless(
+        damages in prop::collection::vec(
+            (any::<bool>(), prop::collection::vec((any::<usize>(), any::<u8>()), 1..4), prop::option::of(any::<usize>())),
+            300,
+        ),
+    ) {
+        let place = Place::new();
+        let package = place.package();
+        for (in_manifest, changes, cut) in damages {
+            let file = if in_manifest { MANIFEST } else { WEIGHTS };
+            let bytes = fs::read(package.path().join(file)).unwrap();
+            let header = if in_manifest { bytes.len() } else { header_length(&bytes) };
+            // What is cut is found by its length; the others are what parsing meets.
+            let damaged = damage(bytes, header, &changes, cut.filter(|cut| cut % 8 == 0));
+            if in_manifest {
+                let _ = Manifest::parse(&damaged);
+            }
+            run_with(&place, file, &damaged);
+        }
+    }
+}

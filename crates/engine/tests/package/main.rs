@@ -1,0 +1,5 @@
+//! Packages: what was prepared is what runs, whatever happened in between.
+
+mod damaged;
+mod prepared;
+mod tiny;
