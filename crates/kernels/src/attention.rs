@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::Matrix;
 use crate::activation::{exp, soft_cap};
-use crate::matmul::{Right, gemm_f32};
+use crate::matmul::{Right, Write, gemm_f32};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 
@@ -122,7 +122,7 @@ fn multiply(left: &[f32], depth: usize, right: Right, out: &mut [f32], columns: 
     // SAFETY: `out` is borrowed exclusively.
     #[allow(unsafe_code)]
     unsafe {
-        gemm_f32(left, depth, right, SharedOutput::new(out, columns), 0..columns);
+        gemm_f32(left, depth, right, SharedOutput::new(out, columns), 0..columns, Write::Replace);
     }
 }
 

@@ -7,6 +7,8 @@
 use half::f16;
 use rayon::prelude::*;
 
+use crate::vectorize::vectorize;
+
 /// Neighbours of a row that share a scale.
 pub const GROUP: usize = 32;
 const HALF: usize = GROUP / 2;
@@ -27,15 +29,21 @@ pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
     let groups = weight.par_chunks_exact(GROUP).zip(values.par_chunks_exact_mut(HALF)).zip(scales);
     groups.for_each(|((weight, values), scale)| {
         let weight = weight.first_chunk().expect("a chunk is a group");
-        *scale = best_scale(weight);
-        let inverse = inverse(*scale);
-        for (index, byte) in values.iter_mut().enumerate() {
-            *byte = nibble(weight[index] * inverse) | nibble(weight[index + HALF] * inverse) << 4;
-        }
+        vectorize(
+            #[inline(always)]
+            || {
+                *scale = best_scale(weight);
+                let inverse = inverse(*scale);
+                for (index, byte) in values.iter_mut().enumerate() {
+                    *byte = nibble(weight[index] * inverse) | nibble(weight[index + HALF] * inverse) << 4;
+                }
+            },
+        );
     });
 }
 
 /// Among the scales that map the largest magnitude near ±8, the one that fits the group best.
+#[inline(always)]
 fn best_scale(weight: &[f32; GROUP]) -> f16 {
     let largest = weight.iter().fold(0.0f32, |largest, x| if x.abs() > largest.abs() { *x } else { largest });
     if !weight.iter().all(|x| x.is_finite()) {
@@ -54,24 +62,18 @@ fn best_scale(weight: &[f32; GROUP]) -> f16 {
 }
 
 /// 1 / scale, or 0 for a scale of 0, whose group is all zeros.
+#[inline(always)]
 fn inverse(scale: f16) -> f32 {
     if scale.to_f32() == 0.0 { 0.0 } else { scale.to_f32().recip() }
 }
 
+#[inline(always)]
 fn nibble(scaled: f32) -> u8 {
     (scaled.round_ties_even() + f32::from(OFFSET)).clamp(0.0, 15.0) as u8
 }
 
 pub(crate) fn check(values: &[u8], scales: &[f16]) {
     assert_eq!(values.len(), scales.len() * HALF, "one scale for each group of {GROUP}");
-}
-
-/// One element of a matrix.
-pub(crate) fn at(values: &[u8], scales: &[f16], index: usize) -> f32 {
-    let (group, place) = (index / GROUP, index % GROUP);
-    let byte = values[group * HALF + place % HALF];
-    let nibble = if place < HALF { byte & 15 } else { byte >> 4 };
-    (f32::from(nibble) - f32::from(OFFSET)) * scales[group].to_f32()
 }
 
 /// Widens whole groups to f32.
@@ -119,6 +121,14 @@ fn halves(bytes: &[u8; HALF]) -> ([f32; HALF], [f32; HALF]) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// One element, by the definition of the format.
+    fn at(values: &[u8], scales: &[f16], index: usize) -> f32 {
+        let (group, place) = (index / GROUP, index % GROUP);
+        let byte = values[group * HALF + place % HALF];
+        let nibble = if place < HALF { byte & 15 } else { byte >> 4 };
+        (f32::from(nibble) - f32::from(OFFSET)) * scales[group].to_f32()
+    }
 
     proptest! {
         #[test]

@@ -124,7 +124,7 @@ impl Task<'_> {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             unsafe {
-                gemm_f32(self.x, depth, weight, self.out, self.columns.clone());
+                gemm_f32(self.x, depth, weight, self.out, self.columns.clone(), Write::Replace);
             }
         });
     }
@@ -150,7 +150,16 @@ pub(crate) enum Right<'a> {
     Transposed { values: &'a [f32], stride: usize },
 }
 
-/// `out[.., columns] = left[rows, depth] · right[depth, columns]`, on this thread, for all rows of `out`.
+/// What a product does with the output.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Write {
+    /// Takes its place.
+    Replace,
+    /// Is added to it.
+    Add,
+}
+
+/// `out[.., columns] = left[rows, depth] · right[depth, columns]`, or `+=`, on this thread, for all rows of `out`.
 ///
 /// # Safety
 /// No other thread reads or writes these columns of `out` meanwhile.
@@ -161,6 +170,7 @@ pub(crate) unsafe fn gemm_f32(
     right: Right,
     out: SharedOutput,
     columns: std::ops::Range<usize>,
+    write: Write,
 ) {
     let count = columns.len();
     let (right, depth_stride, column_stride) = match right {
@@ -180,14 +190,14 @@ pub(crate) unsafe fn gemm_f32(
             out.pointer_at(columns),
             1,
             out.columns() as isize,
-            false,
+            write == Write::Add,
             left.as_ptr(),
             1,
             depth as isize,
             right.as_ptr(),
             column_stride as isize,
             depth_stride as isize,
-            0.0f32,
+            1.0f32,
             1.0,
             false,
             false,

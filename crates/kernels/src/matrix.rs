@@ -71,18 +71,6 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// One element, as f32, of a matrix with this many columns.
-    pub(crate) fn at(self, row: usize, column: usize, columns: usize) -> f32 {
-        let index = row * columns + column;
-        match self {
-            Self::F32(values) => values[index],
-            Self::F16(values) => values[index].to_f32(),
-            Self::Bf16(values) => values[index].to_f32(),
-            Self::Int8 { values, scales } => f32::from(values[index]) * scales[row],
-            Self::Int4 { values, scales } => int4::at(values, scales, index),
-        }
-    }
-
     /// Writes one row, as f32, to `wide`, which is as long as the row.
     ///
     /// # Panics

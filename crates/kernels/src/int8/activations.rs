@@ -72,6 +72,7 @@ impl QuantizedRows {
             assert_eq!(smoothing.len(), in_features, "smoothing is [{in_features}]");
         }
         let limit = if shadow { clip } else { f32::MAX };
+        self.outlier_columns.channels.clear();
         let inverse = scale.recip();
         self.each_row(x, in_features, |x, values, part| {
             let mut row_scale = scale;
@@ -97,9 +98,8 @@ impl QuantizedRows {
         let mut columns = std::mem::take(&mut self.outlier_columns);
         columns.find(x, in_features, outlier_threshold);
         self.each_row(x, in_features, |x, values, part| {
-            for channel in &columns.channels {
-                part.push(*channel as usize, x[*channel as usize]);
-            }
+            part.channels.extend_from_slice(&columns.channels);
+            part.remainders.extend(columns.channels.iter().map(|channel| x[*channel as usize]));
             let mut rest = std::mem::take(&mut part.rest);
             rest.clear();
             rest.extend(x.iter().zip(&columns.keep).map(|(x, keep)| f32::from_bits(x.to_bits() & keep)));
@@ -142,6 +142,16 @@ impl QuantizedRows {
         let row = row % PART_ROWS;
         let start = if row == 0 { 0 } else { part.ends[row - 1] };
         (&part.channels[start..part.ends[row]], &part.remainders[start..part.ends[row]])
+    }
+
+    /// The columns that [`quantize_dynamic`](Self::quantize_dynamic) left out, ascending.
+    pub(super) fn outlier_columns(&self) -> &[u32] {
+        &self.outlier_columns.channels
+    }
+
+    /// The remainders of all outliers, row by row.
+    pub(super) fn remainders(&self) -> Vec<f32> {
+        self.parts().iter().flat_map(|part| &part.remainders).copied().collect()
     }
 
     /// The stored numbers of a row, 128 too large, four by four; the last four are padded with zeros.

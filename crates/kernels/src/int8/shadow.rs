@@ -5,11 +5,14 @@ use rayon::prelude::*;
 use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
 use crate::Matrix;
+use crate::matmul::{Right, Write, gemm_f32};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 
 /// Output channels of one task: four registers of sums, independent of each other.
 const LANES: usize = 4 * BLOCK;
+/// Output channels of one task with weights in float.
+const FLOAT_COLUMNS: usize = 96;
 /// Fewer products than this are computed before another thread wakes up.
 const PARALLEL: usize = 1 << 16;
 
@@ -49,29 +52,42 @@ pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
     );
 }
 
-/// `out[row, o] += Σ remainder · w[o, channel]` over the outliers of each row, with weights in float,
-/// `[out_features, in_features]`: the full-precision columns of LLM.int8().
+/// `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
+/// [`QuantizedRows::quantize_dynamic`], with weights in float, `[out_features, in_features]`: the full-precision
+/// part of LLM.int8().
 ///
 /// # Panics
-/// If a slice's length contradicts the shapes.
+/// If a slice's length contradicts the shapes, or the rows have outliers that are not whole columns.
 pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out: &mut [f32]) {
-    let in_features = x.in_features();
+    let (rows, in_features) = (x.rows(), x.in_features());
     assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
     weight.check(out_features, in_features);
-    each_piece(
-        x,
-        in_features,
-        out_features,
-        out,
-        #[inline(always)]
-        |channels, remainders, first, out| {
-            for (index, out) in out.iter_mut().enumerate() {
-                let outliers = channels.iter().zip(remainders);
-                let at = |channel: u32| weight.at(first + index, channel as usize, in_features);
-                *out += outliers.map(|(channel, remainder)| remainder * at(*channel)).sum::<f32>();
-            }
-        },
-    );
+    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
+    let channels = x.outlier_columns();
+    let depth = channels.len();
+    assert_eq!(x.outliers(), rows * depth, "outliers are whole columns");
+    if x.outliers() == 0 || out_features == 0 {
+        return;
+    }
+    let left = x.remainders();
+    let out = SharedOutput::new(out, out_features);
+    let task = |task: usize| {
+        let columns = task * FLOAT_COLUMNS..((task + 1) * FLOAT_COLUMNS).min(out_features);
+        let mut row = Vec::new();
+        let mut right = Vec::with_capacity(columns.len() * depth);
+        for column in columns.clone() {
+            let weight = weight.rows(column, 1, in_features).as_f32(&mut row);
+            right.extend(channels.iter().map(|channel| weight[*channel as usize]));
+        }
+        let right = Right::Transposed { values: &right, stride: depth };
+        // SAFETY: these columns belong to this task alone.
+        #[allow(unsafe_code)]
+        unsafe {
+            gemm_f32(&left, depth, right, out, columns, Write::Add);
+        }
+    };
+    let tasks = (0..out_features.div_ceil(FLOAT_COLUMNS)).into_par_iter();
+    tasks.with_min_len(PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS)).for_each(task);
 }
 
 /// Calls `add` for pieces of the rows that have outliers: with those, the first output channel and the outputs.

@@ -1,5 +1,6 @@
 //! Rules that every kernel keeps.
 
+use half::f16;
 use proptest::prelude::*;
 
 use super::kernel::{available, output};
@@ -201,6 +202,31 @@ proptest! {
     }
 
     #[test]
+    fn outlier_columns_are_added_with_the_weights_as_they_were(
+        rows in 1usize..70, in_features in 1usize..200, out_features in 1usize..250, seed: u64,
+    ) {
+        let x = with_outliers(rows * in_features, seed);
+        let weight = random(out_features * in_features, seed ^ 7);
+        let half: Vec<f16> = weight.iter().map(|weight| f16::from_f32(*weight)).collect();
+        let from_half: Vec<f32> = half.iter().map(|weight| weight.to_f32()).collect();
+        let mut rounded = QuantizedRows::default();
+        rounded.quantize_dynamic(&x, in_features, Some(90.0));
+        let is_outlier = |index: usize| x.iter().skip(index % in_features).step_by(in_features).any(|x| x.abs() > 90.0);
+        let outliers = x.iter().enumerate().map(|(index, x)| if is_outlier(index) { f64::from(*x) } else { 0.0 });
+        let outliers: Vec<f64> = outliers.collect();
+        let before = random(rows * out_features, seed ^ 11);
+        for (weight, exactly) in [(Matrix::F32(&weight), &weight), (Matrix::F16(&half), &from_half)] {
+            let mut out = before.clone();
+            shadow_float(&rounded, weight, out_features, &mut out);
+            let expected = exact(&outliers, exactly, in_features);
+            for ((out, before), (sum, magnitude)) in out.iter().zip(&before).zip(expected) {
+                let error = (f64::from(*out) - f64::from(*before) - sum).abs();
+                prop_assert!(error <= 4e-6 * (magnitude + 1.0), "{} is not {} + {}", out, before, sum);
+            }
+        }
+    }
+
+    #[test]
     fn neither_threads_nor_batches_change_a_bit(
         rows in 1usize..250, in_features in 1usize..100, out_features in 1usize..300, seed: u64,
     ) {
@@ -308,4 +334,13 @@ fn a_length_that_memory_cannot_have_is_none() {
     assert_eq!(packed_len(usize::MAX, 3), None);
     assert_eq!(packed_len(1 << 40, 1 << 40), None);
     assert_eq!(packed_len(17, 5), Some(32 * 8));
+}
+
+#[test]
+#[should_panic(expected = "outliers are whole columns")]
+fn outliers_of_a_static_scale_are_not_multiplied_as_columns() {
+    let mut rows = QuantizedRows::default();
+    rows.quantize_dynamic(&[9.0; 5], 5, Some(6.0));
+    rows.quantize_static(&[0.0, 0.0, 9.0, 0.0, 0.0], 5, 0.01, None, true);
+    shadow_float(&rows, Matrix::F32(&[1.0; 20]), 4, &mut [0.0; 4]);
 }

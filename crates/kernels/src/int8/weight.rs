@@ -106,7 +106,12 @@ pub(super) fn scale_for(largest: f32) -> f32 {
 }
 
 fn quantize(weight: &[f32], scale: f32, quantized: &mut [i8]) {
-    for (weight, quantized) in weight.iter().zip(quantized) {
-        *quantized = (weight / scale).round_ties_even().clamp(-LARGEST, LARGEST) as i8;
-    }
+    vectorize(
+        #[inline(always)]
+        || {
+            for (weight, quantized) in weight.iter().zip(&mut *quantized) {
+                *quantized = (weight / scale).round_ties_even().clamp(-LARGEST, LARGEST) as i8;
+            }
+        },
+    );
 }
