@@ -1,7 +1,7 @@
 //! Causal attention over a key-value cache.
 //!
 //! One task is one key-value head and a tile of query rows: the scores of the tile against all keys that it
-//! sees, softmax, and the weighted sum of values, each product by `gemm`.
+//! sees, softmax, and the weighted sum of values, each by [`product`].
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::Matrix;
 use crate::activation::{exp, soft_cap};
-use crate::matmul::{Right, Write, gemm_f32};
+use crate::product::{Right, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 
@@ -38,7 +38,6 @@ const TILE_ROWS: usize = 96;
 #[derive(Default)]
 struct Scratch {
     queries: Vec<f32>,
-    keys: Vec<f32>,
     values: Vec<f32>,
     scores: Vec<f32>,
     output: Vec<f32>,
@@ -86,7 +85,7 @@ pub fn attention(
         let (keys, values) =
             (keys.rows(seen_rows, seen.len(), shape.head_dim), values.rows(seen_rows, seen.len(), shape.head_dim));
         SCRATCH.with_borrow_mut(|scratch| {
-            let Scratch { queries: gathered, keys: wide_keys, values: wide_values, scores, output } = scratch;
+            let Scratch { queries: gathered, values: wide_values, scores, output } = scratch;
             let (tile_len, dim) = (tile.len(), shape.head_dim);
             gathered.clear();
             for head in kv_head * group..(kv_head + 1) * group {
@@ -98,8 +97,7 @@ pub fn attention(
             let score_rows = group * tile_len;
             scores.resize(score_rows * seen.len(), 0.0);
             output.resize(score_rows * dim, 0.0);
-            let right = Right::Transposed { values: keys.as_f32(wide_keys), stride: dim };
-            multiply(gathered, dim, right, scores, seen.len());
+            multiply(gathered, dim, Right::Transposed(keys), scores, seen.len());
             for (index, row_scores) in scores.chunks_exact_mut(seen.len()).enumerate() {
                 let position = first_position + tile.start + index % tile_len;
                 let visible = visible_keys(position, shape.window, &seen);
@@ -122,7 +120,7 @@ fn multiply(left: &[f32], depth: usize, right: Right, out: &mut [f32], columns: 
     // SAFETY: `out` is borrowed exclusively.
     #[allow(unsafe_code)]
     unsafe {
-        gemm_f32(left, depth, right, SharedOutput::new(out, columns), 0..columns, Write::Replace);
+        product(left, depth, right, SharedOutput::new(out, columns), 0..columns, Write::Replace);
     }
 }
 

@@ -27,6 +27,7 @@ pub mod matmul;
 mod matrix;
 pub mod norm;
 pub mod peak;
+mod product;
 pub mod rope;
 mod shared_output;
 mod vectorize;

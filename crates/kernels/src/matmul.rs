@@ -1,30 +1,20 @@
 //! `out = x · Wᵀ + bias`, the work of every linear layer.
 //!
-//! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's
-//! product comes from the `gemm` library, after widening the block's weights if they are narrower than f32.
-//! Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
+//! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's weights are
+//! packed for a [`product`]. Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
 
 use std::cell::RefCell;
 
 use rayon::prelude::*;
 
 use crate::dot::{dot, dot_bf16, dot_int8};
+use crate::product::{self, PANEL, Right, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, int4};
 
-/// From this many rows on, packing for `gemm` pays.
-const GEMM_ROWS: usize = 4;
-/// Output columns of one task with many rows: large enough that packing the activations again for each
-/// task costs little, small enough that two threads finish together.
-const GEMM_COLUMNS: usize = 96;
-/// From this many rows on, copying weights whose rows would collide in the cache pays.
-const SPREAD_ROWS: usize = 32;
-/// Rows at a distance of a multiple of this many elements (1 KiB) fall into few sets of the first-level
-/// cache: `gemm` packs such weights at two thirds of the speed.
-const COLLIDING_STRIDE: usize = 256;
-/// Elements of distance added to rows that would collide: one cache line.
-const SPREAD: usize = 16;
+/// From this many rows on, packing the weights pays.
+const PRODUCT_ROWS: usize = 4;
 /// Weights read by one task with few rows.
 const DOT_WEIGHTS: usize = 1 << 16;
 
@@ -50,17 +40,17 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
         assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
     }
     let out = SharedOutput::new(out, out_features);
-    let task_columns = if rows < GEMM_ROWS { (DOT_WEIGHTS / in_features.max(1)).max(1) } else { GEMM_COLUMNS };
+    let task_columns = if rows < PRODUCT_ROWS { (DOT_WEIGHTS / in_features.max(1)).max(1) } else { PANEL };
     let tasks = out_features.div_ceil(task_columns);
     let run = |task: usize| {
         let first = task * task_columns;
         let columns = first..(first + task_columns).min(out_features);
         let weight = weight.rows(first, columns.len(), in_features);
         let task = Task { x, rows, in_features, weight, columns, out };
-        if rows < GEMM_ROWS {
+        if rows < PRODUCT_ROWS {
             task.by_dot();
         } else {
-            task.by_gemm();
+            task.by_product();
         }
         if let Some(bias) = bias {
             task.add_bias(bias);
@@ -71,6 +61,11 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
     } else {
         (0..tasks).into_par_iter().with_max_len(1).for_each(run);
     }
+}
+
+/// The name of the kernel that products of many rows use on this processor.
+pub fn kernel_name() -> &'static str {
+    product::kernel_name()
 }
 
 /// One block of output columns; the tasks of one matmul write disjoint columns.
@@ -112,21 +107,13 @@ impl Task<'_> {
         });
     }
 
-    fn by_gemm(&self) {
-        WIDENED.with_borrow_mut(|scratch| {
-            let depth = self.in_features;
-            let weight = if depth.is_multiple_of(COLLIDING_STRIDE) && self.rows >= SPREAD_ROWS {
-                let stride = depth + SPREAD;
-                Right::Transposed { values: self.weight.spread(depth, stride, scratch), stride }
-            } else {
-                Right::Transposed { values: self.weight.as_f32(scratch), stride: depth }
-            };
-            // SAFETY: these columns belong to this task alone.
-            #[allow(unsafe_code)]
-            unsafe {
-                gemm_f32(self.x, depth, weight, self.out, self.columns.clone(), Write::Replace);
-            }
-        });
+    fn by_product(&self) {
+        // SAFETY: these columns belong to this task alone.
+        #[allow(unsafe_code)]
+        unsafe {
+            let (out, columns) = (self.out, self.columns.clone());
+            product(self.x, self.in_features, Right::Transposed(self.weight), out, columns, Write::Replace);
+        }
     }
 
     fn add_bias(&self, bias: &[f32]) {
@@ -138,72 +125,6 @@ impl Task<'_> {
                 *out += bias;
             }
         }
-    }
-}
-
-/// The right operand of a product, with the layout of its memory.
-#[derive(Clone, Copy)]
-pub(crate) enum Right<'a> {
-    /// `[depth, columns]`.
-    Plain(&'a [f32]),
-    /// `[columns, depth]`, rows at a distance of `stride`.
-    Transposed { values: &'a [f32], stride: usize },
-}
-
-/// What a product does with the output.
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Write {
-    /// Takes its place.
-    Replace,
-    /// Is added to it.
-    Add,
-}
-
-/// `out[.., columns] = left[rows, depth] · right[depth, columns]`, or `+=`, on this thread, for all rows of `out`.
-///
-/// # Safety
-/// No other thread reads or writes these columns of `out` meanwhile.
-#[allow(unsafe_code)]
-pub(crate) unsafe fn gemm_f32(
-    left: &[f32],
-    depth: usize,
-    right: Right,
-    out: SharedOutput,
-    columns: std::ops::Range<usize>,
-    write: Write,
-) {
-    let count = columns.len();
-    let (right, depth_stride, column_stride) = match right {
-        Right::Plain(right) => (right, count, 1),
-        Right::Transposed { values, stride } => (values, 1, stride),
-    };
-    let last = depth.saturating_sub(1) * depth_stride + count.saturating_sub(1) * column_stride;
-    assert_eq!(left.len(), out.rows() * depth, "left operand is [{}, {depth}]", out.rows());
-    assert!(last < right.len(), "right operand is [{depth}, {count}]");
-    // SAFETY: the three matrices lie in their slices by the assertions here and in `pointer_at`, whose
-    // rectangle is this caller's alone by its promise.
-    unsafe {
-        gemm::gemm(
-            out.rows(),
-            count,
-            depth,
-            out.pointer_at(columns),
-            1,
-            out.columns() as isize,
-            write == Write::Add,
-            left.as_ptr(),
-            1,
-            depth as isize,
-            right.as_ptr(),
-            column_stride as isize,
-            depth_stride as isize,
-            1.0f32,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
     }
 }
 

@@ -92,16 +92,6 @@ impl<'a> Matrix<'a> {
         wide
     }
 
-    /// The values as f32 with a distance of `stride` between rows of `columns`, in `scratch`.
-    pub(crate) fn spread(self, columns: usize, stride: usize, scratch: &mut Vec<f32>) -> &[f32] {
-        let rows = self.len() / columns;
-        let wide = first(scratch, rows * stride);
-        for (row, wide) in wide.chunks_exact_mut(stride).enumerate() {
-            self.widen_row(row, &mut wide[..columns]);
-        }
-        wide
-    }
-
     fn widen_into(self, wide: &mut [f32]) {
         match self {
             Self::F32(values) => wide.copy_from_slice(values),

@@ -41,19 +41,8 @@ impl<'a> SharedOutput<'a> {
         }
     }
 
-    /// Pointer to the first row of these columns.
-    pub(crate) fn pointer_at(&self, columns: Range<usize>) -> *mut f32 {
-        assert!(columns.start <= columns.end && columns.end <= self.columns);
-        self.pointer.wrapping_add(columns.start)
-    }
-
     /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows
-    }
-
-    /// Number of columns: the distance between rows.
-    pub(crate) fn columns(&self) -> usize {
-        self.columns
     }
 }

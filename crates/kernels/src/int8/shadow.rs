@@ -5,14 +5,14 @@ use rayon::prelude::*;
 use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
 use crate::Matrix;
-use crate::matmul::{Right, Write, gemm_f32};
+use crate::product::{PANEL, Right, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 
 /// Output channels of one task: four registers of sums, independent of each other.
 const LANES: usize = 4 * BLOCK;
 /// Output channels of one task with weights in float.
-const FLOAT_COLUMNS: usize = 96;
+const FLOAT_COLUMNS: usize = PANEL;
 /// Fewer products than this are computed before another thread wakes up.
 const PARALLEL: usize = 1 << 16;
 
@@ -79,11 +79,11 @@ pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out:
             let weight = weight.rows(column, 1, in_features).as_f32(&mut row);
             right.extend(channels.iter().map(|channel| weight[*channel as usize]));
         }
-        let right = Right::Transposed { values: &right, stride: depth };
+        let right = Right::Transposed(Matrix::F32(&right));
         // SAFETY: these columns belong to this task alone.
         #[allow(unsafe_code)]
         unsafe {
-            gemm_f32(&left, depth, right, out, columns, Write::Add);
+            product(&left, depth, right, out, columns, Write::Add);
         }
     };
     let tasks = (0..out_features.div_ceil(FLOAT_COLUMNS)).into_par_iter();

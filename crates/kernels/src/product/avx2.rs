@@ -1,0 +1,45 @@
+//! AVX2 with fused multiply-adds: the portable loops, compiled for it.
+
+use super::kernel::{Kernel, Panel};
+use super::portable;
+
+/// The kernel; having one proves that the processor can run it.
+pub(super) struct Avx2(());
+
+impl Avx2 {
+    pub(super) fn new() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
+    }
+}
+
+impl Kernel for Avx2 {
+    fn name(&self) -> &'static str {
+        "avx2"
+    }
+
+    fn multiply(&self, panel: &Panel) {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            multiply(panel);
+        }
+    }
+
+    fn transpose(&self, from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            transpose(from, from_stride, to, to_stride);
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma")]
+fn multiply(panel: &Panel) {
+    portable::multiply::<true>(panel);
+}
+
+#[target_feature(enable = "avx2,fma")]
+fn transpose(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+    portable::transpose(from, from_stride, to, to_stride);
+}

@@ -1,0 +1,78 @@
+//! Plain Rust, which the compiler turns into the vector instructions that every processor of the target has.
+
+use super::kernel::{Kernel, LANES, Panel};
+
+/// Rows of the largest tile.
+const ROWS: usize = 4;
+
+pub(super) struct Portable;
+
+impl Kernel for Portable {
+    fn name(&self) -> &'static str {
+        "portable"
+    }
+
+    fn multiply(&self, panel: &Panel) {
+        // NEON has fused multiply-adds; x86-64 without AVX2 would call a function for each.
+        multiply::<{ cfg!(target_arch = "aarch64") }>(panel);
+    }
+
+    fn transpose(&self, from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+        transpose(from, from_stride, to, to_stride);
+    }
+}
+
+/// The loops, for the instruction set of the function that they are inlined into. `FUSED`: products are not rounded.
+#[inline(always)]
+pub(super) fn multiply<const FUSED: bool>(panel: &Panel) {
+    panel.check();
+    let rows = panel.out.rows();
+    for block in (0..panel.columns.len()).step_by(LANES) {
+        let mut row = 0;
+        while row + ROWS <= rows {
+            tile::<ROWS, FUSED>(panel, row, block);
+            row += ROWS;
+        }
+        while row < rows {
+            tile::<1, FUSED>(panel, row, block);
+            row += 1;
+        }
+    }
+}
+
+#[inline(always)]
+fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: usize) {
+    let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
+    let left: [&[f32]; ROWS] = std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
+    let right = &panel.right[block..];
+    let mut sums = [[0.0f32; LANES]; ROWS];
+    // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
+    #[allow(unsafe_code)]
+    let out = |r: usize| unsafe { panel.out.row(row + r, columns.clone()) };
+    if panel.add {
+        for (r, sums) in sums.iter_mut().enumerate() {
+            sums[..columns.len()].copy_from_slice(out(r));
+        }
+    }
+    for step in 0..panel.steps {
+        let factors: &[f32; LANES] = right[step * panel.right_stride..][..LANES].try_into().expect("sixteen numbers");
+        for (sums, left) in sums.iter_mut().zip(left) {
+            let x = left[step];
+            for (sum, factor) in sums.iter_mut().zip(factors) {
+                *sum = if FUSED { x.mul_add(*factor, *sum) } else { *sum + x * factor };
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        out(r).copy_from_slice(&sums[..columns.len()]);
+    }
+}
+
+#[inline(always)]
+pub(super) fn transpose(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+    for column in 0..LANES {
+        for row in 0..LANES {
+            to[column * to_stride + row] = from[row * from_stride + column];
+        }
+    }
+}
