@@ -4,8 +4,14 @@
 use std::fs;
 use std::io::Result;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::json;
+use triad_engine::package::{self, Existing, Recipe};
+use triad_engine::prepare::PrepareOptions;
+use triad_engine::prepare::calibration::text::CalibrationText;
+use triad_engine::{Cancel, LoadOptions};
+use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::Format;
 use triad_model::testing::{GgufBuilder, safetensors_file, tiny_llama};
@@ -27,7 +33,36 @@ fn main() -> Result<()> {
     for (name, config) in configs() {
         write("config", name, config.to_string().as_bytes())?;
     }
-    Ok(())
+    write("package", "tiny-llama", &tiny_package()?)
+}
+
+/// `package.json`, a zero, the weights. The tokenizer, which has targets of its own, is no longer named.
+fn tiny_package() -> Result<Vec<u8>> {
+    let folder = std::env::temp_dir().join("triad-fuzz-seeds");
+    fs::create_dir_all(&folder)?;
+    let (model, destination) = (folder.join("tiny.gguf"), folder.join("package"));
+    let vocabulary = [
+        ("tokenizer.ggml.model", Value::String("gpt2".to_owned())),
+        ("tokenizer.ggml.pre", Value::String("gpt-2".to_owned())),
+        ("tokenizer.ggml.tokens", texts(&["a", "b", "c", "d"])),
+        ("tokenizer.ggml.merges", texts(&[])),
+        ("tokenizer.ggml.eos_token_id", Value::Integer(3)),
+    ];
+    let builder = vocabulary.into_iter().fold(tiny_llama(), |builder, (name, value)| builder.field(name, value));
+    fs::write(&model, builder.build())?;
+    let recipe = Recipe {
+        checkpoint: Arc::new(Checkpoint::open(&model).expect("a good file")),
+        text: CalibrationText { name: "letters".into(), texts: vec!["abcabca".into()] },
+        options: PrepareOptions::default(),
+        load: LoadOptions { threads: Some(1) },
+        existing: Existing::Replace,
+    };
+    package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ()).expect("a model that can be prepared");
+    let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(destination.join("package.json"))?)?;
+    let files = manifest["files"].as_object_mut().expect("the files by name");
+    files.retain(|name, _| name == "weights.safetensors");
+    let weights = fs::read(destination.join("weights.safetensors"))?;
+    Ok([manifest.to_string().as_bytes(), &[0], &weights].concat())
 }
 
 fn every_format() -> GgufBuilder {
