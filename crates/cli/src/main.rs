@@ -2,7 +2,7 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`prepared`] keeps packages, [`machine`] looks at the hardware.
+//! prints, [`output_file`] writes files, [`prepared`] keeps packages, [`machine`] looks at the hardware.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -10,6 +10,7 @@ mod commands;
 mod interrupt;
 mod machine;
 mod output;
+mod output_file;
 mod prepared;
 mod progress;
 mod prompt;

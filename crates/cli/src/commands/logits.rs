@@ -1,17 +1,18 @@
 //! `triad logits`: what the model computes, for comparisons with other engines.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
 use triad_model::tokenizer::Special;
 
 use crate::arguments::{self, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::output_file::OutputFile;
 use crate::prompt::{self, PromptArguments};
 use crate::{machine, progress};
 
@@ -43,7 +44,7 @@ pub struct Arguments {
 /// Computes and writes the logits.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = if arguments.tokens.is_some() { None } else { Some(arguments.prompt.require()?) };
-    let output = Output::create(&arguments.output)?;
+    let output = OutputFile::create(&arguments.output)?;
     let model = arguments.model.load()?;
     let context = model.description().context;
     let tokens = match (&arguments.tokens, text) {
@@ -52,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     ensure!(tokens.len() <= context, "there are {} tokens, but the context is {context}", tokens.len());
     let logits = compute(&model, &tokens, arguments)?;
-    output.write(&tokens, &logits, model.description().vocab)
+    output.write(|file| write_tensors(file, &tokens, &logits, model.description().vocab))
 }
 
 fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
@@ -71,51 +72,19 @@ fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<
     }
 }
 
-/// The file to come, written beside its place: when it has its name it is whole, and until then what had the
-/// name before is as it was. Removed unless it is finished.
-struct Output {
-    path: PathBuf,
-    part: PathBuf,
-    file: File,
-}
-
-impl Output {
-    /// Before the work begins, so that a place that can't be written is found at once.
-    fn create(path: &Path) -> Result<Self> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".part");
-        let part = PathBuf::from(name);
-        let file = File::create(&part).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.into(), part, file })
-    }
-
-    fn write(self, tokens: &[u32], logits: &[f32], vocab: usize) -> Result<()> {
-        let written = self.write_tensors(tokens, logits, vocab).and_then(|()| fs::rename(&self.part, &self.path));
-        written.with_context(|| format!("cannot write {}", self.path.display()))
-    }
-
-    /// In the safetensors format: the header's length, the header, the data. The library would copy all data
-    /// in memory first.
-    fn write_tensors(&self, tokens: &[u32], logits: &[f32], vocab: usize) -> io::Result<()> {
-        let (logit_bytes, all_bytes) = (size_of_val(logits), size_of_val(logits) + size_of_val(tokens));
-        let mut header = json!({
-            "logits": {"dtype": "F32", "shape": [tokens.len(), vocab], "data_offsets": [0, logit_bytes]},
-            "tokens": {"dtype": "U32", "shape": [tokens.len()], "data_offsets": [logit_bytes, all_bytes]},
-        })
-        .to_string();
-        // Data begins at a multiple of eight bytes.
-        header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
-        let mut file = &self.file;
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(header.as_bytes())?;
-        file.write_all(bytemuck::cast_slice(logits))?;
-        file.write_all(bytemuck::cast_slice(tokens))
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        // After a rename there is nothing to remove.
-        let _ = fs::remove_file(&self.part);
-    }
+/// In the safetensors format: the header's length, the header, the data. The library would copy all data in memory
+/// first.
+fn write_tensors(file: &mut File, tokens: &[u32], logits: &[f32], vocab: usize) -> io::Result<()> {
+    let (logit_bytes, all_bytes) = (size_of_val(logits), size_of_val(logits) + size_of_val(tokens));
+    let mut header = json!({
+        "logits": {"dtype": "F32", "shape": [tokens.len(), vocab], "data_offsets": [0, logit_bytes]},
+        "tokens": {"dtype": "U32", "shape": [tokens.len()], "data_offsets": [logit_bytes, all_bytes]},
+    })
+    .to_string();
+    // Data begins at a multiple of eight bytes.
+    header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    file.write_all(bytemuck::cast_slice(logits))?;
+    file.write_all(bytemuck::cast_slice(tokens))
 }
