@@ -2,10 +2,12 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`output_file`] writes files, [`prepared`] keeps packages, [`machine`] looks at the hardware.
+//! prints, [`output_file`] writes files, [`chart`] draws figures, [`prepared`] keeps packages, [`machine`] looks at
+//! the hardware.
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod chart;
 mod commands;
 mod interrupt;
 mod machine;

@@ -1,0 +1,113 @@
+//! SVG as text: elements, numbers, escaping.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::style;
+
+/// A document that elements are added to, in the order in which they are painted.
+pub(super) struct Svg {
+    width: f64,
+    height: f64,
+    body: String,
+}
+
+impl Svg {
+    /// An empty document of this size in pixels.
+    pub(super) fn new(width: f64, height: f64) -> Self {
+        Self { width, height, body: String::new() }
+    }
+
+    /// Paints `element` over what is there.
+    pub(super) fn push(&mut self, element: &Element) {
+        self.body += &format!("{element}\n");
+    }
+
+    /// The whole document on a white ground.
+    pub(super) fn document(&self) -> String {
+        let (width, height) = (Number(self.width), Number(self.height));
+        let ground = Element::new("rect").set("width", "100%").set("height", "100%").set("fill", "white");
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\" font-family=\"{}\" fill=\"{}\">\n{ground}\n{}</svg>\n",
+            style::FONT,
+            style::INK,
+            self.body,
+        )
+    }
+}
+
+/// One element with its attributes.
+pub(super) struct Element {
+    tag: &'static str,
+    attributes: String,
+    content: String,
+}
+
+impl Element {
+    /// An element without attributes.
+    pub(super) fn new(tag: &'static str) -> Self {
+        Self { tag, attributes: String::new(), content: String::new() }
+    }
+
+    /// The element with one more attribute.
+    pub(super) fn set(mut self, name: &str, value: &str) -> Self {
+        self.attributes += &format!(" {name}=\"{}\"", escape(value));
+        self
+    }
+
+    /// The element with one more attribute that is a number.
+    pub(super) fn number(mut self, name: &str, value: f64) -> Self {
+        self.attributes += &format!(" {name}=\"{}\"", Number(value));
+        self
+    }
+
+    /// The element with several more attributes that are numbers.
+    pub(super) fn numbers<const N: usize>(self, named: [(&str, f64); N]) -> Self {
+        named.into_iter().fold(self, |element, (name, value)| element.number(name, value))
+    }
+
+    /// The element around `text`.
+    pub(super) fn text(mut self, text: &str) -> Self {
+        self.content = escape(text);
+        self
+    }
+}
+
+impl Display for Element {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self { tag, attributes, content } = self;
+        if content.is_empty() {
+            write!(formatter, "<{tag}{attributes}/>")
+        } else {
+            write!(formatter, "<{tag}{attributes}>{content}</{tag}>")
+        }
+    }
+}
+
+/// A coordinate, to a hundredth of a pixel.
+pub(super) struct Number(pub(super) f64);
+
+impl Display for Number {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let rounded = (self.0 * 100.0).round() / 100.0;
+        // Adding zero turns a negative zero into a positive one.
+        write!(formatter, "{}", rounded + 0.0)
+    }
+}
+
+/// `text` for use between tags and in attributes. Characters that XML can't hold are replaced.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\n' | '\t' | '\r' => escaped.push(' '),
+            '\u{0}'..'\u{20}' | '\u{fffe}' | '\u{ffff}' => escaped.push('\u{fffd}'),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
