@@ -1,10 +1,12 @@
-//! Arguments that several commands share: which model, on how many threads; and how numbers are read.
+//! Arguments that several commands share: which model, on how many threads, calibrated on what; and how numbers are
+//! read.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use triad_engine::package::Package;
+use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::{Error, LoadOptions, Model};
 use triad_model::fetch;
 
@@ -35,6 +37,28 @@ pub struct ModelArguments {
     pub threads: Option<usize>,
 }
 
+/// What a model is calibrated on.
+#[derive(clap::Args)]
+pub struct CalibrationArguments {
+    /// A text to calibrate on, plain or JSON lines; may be given several times [default: a built-in one]
+    #[arg(long, value_name = "FILE")]
+    calibrate: Vec<PathBuf>,
+    /// Tokens of the text that are read at most
+    #[arg(long, value_name = "N", default_value = "16384", value_parser = tokens)]
+    pub tokens: usize,
+}
+
+impl CalibrationArguments {
+    /// The built-in text, or those of all files: they take turns, so that --tokens cuts none of them off.
+    pub fn text(&self) -> Result<CalibrationText> {
+        if self.calibrate.is_empty() {
+            return Ok(CalibrationText::builtin());
+        }
+        let files = self.calibrate.iter().map(|path| CalibrationText::read(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(CalibrationText::join(files))
+    }
+}
+
 impl ModelArgument {
     /// The model's path; fetches the model if it is not there.
     pub fn path(&self) -> Result<PathBuf> {
@@ -53,6 +77,17 @@ impl ModelArguments {
     /// The model as it is, ready to run: a model file in float, a package in INT8.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
+        Ok(Arc::new(load(&path, &self.name.model, self.threads)?))
+    }
+
+    /// The model in float, to be quantized in several ways; a package has been quantized in one.
+    pub fn load_float(&self) -> Result<Arc<Model>> {
+        let path = self.name.path()?;
+        ensure!(
+            !Package::is_at(&path),
+            "{} is a package, which is quantized already: expected the model file that it was prepared from",
+            path.display()
+        );
         Ok(Arc::new(load(&path, &self.name.model, self.threads)?))
     }
 
@@ -88,6 +123,12 @@ pub fn tokens(text: &str) -> Result<usize, String> {
 /// Reads a number of tokens that may be none.
 pub fn count(text: &str) -> Result<usize, String> {
     whole_number(text, 0, MOST_TOKENS)
+}
+
+/// Reads a share of a whole.
+pub fn share(text: &str) -> Result<f64, String> {
+    let share = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a number from 0 to 1".into())
 }
 
 /// Reads how often something is done.

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use commands::{bench, completions, devices, eval, info, logits, prepare, pull, run, tokenize, verify};
+use commands::{bench, completions, devices, eval, info, logits, prepare, pull, run, study, tokenize, verify};
 use interrupt::Interrupted;
 
 /// Run language models on this device.
@@ -50,6 +50,7 @@ enum Command {
     Info(info::Arguments),
     Bench(bench::Arguments),
     Eval(eval::Arguments),
+    Study(study::Arguments),
     Logits(logits::Arguments),
     Tokenize(tokenize::Arguments),
     Devices(devices::Arguments),
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => info::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
+        Command::Study(arguments) => study::run(&arguments),
         Command::Logits(arguments) => logits::run(&arguments),
         Command::Tokenize(arguments) => tokenize::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),

@@ -24,6 +24,24 @@ pub fn fields(fields: &[(&str, String)]) -> Result<()> {
     text(&lines.join("\n"))
 }
 
+/// A table: names above columns, the first `labels` columns to the left, numbers to the right.
+pub fn table(names: &[&str], labels: usize, rows: &[Vec<String>]) -> String {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let lines: Vec<_> = [&names].into_iter().chain(rows).collect();
+    let length = |cell: &String| cell.chars().count();
+    let widths: Vec<_> = (0..names.len())
+        .map(|column| lines.iter().filter_map(|line| line.get(column)).map(length).max().unwrap_or(0))
+        .collect();
+    let line = |cells: &Vec<String>| {
+        let cell = |(column, cell): (usize, &String)| match widths[column] {
+            width if column < labels => format!("{cell:width$}"),
+            width => format!("{cell:>width$}"),
+        };
+        cells.iter().take(widths.len()).enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    lines.into_iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// Bytes for people: `1.5 GiB`.
 pub fn bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB"];
@@ -68,6 +86,13 @@ mod tests {
         assert_eq!(bytes(1024), "1.0 KiB");
         assert_eq!(bytes(98_362_432), "93.8 MiB");
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn columns_of_a_table_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["é".to_owned(), "5".into()], vec!["three".into(), "1,000".into()]];
+        assert_eq!(table(&["of", "n"], 1, &rows), "of         n\né          5\nthree  1,000");
+        assert_eq!(table(&["of"], 1, &[]), "of");
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub fn layers(what: &'static str, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
 }
 
+/// A bar for work whose size is known as a share only; gone when dropped.
+pub fn share(what: &'static str) -> Shown {
+    bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")
+}
+
+/// Steps of a bar of [`share`].
+const STEPS: usize = 1000;
+
 fn bar(what: &'static str, total: usize, style: &str) -> Shown {
     let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(what);
     bar.enable_steady_tick(TICK);
@@ -44,6 +52,11 @@ impl Shown {
     /// Makes `total` the end of the bar.
     pub fn set_total(&self, total: usize) {
         self.0.set_length(total as u64);
+    }
+
+    /// Moves a bar of [`share`] to `share` of its length.
+    pub fn set_share(&self, share: f64) {
+        self.set((share * STEPS as f64) as usize);
     }
 
     /// Moves the bar to `position`.

@@ -534,6 +534,61 @@ fn packages() -> Vec<Case> {
     ]
 }
 
+fn studies() -> Vec<Case> {
+    let domain = |what, argument: &'static str, says: &[&'static str]| {
+        let prepare = |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            place.write("one.txt", "A single text.");
+        };
+        case(what, &["study", "hot-channels", "-m", "model.gguf", "--domain", argument], prepare, 1, says)
+    };
+    vec![
+        case(
+            "study of a package",
+            &["study", "outliers", "-m", "package"],
+            |place| place.write("package/package.json", ""),
+            1,
+            &["package is a package", "expected the model file"],
+        ),
+        domain("domain of a single text", "short=one.txt", &["the domain short", "expected one to calibrate on"]),
+        domain("domain without its file", "short=no.txt", &["no.txt", "No such file"]),
+        case(
+            "two domains of one name",
+            &["study", "hot-channels", "-m", "model.gguf", "--domain", "a=one.txt", "--domain", "a=one.txt"],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("one.txt", "A single text.");
+            },
+            1,
+            &["--domain a is given twice"],
+        ),
+        input(
+            "benchmark without its file",
+            &["study", "prune", "-m", "model.gguf", "--task", "lambada"],
+            &["1 --task and 0 --task-data"],
+        ),
+        case(
+            "calibration text with nothing to hold out",
+            &["study", "thresholds", "-m", "model.gguf", "--calibrate", "one.txt"],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("one.txt", "A single text.");
+            },
+            1,
+            &["held-out calibration tokens is 0", "every fourth text"],
+        ),
+        input(
+            "folder that is not there for the figure",
+            &["study", "outliers", "-m", "model.gguf", "--svg", "no/figure.svg"],
+            &["cannot write no/figure.svg: No such file"],
+        ),
+        usage("unknown study", &["study", "weather"], &["weather"]),
+        usage("domain without a name", &["study", "hot-channels", "--domain", "wiki.txt"], &["NAME=FILE"]),
+        usage("rates above 100 %", &["study", "prune", "--rates", "0,101"], &["--rates", "0 to 100"]),
+        usage("outlier share above 1", &["study", "outliers", "--outlier-share", "3"], &["--outlier-share", "0 to 1"]),
+    ]
+}
+
 #[test]
 fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
     let mut table = String::from(
@@ -542,7 +597,9 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
          | what is wrong | command | exit | first line on standard error |\n| --- | --- | --- | --- |\n",
     );
     let mut failures = Vec::new();
-    for case in files().into_iter().chain(folders()).chain(inputs()).chain(packages()).chain(evaluations()) {
+    for case in
+        files().into_iter().chain(folders()).chain(inputs()).chain(packages()).chain(evaluations()).chain(studies())
+    {
         let place = Place::new();
         (case.prepare)(&place);
         let output = place.triad(&case.arguments);

@@ -71,6 +71,12 @@ pub enum Error {
         /// What is wrong there, and what was expected.
         message: String,
     },
+    /// A domain that cannot be calibrated on and run on.
+    #[error("the domain {name} has fewer than two texts: expected one to calibrate on and another to run on")]
+    Domain {
+        /// What it is called.
+        name: String,
+    },
     /// The model has no tokenizer, so text cannot be read or written.
     #[error("the model has no tokenizer, so text cannot be run: {reason}")]
     NoTokenizer {

@@ -5,6 +5,7 @@
 //! when an outlier asks for it, ahead of the moment at which clipped product and shadow are joined.
 
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -56,6 +57,15 @@ impl HotRowStatistics {
     pub fn hit_rate(&self) -> f64 {
         let asked = self.hits + self.misses;
         if asked == 0 { 1.0 } else { self.hits as f64 / asked as f64 }
+    }
+}
+
+impl AddAssign for HotRowStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.bytes_read += other.bytes_read;
+        self.stall_seconds += other.stall_seconds;
     }
 }
 

@@ -42,6 +42,7 @@ pub mod sampler;
 mod score;
 mod session;
 mod stop;
+pub mod study;
 pub mod weights;
 
 pub use cancel::Cancel;

@@ -62,7 +62,7 @@ pub struct Arguments {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Task {
+pub enum Task {
     /// The last word of a passage
     Lambada,
     /// Which ending continues a scene

@@ -9,5 +9,6 @@ pub mod logits;
 pub mod prepare;
 pub mod pull;
 pub mod run;
+pub mod study;
 pub mod tokenize;
 pub mod verify;

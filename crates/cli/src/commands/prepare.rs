@@ -8,14 +8,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 use triad_engine::LoadOptions;
 use triad_engine::package::{Existing, Package, Recipe};
-use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::prepare::plan::PlanOptions;
 use triad_engine::prepare::threshold::ThresholdRule;
 use triad_engine::prepare::{PrepareOptions, Prune};
 use triad_engine::quantize::{DecodeWeights, WeightScales};
 use triad_model::fetch;
 
-use crate::arguments::{self, ModelArgument};
+use crate::arguments::{self, CalibrationArguments, ModelArgument};
 use crate::{machine, output, prepared};
 
 /// Prepare a model: calibrate it, quantize it to INT8, and write a package.
@@ -36,12 +35,8 @@ pub struct Arguments {
     /// The folder to write [default: one in the cache, where `triad run` finds it if all other options are left out]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// A text to calibrate on, plain or JSON lines; may be given several times [default: a built-in one]
-    #[arg(long, value_name = "FILE")]
-    calibrate: Vec<PathBuf>,
-    /// Tokens of the text that are read at most
-    #[arg(long, value_name = "N", default_value = "16384", value_parser = arguments::tokens)]
-    tokens: usize,
+    #[command(flatten)]
+    calibration: CalibrationArguments,
     /// How clip thresholds are chosen
     #[arg(long, value_enum, default_value = "least-error")]
     threshold: Threshold,
@@ -56,10 +51,10 @@ pub struct Arguments {
     #[arg(long, value_name = "RATE|none|auto", default_value = "0.85", value_parser = prune)]
     prune: PruneArgument,
     /// Loss on held-out text that --prune auto may cost, as a share of the float model's
-    #[arg(long, value_name = "SHARE", default_value = "0.003", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.003", value_parser = arguments::share)]
     budget: f64,
     /// Hot channels give at least this share of the outliers
-    #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = arguments::share)]
     hot_share: f64,
     /// Replace a package that is there already
     #[arg(long)]
@@ -108,13 +103,8 @@ fn prune(text: &str) -> Result<PruneArgument, String> {
     match text {
         "auto" => Ok(PruneArgument::Auto),
         "none" => Ok(PruneArgument::Rate(0.0)),
-        rate => share(rate).map(PruneArgument::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
+        rate => arguments::share(rate).map(PruneArgument::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
     }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let share = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "expected a number from 0 to 1".into())
 }
 
 impl Arguments {
@@ -140,25 +130,7 @@ impl Arguments {
             PruneArgument::Rate(rate) => Prune::Rate(rate),
             PruneArgument::Auto => Prune::Auto { budget: self.budget },
         };
-        PrepareOptions { plan, prune, tokens: self.tokens }
-    }
-
-    fn text(&self) -> Result<CalibrationText> {
-        if self.calibrate.is_empty() {
-            return Ok(CalibrationText::builtin());
-        }
-        let files = self.calibrate.iter().map(|path| CalibrationText::read(path)).collect::<Result<Vec<_>, _>>()?;
-        let name = files.iter().map(|file| file.name.as_str()).collect::<Vec<_>>().join(", ");
-        // Files take turns, so that --tokens cuts none of them off.
-        let mut files: Vec<_> = files.into_iter().map(|file| file.texts.into_iter()).collect();
-        let mut texts = Vec::new();
-        loop {
-            let before = texts.len();
-            texts.extend(files.iter_mut().filter_map(Iterator::next));
-            if texts.len() == before {
-                return Ok(CalibrationText { name, texts });
-            }
-        }
+        PrepareOptions { plan, prune, tokens: self.calibration.tokens }
     }
 }
 
@@ -180,7 +152,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let path = ModelArgument { model: arguments.model.clone() }.path()?;
     ensure!(!Package::is_at(&path), "{} is a package already", path.display());
-    let (options, text) = (arguments.options(), arguments.text()?);
+    let (options, text) = (arguments.options(), arguments.calibration.text()?);
     let (destination, existing) = match (&arguments.output, arguments.force) {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),

@@ -2,6 +2,7 @@
 
 mod eval;
 mod packages;
+mod study;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -13,8 +14,20 @@ use serde_json::Value as Json;
 use support::gguf::{CONTEXT, Gguf, VOCAB, Value};
 use support::{Place, checkpoint, stderr, stdout};
 
-const COMMANDS: [&str; 11] =
-    ["run", "pull", "prepare", "verify", "info", "bench", "eval", "logits", "tokenize", "devices", "completions"];
+const COMMANDS: [&str; 12] = [
+    "run",
+    "pull",
+    "prepare",
+    "verify",
+    "info",
+    "bench",
+    "eval",
+    "study",
+    "logits",
+    "tokenize",
+    "devices",
+    "completions",
+];
 
 fn place() -> Place {
     let place = Place::new();

@@ -2,11 +2,12 @@
 //!
 //! [`calibration`] runs the float model over a text and counts magnitudes; [`threshold`] finds where to clip;
 //! [`plan`] decides what is an outlier, which shadows are kept, which channels are hot; [`prune`] searches how many
-//! shadows a budget needs. [`baselines`] are the methods to compare with, and
+//! shadows a budget needs on [`held_out`] text. [`baselines`] are the methods to compare with, and
 //! [`Method`] quantizes a model in memory by any of them. [`crate::quantize`] holds what comes out.
 
 pub mod baselines;
 pub mod calibration;
+pub mod held_out;
 mod method;
 pub mod plan;
 pub mod prune;

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::PrepareOptions;
-use super::calibration::PIECE_TOKENS;
+use super::held_out::held_out;
 use super::plan::{self, InputSummary};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::score::Branch;
-use crate::session::{Session, SessionOptions};
 
 /// How many inputs lose their shadow, the least important first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,12 +63,13 @@ pub(super) fn prune(
     let rate = match options.prune {
         Prune::Rate(rate) => rate,
         Prune::Auto { budget } => {
-            let float = loss(model, held_out, cancel)?;
+            let loss = |model: &Arc<Model>| Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss);
+            let float = loss(model)?;
             let quantized = model.quantize(&plan::quantization(inputs, &options.plan));
             let mut within = |rate| {
                 plan::prune(inputs, rate);
                 let model = Arc::new(quantized.with_inputs(&plan::quantization(inputs, &options.plan)));
-                let loss = loss(&model, held_out, cancel)?;
+                let loss = loss(&model)?;
                 tracing::debug!(rate, loss, float, "pruning tried");
                 Ok(loss <= float * (1.0 + budget))
             };
@@ -93,24 +92,6 @@ fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
         if within(f64::from(middle) / f64::from(1 << STEPS))? { good = middle } else { bad = middle }
     }
     Ok(f64::from(good) / f64::from(1 << STEPS))
-}
-
-/// Mean negative log-likelihood of a token of `pieces`.
-///
-/// # Errors
-/// If `cancel` is set, or the model cannot run.
-pub fn loss(model: &Arc<Model>, pieces: &[Vec<u32>], cancel: &Cancel) -> Result<f64> {
-    let context = PIECE_TOKENS.min(model.description().context);
-    let options = SessionOptions { context, chunk: PIECE_TOKENS, ..SessionOptions::default() };
-    let mut session = Session::new(model, &options)?;
-    let (mut sum, mut count) = (0.0, 0);
-    for piece in pieces.iter().filter(|piece| piece.len() > 1) {
-        for score in session.score(&[Branch { tokens: piece, scored_from: 1 }], cancel, |_| {})? {
-            sum -= score.log_probabilities.iter().map(|p| f64::from(*p)).sum::<f64>();
-            count += score.log_probabilities.len();
-        }
-    }
-    Ok(if count == 0 { 0.0 } else { sum / f64::from(count as u32) })
 }
 
 #[cfg(test)]

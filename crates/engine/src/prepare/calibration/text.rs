@@ -12,18 +12,18 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
-const DOMAINS: [&str; 11] = [
-    include_str!("builtin/encyclopedia.txt"),
-    include_str!("builtin/code.txt"),
-    include_str!("builtin/dialogue.txt"),
-    include_str!("builtin/screens.txt"),
-    include_str!("builtin/chinese.txt"),
-    include_str!("builtin/questions.txt"),
-    include_str!("builtin/news.txt"),
-    include_str!("builtin/mathematics.txt"),
-    include_str!("builtin/stories.txt"),
-    include_str!("builtin/languages.txt"),
-    include_str!("builtin/everyday.txt"),
+const DOMAINS: [(&str, &str); 11] = [
+    ("encyclopedia", include_str!("builtin/encyclopedia.txt")),
+    ("code", include_str!("builtin/code.txt")),
+    ("dialogue", include_str!("builtin/dialogue.txt")),
+    ("screens", include_str!("builtin/screens.txt")),
+    ("chinese", include_str!("builtin/chinese.txt")),
+    ("questions", include_str!("builtin/questions.txt")),
+    ("news", include_str!("builtin/news.txt")),
+    ("mathematics", include_str!("builtin/mathematics.txt")),
+    ("stories", include_str!("builtin/stories.txt")),
+    ("languages", include_str!("builtin/languages.txt")),
+    ("everyday", include_str!("builtin/everyday.txt")),
 ];
 
 /// Length in bytes beyond which a text of a file is cut: about a thousand tokens, which any context holds.
@@ -50,15 +50,20 @@ pub struct CalibrationText {
 impl CalibrationText {
     /// The built-in texts, about 15 thousand tokens. The domains take turns, so that any leading part is varied.
     pub fn builtin() -> Self {
-        let mut domains = DOMAINS.map(|domain| domain.split("\n---\n"));
-        let mut texts = Vec::new();
-        loop {
-            let before = texts.len();
-            texts.extend(domains.iter_mut().filter_map(Iterator::next).map(|text| text.trim_end().to_owned()));
-            if texts.len() == before {
-                return Self { name: "built-in".into(), texts };
-            }
-        }
+        let domains = Self::builtin_domains().into_iter().map(|domain| domain.texts);
+        Self { name: "built-in".into(), texts: in_turns(domains) }
+    }
+
+    /// The built-in texts of each domain, which each is named after.
+    pub fn builtin_domains() -> Vec<Self> {
+        let texts = |domain: &str| domain.split("\n---\n").map(|text| text.trim_end().to_owned()).collect();
+        DOMAINS.iter().map(|(name, domain)| Self { name: (*name).into(), texts: texts(domain) }).collect()
+    }
+
+    /// Several texts as one. They take turns, so that any leading part holds some of each.
+    pub fn join(parts: Vec<Self>) -> Self {
+        let name = parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join(", ");
+        Self { name, texts: in_turns(parts.into_iter().map(|part| part.texts)) }
     }
 
     /// The texts of a file: JSON lines where the name ends in `.jsonl`, plain text otherwise. Long texts are cut
@@ -81,6 +86,19 @@ impl CalibrationText {
         }
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         Ok(Self { name, texts })
+    }
+}
+
+/// The first of each of `lists`, then the second of each, and so on.
+fn in_turns(lists: impl Iterator<Item = Vec<String>>) -> Vec<String> {
+    let mut lists: Vec<_> = lists.map(Vec::into_iter).collect();
+    let mut texts = Vec::new();
+    loop {
+        let before = texts.len();
+        texts.extend(lists.iter_mut().filter_map(Iterator::next));
+        if texts.len() == before {
+            return texts;
+        }
     }
 }
 
@@ -169,7 +187,7 @@ mod tests {
     #[test]
     fn each_domain_is_among_the_first_builtin_texts() {
         let texts = CalibrationText::builtin().texts;
-        let domain_of = |text: &String| DOMAINS.iter().position(|domain| domain.contains(text.as_str())).unwrap();
+        let domain_of = |text: &String| DOMAINS.iter().position(|(_, domain)| domain.contains(text.as_str())).unwrap();
         let first: Vec<_> = texts.iter().take(DOMAINS.len()).map(domain_of).collect();
         assert_eq!(first, (0..DOMAINS.len()).collect::<Vec<_>>());
     }
@@ -177,7 +195,8 @@ mod tests {
     #[test]
     fn builtin_texts_are_whole_and_differ() {
         let texts = CalibrationText::builtin().texts;
-        let separators: usize = DOMAINS.iter().map(|domain| domain.lines().filter(|&line| line == "---").count()).sum();
+        let separators: usize =
+            DOMAINS.iter().map(|(_, domain)| domain.lines().filter(|&line| line == "---").count()).sum();
         assert_eq!(texts.len(), DOMAINS.len() + separators);
         assert_eq!(texts.iter().collect::<HashSet<_>>().len(), texts.len());
         for text in &texts {

@@ -1,0 +1,148 @@
+//! `triad study`: what outliers are like, and what each decision about them costs. One file a study.
+
+mod hot_channels;
+mod measure;
+mod outliers;
+mod prune;
+mod thresholds;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Result;
+use clap::Subcommand;
+use serde::Serialize;
+use triad_engine::study::Subject;
+use triad_engine::{Cancel, Error, LinearInput, Model};
+
+use crate::arguments::{self, CalibrationArguments};
+use crate::chart::Figure;
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::output_file::OutputFile;
+use crate::{output, progress};
+
+/// Study a model's outliers: where they are, and what each decision about them costs.
+///
+/// A study calibrates the float model, and prints what it finds: as a table, with --json as one JSON object, with
+/// --svg also as a figure. Nothing is estimated: what a table holds was counted or measured in that run.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad study outliers -m model.gguf --svg outliers.svg
+  triad study prune -m model.gguf --data wiki.txt --limit 50
+  triad study hot-channels --domain screens=screens.jsonl
+  triad study thresholds --json > thresholds.json")]
+pub struct Arguments {
+    #[command(subcommand)]
+    study: Study,
+}
+
+#[derive(Subcommand)]
+enum Study {
+    Outliers(outliers::Arguments),
+    Prune(prune::Arguments),
+    HotChannels(hot_channels::Arguments),
+    Thresholds(thresholds::Arguments),
+}
+
+/// How a study shows what it found.
+#[derive(clap::Args)]
+struct OutputArguments {
+    /// Draw a figure, too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a study found. Serialized, it is what `--json` prints.
+trait Report: Serialize {
+    /// For people.
+    fn text(&self) -> String;
+    /// For papers.
+    fn figure(&self) -> Figure;
+}
+
+/// Runs the study that was asked for.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    match &arguments.study {
+        Study::Outliers(arguments) => outliers::run(arguments),
+        Study::Prune(arguments) => prune::run(arguments),
+        Study::HotChannels(arguments) => hot_channels::run(arguments),
+        Study::Thresholds(arguments) => thresholds::run(arguments),
+    }
+}
+
+impl OutputArguments {
+    /// Has `study` find something out about the model called `name`, and shows it. Ctrl-C ends the study, and a figure
+    /// that was there before stays.
+    fn show<R: Report>(&self, name: &str, study: impl FnOnce(&Cancel) -> triad_engine::Result<R>) -> Result<()> {
+        let svg = self.svg.as_deref().map(OutputFile::create).transpose()?;
+        let cancel = Cancel::new();
+        let on_ctrl_c = cancel.clone();
+        let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let report = match study(&cancel) {
+            Err(Error::Cancelled) => return Err(Interrupted.into()),
+            result => result.map_err(|error| arguments::run_error(error, name))?,
+        };
+        if let Some(file) = svg {
+            file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
+        }
+        if self.json { output::json(&report) } else { output::text(&report.text()) }
+    }
+}
+
+/// What was calibrated on what.
+#[derive(Serialize)]
+struct Heading {
+    model: String,
+    calibration_text: String,
+    calibration_tokens: usize,
+}
+
+impl Heading {
+    fn new(model: &str, subject: &Subject) -> Self {
+        let calibration = &subject.calibration;
+        Self { model: model.into(), calibration_text: calibration.text.clone(), calibration_tokens: calibration.tokens }
+    }
+
+    fn text(&self) -> String {
+        let tokens = output::count(self.calibration_tokens);
+        format!("{}, calibrated on {tokens} tokens ({})", self.model, self.calibration_text)
+    }
+}
+
+/// Calibrates `model`, with a bar.
+fn calibrate(
+    model: &Arc<Model>,
+    arguments: &CalibrationArguments,
+    text: &triad_engine::prepare::calibration::text::CalibrationText,
+    cancel: &Cancel,
+) -> triad_engine::Result<Subject> {
+    let bar = progress::tokens("calibrating", 0);
+    Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| {
+        bar.set_total(total);
+        bar.set(done);
+    })
+}
+
+/// What figures call a model: the last part of its name or path.
+fn title_of(model: &str) -> String {
+    Path::new(model).file_name().map_or_else(|| model.into(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The layers that read an input.
+fn readers(input: LinearInput) -> &'static str {
+    match input {
+        LinearInput::Attention => "query, key, value",
+        LinearInput::AttentionOutput => "attention output",
+        LinearInput::FeedForward => "gate, up",
+        LinearInput::Down => "down",
+    }
+}
+
+/// A share for people: `12.3 %`.
+fn percent(share: f64, decimals: usize) -> String {
+    format!("{:.decimals$} %", 100.0 * share)
+}
