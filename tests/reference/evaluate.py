@@ -102,7 +102,7 @@ def read(path):
 def triad_rows(arguments, task, file):
     command = [arguments.triad, "eval", "-m", arguments.model, "--task", task, "--data", file, "--json"]
     command += ["--limit", str(arguments.limit), "--window", str(WINDOW)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["rows"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)["results"][0]["rows"]
 
 
 def main():

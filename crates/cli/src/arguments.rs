@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use triad_engine::package::Package;
+use triad_engine::prepare::Prune;
 use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::{Error, LoadOptions, Model};
 use triad_model::fetch;
@@ -131,6 +132,15 @@ pub fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "expected a number from 0 to 1".into())
 }
 
+/// Reads how many shadows are left out: a share of them, `none`, or `auto` with the default budget.
+pub fn prune(text: &str) -> Result<Prune, String> {
+    match text.trim() {
+        "auto" => Ok(Prune::AUTO),
+        "none" => Ok(Prune::Rate(0.0)),
+        rate => share(rate).map(Prune::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
+    }
+}
+
 /// Reads how often something is done.
 pub fn repeats(text: &str) -> Result<usize, String> {
     whole_number(text, 1, 1_000_000)
@@ -151,5 +161,12 @@ mod tests {
             assert_eq!(threads(text).unwrap_err(), "expected a whole number from 1 to 1024", "{text}");
         }
         assert_eq!(tokens("4096"), Ok(4096));
+    }
+    #[test]
+    fn a_rate_is_a_share_or_a_word() {
+        for text in ["-1", "1.1", "NaN", "", "all"] {
+            assert_eq!(prune(text).unwrap_err(), "expected a number from 0 to 1, `none` or `auto`", "{text}");
+        }
+        assert_eq!(["none", "0.85", "auto"].map(prune), [Ok(Prune::Rate(0.0)), Ok(Prune::PAPER), Ok(Prune::AUTO)]);
     }
 }

@@ -18,12 +18,12 @@ pub fn spinner(what: impl Into<String>) -> Shown {
 }
 
 /// A bar that counts up to `total` tokens; gone when dropped.
-pub fn tokens(what: &'static str, total: usize) -> Shown {
+pub fn tokens(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} tokens, {per_sec:.0}")
 }
 
 /// A bar that counts up to `total` linear layers; gone when dropped.
-pub fn layers(what: &'static str, total: usize) -> Shown {
+pub fn layers(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
 }
 
@@ -35,8 +35,8 @@ pub fn share(what: &'static str) -> Shown {
 /// Steps of a bar of [`share`].
 const STEPS: usize = 1000;
 
-fn bar(what: &'static str, total: usize, style: &str) -> Shown {
-    let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(what);
+fn bar(what: impl Into<String>, total: usize, style: &str) -> Shown {
+    let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(what.into());
     bar.enable_steady_tick(TICK);
     Shown(bar)
 }
@@ -49,9 +49,10 @@ fn template(style: &str) -> ProgressStyle {
 pub struct Shown(ProgressBar);
 
 impl Shown {
-    /// Makes `total` the end of the bar.
-    pub fn set_total(&self, total: usize) {
+    /// Moves the bar to `position` of `total`.
+    pub fn set_to(&self, position: usize, total: usize) {
         self.0.set_length(total as u64);
+        self.set(position);
     }
 
     /// Moves a bar of [`share`] to `share` of its length.

@@ -284,6 +284,28 @@ fn data(what: &'static str, task: &'static str, content: &'static [u8], says: &[
     case
 }
 
+/// What `triad eval` refuses to do with right files.
+fn evaluation(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
+    let prepare = |place: &Place| {
+        place.write("model.gguf", Gguf::tiny().bytes());
+        for name in ["a.jsonl", "data/lambada_a.jsonl", "data/lambada_b.jsonl", "data/hellaswag_train.jsonl"] {
+            place.write(name, "{\"text\": \"a b\"}\n");
+        }
+    };
+    case(what, &[&["eval", "-m", "model.gguf"], arguments].concat(), prepare, 1, says)
+}
+
+/// A package that is to be quantized once more.
+fn package_by_method() -> Case {
+    let arguments = ["eval", "-m", "package", "--task", "lambada", "--data", "data.jsonl", "--method", "w8a8"];
+    let prepare = |place: &Place| {
+        place.write("model.gguf", Gguf::tiny().bytes());
+        place.write("data.jsonl", "{\"text\": \"a b\"}\n");
+        assert!(place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]).status.success());
+    };
+    case("package by another method", &arguments, prepare, 1, &["package is a package", "quantized already"])
+}
+
 fn evaluations() -> Vec<Case> {
     let mmlu = br#"{"subject": "law", "question": "q", "choice0": "a", "choice1": "b", "choice2": "c", "choice3": "d", "answer": 0}"#;
     let few_shot = |what, examples: usize, says: &[&'static str]| {
@@ -343,9 +365,35 @@ fn evaluations() -> Vec<Case> {
             &["eval", "-m", "model.gguf", "--task", "lambada", "--data", "data.jsonl"],
             &["data.jsonl", "No such file"],
         ),
+        evaluation(
+            "several tasks, one file",
+            &["--task", "lambada,mmlu", "--data", "a.jsonl"],
+            &["a.jsonl", "folder", "2 tasks"],
+        ),
+        evaluation(
+            "folder without the data of a task",
+            &["--task", "hellaswag", "--data", "data"],
+            &["data: ", "no file for hellaswag", "hellaswag*.jsonl"],
+        ),
+        evaluation(
+            "folder with two files for a task",
+            &["--task", "lambada", "--data", "data"],
+            &["data: ", "lambada_a.jsonl and lambada_b.jsonl", "expected one file"],
+        ),
+        evaluation(
+            "pruning without shadows",
+            &["--task", "lambada", "--data", "a.jsonl", "--method", "w8a8", "--prune", "none"],
+            &["--prune is for --method shadow"],
+        ),
+        package_by_method(),
         few_shot("too few solved examples", 4, &["examples.jsonl", "\"law\" has 4 solved examples", "expected 5"]),
         few_shot("subject without solved examples", 5, &["data.jsonl, line 1", "\"history\"", "examples.jsonl"]),
         usage("unknown task", &["eval", "--task", "chess", "--data", "data.jsonl"], &["chess", "lambada"]),
+        usage(
+            "unknown method",
+            &["eval", "--task", "lambada", "--data", "data.jsonl", "--method", "float,int5"],
+            &["int5", "llm.int8"],
+        ),
         usage("limit of 0", &["eval", "--task", "lambada", "--data", "data.jsonl", "--limit", "0"], &["--limit"]),
     ]
 }

@@ -48,8 +48,8 @@ pub struct Arguments {
     decode_weights: Decode,
     /// Which inputs lose their shadow: a share of them from 0 to 1, the least important first; none of them; or as
     /// many as --budget allows
-    #[arg(long, value_name = "RATE|none|auto", default_value = "0.85", value_parser = prune)]
-    prune: PruneArgument,
+    #[arg(long, value_name = "RATE|none|auto", default_value = "0.85", value_parser = arguments::prune)]
+    prune: Prune,
     /// Loss on held-out text that --prune auto may cost, as a share of the float model's
     #[arg(long, value_name = "SHARE", default_value = "0.003", value_parser = arguments::share)]
     budget: f64,
@@ -93,20 +93,6 @@ enum Decode {
     Int4,
 }
 
-#[derive(Clone, Copy)]
-enum PruneArgument {
-    Rate(f64),
-    Auto,
-}
-
-fn prune(text: &str) -> Result<PruneArgument, String> {
-    match text {
-        "auto" => Ok(PruneArgument::Auto),
-        "none" => Ok(PruneArgument::Rate(0.0)),
-        rate => arguments::share(rate).map(PruneArgument::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
-    }
-}
-
 impl Arguments {
     fn options(&self) -> PrepareOptions {
         let plan = PlanOptions {
@@ -127,8 +113,8 @@ impl Arguments {
             ..PlanOptions::default()
         };
         let prune = match self.prune {
-            PruneArgument::Rate(rate) => Prune::Rate(rate),
-            PruneArgument::Auto => Prune::Auto { budget: self.budget },
+            Prune::Auto { .. } => Prune::Auto { budget: self.budget },
+            rate => rate,
         };
         PrepareOptions { plan, prune, tokens: self.calibration.tokens }
     }
@@ -201,15 +187,7 @@ mod tests {
         assert_eq!(arguments.options(), PrepareOptions::default());
         let Cli { arguments } = clap::Parser::parse_from(["prepare", "--prune", "auto"]);
         assert_eq!(arguments.options().prune, Prune::AUTO);
-    }
-
-    #[test]
-    fn a_rate_is_a_share_or_a_word() {
-        for text in ["-1", "1.1", "NaN", "", "all"] {
-            let error = prune(text).err().unwrap();
-            assert_eq!(error, "expected a number from 0 to 1, `none` or `auto`", "{text}");
-        }
-        assert!(matches!(prune("none"), Ok(PruneArgument::Rate(0.0))));
-        assert!(matches!(prune("0.85"), Ok(PruneArgument::Rate(0.85))));
+        let Cli { arguments } = clap::Parser::parse_from(["prepare", "--prune", "auto", "--budget", "0.01"]);
+        assert_eq!(arguments.options().prune, Prune::Auto { budget: 0.01 });
     }
 }

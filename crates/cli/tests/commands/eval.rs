@@ -7,6 +7,7 @@ use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions};
 
 use crate::support::gguf::{Gguf, VOCAB, Value};
 use crate::support::{Place, stderr, stdout};
+use crate::{json, succeed};
 
 /// The tiny model's only special token.
 const END: u32 = VOCAB as u32 - 1;
@@ -49,9 +50,16 @@ fn place(context: u32) -> Place {
 }
 
 fn eval(place: &Place, task: &str, data: &str, more: &[&str]) -> Json {
-    let output = place.triad(&[&["eval", "-m", "model.gguf", "--task", task, "--data", data, "--json"], more].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
+    let mut results = compare(place, &[&["--task", task, "--data", data], more].concat());
+    assert_eq!(results.len(), 1);
+    results.remove(0)
+}
+
+/// The results of all methods and tasks.
+fn compare(place: &Place, arguments: &[&str]) -> Vec<Json> {
+    let mut report = json(&place.triad(&[&["eval", "-m", "model.gguf", "--json"], arguments].concat()));
+    assert_eq!(report["model"], "model.gguf");
+    serde_json::from_value(report["results"].take()).unwrap()
 }
 
 /// A model that scores one text at a time.
@@ -219,4 +227,81 @@ fn without_json_the_score_comes_first_with_its_error() {
     let mut lines = said.lines();
     assert!(lines.next().is_some_and(|line| line.starts_with("acc ") && line.contains(" ± ")), "{said}");
     assert!(said.contains("rows    2\n") && said.contains(" a second"), "{said}");
+}
+
+#[test]
+fn methods_and_tasks_are_compared_as_each_alone_would_be_evaluated() {
+    let place = place(600);
+    let tasks = ["--task", "winogrande,perplexity,winogrande", "--task", "hellaswag", "--data", "."];
+    let methods = ["--method", "shadow,llm.int8,float", "--prune", "none,1", "--tokens", "500"];
+    let together = compare(&place, &[tasks, methods].concat());
+    let names: Vec<_> =
+        together.iter().map(|result| (result["method"].as_str().unwrap(), result["task"].as_str().unwrap())).collect();
+    let of_method = |method| ["winogrande", "perplexity", "hellaswag"].map(|task| (method, task));
+    assert_eq!(names, ["float", "shadow", "shadow", "llm.int8"].map(of_method).concat());
+    let pruned = |result: usize| together[result]["pruned"].as_f64();
+    assert_eq!([0, 3, 6, 9].map(pruned), [None, Some(0.0), Some(1.0), None]);
+    let seconds = |result: usize| together[result]["prepare_seconds"].as_f64().unwrap();
+    assert!(seconds(3) > 0.0 && seconds(3) == seconds(4));
+
+    for (result, method) in [
+        (0, &["--method", "float"][..]),
+        (5, &["--method", "shadow", "--prune", "none", "--tokens", "500"]),
+        (8, &["--method", "shadow", "--prune", "1", "--tokens", "500"]),
+        (11, &["--method", "llm.int8"]),
+    ] {
+        let (task, data) =
+            if result == 0 { ("winogrande", "winogrande.jsonl") } else { ("hellaswag", "hellaswag.jsonl") };
+        let alone = eval(&place, task, data, method);
+        assert_eq!(alone["rows"], together[result]["rows"], "{method:?}");
+    }
+    let rows = |result: usize| &together[result]["rows"];
+    assert!(rows(2) != rows(5) && rows(5) != rows(8) && rows(2) != rows(11), "methods differ");
+}
+
+#[test]
+fn several_methods_make_a_table_with_float_first() {
+    let place = place(600);
+    let run = |more: &[&str]| succeed(&place.triad(&[&["eval", "-m", "model.gguf", "--data", "."], more].concat()));
+    let table = run(&["--task", "all", "--method", "shadow,float", "--prune", "auto,none", "--tokens", "500"]);
+    let lines: Vec<_> = table.lines().collect();
+    let columns = ["lambada", "hellaswag", "winogrande", "openbookqa", "mmlu", "perplexity", "average", "difference"];
+    assert_eq!(lines[0].split_whitespace().skip(1).collect::<Vec<_>>(), columns);
+    assert!(lines[1].starts_with("float ") && lines[1].ends_with(" +0.00"), "{table}");
+    assert!(lines[2].starts_with("shadow, prune auto "), "{table}");
+    assert!(lines[3].starts_with("shadow, prune none "), "{table}");
+    let note = lines[4];
+    assert!(note.starts_with("shadow, prune auto: ") && note.ends_with(" % of the shadows left out"), "{table}");
+    assert_eq!(lines.len(), 5);
+    // Mean and difference are those of the accuracies beside them.
+    let numbers = |line: &str| {
+        let words = line.split("  ").map(str::trim).filter(|word| !word.is_empty()).skip(1);
+        words.map(|word| word.split(' ').next().unwrap().parse::<f64>().unwrap()).collect::<Vec<_>>()
+    };
+    let (float, shadow) = (numbers(lines[1]), numbers(lines[2]));
+    for numbers in [&float, &shadow] {
+        assert_eq!(numbers.len(), 8);
+        assert!((numbers[..5].iter().sum::<f64>() / 5.0 - numbers[6]).abs() < 0.011, "{table}");
+    }
+    assert!((shadow[6] - float[6] - shadow[7]).abs() < 0.011, "{table}");
+
+    let one = run(&["--task", "perplexity", "--method", "float,llm.int8"]);
+    assert_eq!(one.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["method", "perplexity"]);
+    assert_eq!(one.lines().count(), 3);
+}
+
+#[test]
+fn a_package_is_evaluated_as_it_is() {
+    let place = place(600);
+    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "500", "--prune", "0.5"]));
+    let arguments = ["eval", "-m", "package", "--task", "hellaswag", "--data", "hellaswag.jsonl"];
+    let report = json(&place.triad(&[&arguments[..], &["--json"]].concat()));
+    let of_package = &report["results"][0];
+    assert_eq!((&of_package["method"], &of_package["pruned"]), (&Json::from("package"), &Json::from(0.5)));
+    let same =
+        eval(&place, "hellaswag", "hellaswag.jsonl", &["--method", "shadow", "--prune", "0.5", "--tokens", "500"]);
+    assert_eq!(of_package["rows"], same["rows"]);
+    let refused = place.triad(&[&arguments[..], &["--method", "shadow"]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("package is a package, which is quantized already"), "{}", stderr(&refused));
 }

@@ -29,7 +29,7 @@ fn study(place: &Place, study: &str, more: &[&str]) -> Json {
 
 /// The first metric of `triad eval`.
 fn eval(place: &Place, more: &[&str]) -> f64 {
-    number(&json(&place.triad(&[&["eval", "--json"], more].concat()))["metrics"][0]["value"])
+    number(&json(&place.triad(&[&["eval", "--json"], more].concat()))["results"][0]["metrics"][0]["value"])
 }
 
 fn number(value: &Json) -> f64 {

@@ -26,6 +26,24 @@ pub enum Task {
     Perplexity,
 }
 
+impl Task {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Lambada, Self::HellaSwag, Self::WinoGrande, Self::OpenBookQa, Self::Mmlu, Self::Perplexity];
+
+    /// The name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lambada => "lambada",
+            Self::HellaSwag => "hellaswag",
+            Self::WinoGrande => "winogrande",
+            Self::OpenBookQa => "openbookqa",
+            Self::Mmlu => "mmlu",
+            Self::Perplexity => "perplexity",
+        }
+    }
+}
+
 /// The questions of one file.
 #[derive(Clone, Debug)]
 pub struct Dataset {

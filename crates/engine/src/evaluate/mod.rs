@@ -1,12 +1,13 @@
 //! How well a model does on the usual benchmarks, scored as `lm-evaluation-harness` defines them.
 //!
-//! A [`Dataset`] is what a file asks: [`rows`] reads its lines, and each of [`tasks`] turns one into a [`question`],
+//! A [`Dataset`] is what a file asks, which [`folder`] finds: [`rows`] reads its lines, and each of [`tasks`] turns one into a [`question`],
 //! the texts whose likelihoods decide it; [`perplexity`] cuts a whole text into windows. [`evaluate`] ([`run`]) encodes
 //! them ([`encode`]), scores them with [`Session::score`](crate::Session::score), and judges ([`report`]).
 //! `docs/accuracy.md` says what is scored how, and where the harness says so.
 
 mod dataset;
 mod encode;
+mod folder;
 mod perplexity;
 mod question;
 mod report;

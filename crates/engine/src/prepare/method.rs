@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::calibration::text::CalibrationText;
 use super::calibration::{self, Calibration};
 use super::{Preparation, PrepareOptions, baselines, decide, weight_statistics};
 use crate::cancel::Cancel;
@@ -31,39 +30,35 @@ pub struct Quantized {
 }
 
 impl Method {
-    /// Quantizes the float `model`, calibrated on `text` where the method needs it. `progress` hears how many tokens
-    /// of how many were calibrated on.
+    /// Whether it needs to know what a calibration text showed.
+    pub fn calibrates(self) -> bool {
+        self != Self::LlmInt8
+    }
+
+    /// Quantizes the float `model` by what calibration saw of it; `held_out` are pieces of text that it did not see, for
+    /// [`Prune::Auto`](super::Prune::Auto).
     ///
     /// # Errors
-    /// If `cancel` is set, the model has no tokenizer or cannot run.
+    /// If the method calibrates and `calibration` is empty, `cancel` is set, or the model cannot run.
     pub fn quantize(
         self,
         model: &Arc<Model>,
-        text: &CalibrationText,
+        calibration: &Calibration,
+        held_out: &[Vec<u32>],
         options: &PrepareOptions,
         cancel: &Cancel,
-        mut progress: impl FnMut(usize, usize),
     ) -> Result<Quantized> {
-        if self == Self::LlmInt8 {
-            let plan = baselines::llm_int8(model.description().blocks.len());
-            return Ok(Quantized { model: Arc::new(model.quantize(&plan)), preparation: None });
+        if self.calibrates() && calibration.tokens == 0 {
+            return Err(calibration::nothing_seen());
         }
-        let [pieces, held_out] = calibration::split(model, text, options.tokens)?;
-        if self == Self::Shadow {
-            options.prune.check(&held_out)?;
-        }
-        let total = pieces.iter().map(Vec::len).sum();
-        let mut calibration = Calibration::new(model.description(), &text.name);
-        calibration.run(model, &pieces, cancel, |calibration| {
-            progress(calibration.tokens, total);
-            Ok(())
-        })?;
         let weights = || model.install(|| weight_statistics::of_model(model.weights()));
         let (plan, preparation) = match self {
-            Self::W8a8 => (baselines::w8a8(&calibration), None),
-            Self::SmoothQuant => (baselines::smooth_quant(&calibration, &weights()), None),
-            Self::Shadow | Self::LlmInt8 => {
-                let preparation = decide(model, &calibration, &held_out, options, cancel)?;
+            Self::W8a8 => (baselines::w8a8(calibration), None),
+            Self::SmoothQuant => (baselines::smooth_quant(calibration, &weights()), None),
+            Self::LlmInt8 => (baselines::llm_int8(model.description().blocks.len()), None),
+            Self::Shadow => {
+                options.prune.check(held_out)?;
+                let preparation = decide(model, calibration, held_out, options, cancel)?;
                 (preparation.quantization(), Some(preparation))
             }
         };

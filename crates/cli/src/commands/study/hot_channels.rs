@@ -127,8 +127,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let bar = progress::tokens("running", 0);
         let mut show = |progress| {
             if let Progress::Running { done, total } = progress {
-                bar.set_total(total);
-                bar.set(done);
+                bar.set_to(done, total);
             }
         };
         let study = hot_channels::study(&model, &domains, &options, arguments.prune, cancel, &mut show)?;

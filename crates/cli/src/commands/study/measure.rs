@@ -12,7 +12,7 @@ use triad_engine::{Cancel, Model};
 
 use super::percent;
 use crate::arguments;
-use crate::commands::eval::Task;
+use crate::commands::eval::tasks::Task;
 
 /// What is measured.
 #[derive(clap::Args)]

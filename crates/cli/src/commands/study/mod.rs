@@ -121,10 +121,7 @@ fn calibrate(
     cancel: &Cancel,
 ) -> triad_engine::Result<Subject> {
     let bar = progress::tokens("calibrating", 0);
-    Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| {
-        bar.set_total(total);
-        bar.set(done);
-    })
+    Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| bar.set_to(done, total))
 }
 
 /// What figures call a model: the last part of its name or path.

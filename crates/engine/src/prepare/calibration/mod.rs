@@ -39,6 +39,28 @@ impl Calibration {
         Self { text: text.into(), tokens: 0, pieces: 0, blocks: blocks.collect() }
     }
 
+    /// What at most `most_tokens` tokens of `text` show of the float model, and the pieces of the text that were held
+    /// out. `progress` hears how many tokens of how many were seen.
+    ///
+    /// # Errors
+    /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens.
+    pub fn of_text(
+        model: &Arc<Model>,
+        text: &CalibrationText,
+        most_tokens: usize,
+        cancel: &Cancel,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<(Self, Vec<Vec<u32>>)> {
+        let [pieces, held_out] = split(model, text, most_tokens)?;
+        let total = pieces.iter().map(Vec::len).sum();
+        let mut calibration = Self::new(model.description(), &text.name);
+        calibration.run(model, &pieces, cancel, |calibration| {
+            progress(calibration.tokens, total);
+            Ok(())
+        })?;
+        Ok((calibration, held_out))
+    }
+
     /// The statistics of one input of one block.
     pub fn input(&self, block: usize, input: LinearInput) -> &InputStatistics {
         &self.blocks[block][input.index()]
@@ -92,10 +114,14 @@ pub fn split(model: &Model, text: &CalibrationText, most_tokens: usize) -> Resul
     };
     let calibrate = pieces(model, &part(false), most_tokens)?;
     if calibrate.is_empty() {
-        let name = "the number of calibration tokens";
-        return Err(Error::Option { name, value: "0".into(), expected: "at least 1" });
+        return Err(nothing_seen());
     }
     Ok([calibrate, pieces(model, &part(true), most_tokens.div_ceil(HELD_OUT))?])
+}
+
+/// That there is nothing to calibrate on.
+pub(super) fn nothing_seen() -> Error {
+    Error::Option { name: "the number of calibration tokens", value: "0".into(), expected: "at least 1" }
 }
 
 /// The tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in all.

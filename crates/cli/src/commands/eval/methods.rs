@@ -1,0 +1,144 @@
+//! The ways to compute that are compared.
+
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use triad_engine::prepare::calibration::Calibration;
+use triad_engine::prepare::{self, PrepareOptions, Prune, Quantized};
+use triad_engine::{Cancel, Model};
+
+use crate::arguments;
+
+/// How the linear layers are computed.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Method {
+    /// In f32, with the weights as they are
+    Float,
+    /// In INT8 with one scale for all activations of an input, from the largest
+    W8a8,
+    /// In INT8 with shadow outliers, as `triad prepare` does it
+    Shadow,
+    /// In INT8 as W8A8, with difficult channels scaled down (SmoothQuant)
+    #[value(name = "smoothquant")]
+    SmoothQuant,
+    /// In INT8 with one scale for each token and outlier channels in float (LLM.int8())
+    #[value(name = "llm.int8")]
+    LlmInt8,
+}
+
+/// The methods asked for.
+#[derive(clap::Args)]
+pub struct MethodArguments {
+    /// How the linear layers are computed; several with commas between them are compared, float first
+    #[arg(long, value_enum, default_value = "float", value_delimiter = ',')]
+    method: Vec<Method>,
+    /// Shadows left out with --method shadow: a share of them from 0 to 1, the least important first; none of them; or
+    /// as many as a loss of 0.3 % on held-out text allows; several with commas between them are compared [default: 0.85]
+    #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune, value_delimiter = ',')]
+    prune: Vec<Prune>,
+}
+
+/// One way to compute.
+pub struct Variant {
+    /// As the command line names the method; `package` for a model that was prepared.
+    pub method: &'static str,
+    /// With words for what else was asked for.
+    pub label: String,
+    /// `None`: the model is taken as it is.
+    int8: Option<(prepare::Method, Prune)>,
+}
+
+impl Method {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::W8a8 => "w8a8",
+            Self::Shadow => "shadow",
+            Self::SmoothQuant => "smoothquant",
+            Self::LlmInt8 => "llm.int8",
+        }
+    }
+
+    fn variant(self, prune: Prune) -> Variant {
+        let int8 = match self {
+            Self::Float => None,
+            Self::W8a8 => Some(prepare::Method::W8a8),
+            Self::Shadow => Some(prepare::Method::Shadow),
+            Self::SmoothQuant => Some(prepare::Method::SmoothQuant),
+            Self::LlmInt8 => Some(prepare::Method::LlmInt8),
+        };
+        let label = match (self, prune) {
+            (Self::Shadow, Prune::Auto { .. }) => "shadow, prune auto".into(),
+            (Self::Shadow, Prune::Rate(0.0)) => "shadow, prune none".into(),
+            (Self::Shadow, Prune::Rate(rate)) => format!("shadow, prune {rate}"),
+            _ => self.name().into(),
+        };
+        Variant { method: self.name(), label, int8: int8.map(|method| (method, prune)) }
+    }
+}
+
+impl MethodArguments {
+    /// Every way that was asked for once, the float model first: the others are compared with it.
+    pub fn variants(&self) -> Result<Vec<Variant>> {
+        ensure!(self.prune.is_empty() || self.method.contains(&Method::Shadow), "--prune is for --method shadow");
+        let rates = if self.prune.is_empty() { &[Prune::default()][..] } else { &self.prune };
+        let mut variants: Vec<Variant> = Vec::new();
+        for method in &self.method {
+            // Only shadows are pruned: the other methods are there once.
+            let rates = if *method == Method::Shadow { rates } else { &rates[..1] };
+            for variant in rates.iter().map(|rate| method.variant(*rate)) {
+                if !variants.iter().any(|other| other.label == variant.label) {
+                    variants.push(variant);
+                }
+            }
+        }
+        variants.sort_by_key(|variant| !variant.is_float());
+        Ok(variants)
+    }
+
+    /// The one way to evaluate a package, which the user calls `name`.
+    pub fn package(&self, name: &str) -> Result<Variant> {
+        ensure!(
+            self.method == [Method::Float] && self.prune.is_empty(),
+            "{name} is a package, which is quantized already: expected no --method and no --prune"
+        );
+        Ok(Variant::as_it_is("package"))
+    }
+}
+
+impl Variant {
+    /// A model that is not quantized here.
+    pub fn as_it_is(method: &'static str) -> Self {
+        Self { method, label: method.into(), int8: None }
+    }
+
+    /// Whether it is the model in float.
+    pub fn is_float(&self) -> bool {
+        self.method == Method::Float.name()
+    }
+
+    /// Whether the share of the shadows that is left out was asked for, and the label says it.
+    pub fn says_rate(&self) -> bool {
+        matches!(self.int8, Some((_, Prune::Rate(_))))
+    }
+
+    /// Whether it needs to know what a calibration text showed.
+    pub fn calibrates(&self) -> bool {
+        self.int8.is_some_and(|(method, _)| method.calibrates())
+    }
+
+    /// The model computed in this way.
+    pub fn quantize(
+        &self,
+        model: &Arc<Model>,
+        (calibration, held_out): &(Calibration, Vec<Vec<u32>>),
+        cancel: &Cancel,
+    ) -> triad_engine::Result<Quantized> {
+        let Some((method, prune)) = self.int8 else {
+            return Ok(Quantized { model: Arc::clone(model), preparation: None });
+        };
+        let options = PrepareOptions { prune, ..PrepareOptions::default() };
+        method.quantize(model, calibration, held_out, &options, cancel)
+    }
+}

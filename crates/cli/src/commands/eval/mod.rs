@@ -1,0 +1,183 @@
+//! `triad eval`: how well a model does on the usual benchmarks, in one way of computing it or in several.
+//!
+//! [`tasks`] finds the data, [`methods`] quantizes, [`table`] prints what more than one of them gives.
+
+mod methods;
+mod table;
+pub mod tasks;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use serde::Serialize;
+use triad_engine::evaluate::{self, Dataset, EvaluateOptions, Evaluation};
+use triad_engine::package::Package;
+use triad_engine::prepare::Quantized;
+use triad_engine::prepare::calibration::Calibration;
+use triad_engine::{Cancel, Error, Model};
+
+use crate::arguments::{self, CalibrationArguments, ModelArguments};
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::{output, progress};
+use methods::{MethodArguments, Variant};
+use table::Table;
+use tasks::TaskArguments;
+
+/// Measure how well a model does on benchmarks, and what quantizing it costs.
+///
+/// Rows are scored as `lm-evaluation-harness` defines it, without a chat template: docs/accuracy.md says how, and what
+/// fields the files have. The first number is the score of the task; ± is its standard error. With several tasks or
+/// methods it is a table: accuracies in percent, their average, and its difference from that of float.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad eval --task lambada --data lambada.jsonl
+  triad eval -m model.gguf --task mmlu --data mmlu.jsonl --few-shot mmlu_fewshot.jsonl --limit 100
+  triad eval --task perplexity --data wiki.txt --window 512 --json > perplexity.json
+  triad eval --task all --data FOLDER --method float,w8a8,smoothquant,llm.int8,shadow --prune none,0.85,auto")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelArguments,
+    #[command(flatten)]
+    tasks: TaskArguments,
+    /// Score N rows or windows, taken evenly over the file
+    #[arg(long, value_name = "N", value_parser = arguments::repeats)]
+    limit: Option<usize>,
+    /// Tokens of a window for perplexity, at most the model's context
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
+    window: usize,
+    #[command(flatten)]
+    methods: MethodArguments,
+    #[command(flatten)]
+    calibration: CalibrationArguments,
+    /// Tokens that go through the model at once
+    #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// Print one JSON object, with the outcome of every row
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `eval --json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    /// Every method on every task.
+    results: Vec<Outcome>,
+}
+
+/// One method on one task.
+#[derive(Serialize)]
+struct Outcome {
+    /// As the command line names it; `package` for a package.
+    method: &'static str,
+    /// Share of the shadows left out, with the method that has them.
+    pruned: Option<f64>,
+    /// Seconds of calibrating, where the method needs it, and quantizing.
+    prepare_seconds: f64,
+    #[serde(flatten)]
+    evaluation: Evaluation,
+}
+
+/// Reads, quantizes, scores, prints.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let datasets = arguments.tasks.read()?;
+    let text = arguments.calibration.text()?;
+    let variants = arguments.methods.variants()?;
+    let name = &arguments.model.name.model;
+    let path = arguments.model.name.path()?;
+    let package = Package::is_at(&path).then(|| Package::open(&path)).transpose()?;
+    let variants = if package.is_some() { vec![arguments.methods.package(name)?] } else { variants };
+    let model = Arc::new(arguments::load(&path, name, arguments.model.threads)?);
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    let failed = |error| match error {
+        Error::Cancelled => Interrupted.into(),
+        error => arguments::run_error(error, name),
+    };
+
+    let start = Instant::now();
+    let calibrated = if variants.iter().any(Variant::calibrates) {
+        let bar = progress::tokens("calibrating", 0);
+        let show = |done, total| bar.set_to(done, total);
+        Calibration::of_text(&model, &text, arguments.calibration.tokens, &cancel, show).map_err(failed)?
+    } else {
+        (Calibration::new(model.description(), &text.name), Vec::new())
+    };
+    let calibration_seconds = start.elapsed().as_secs_f64();
+
+    let mut table = (!arguments.json && variants.len() * datasets.len() > 1).then(|| Table::new(&variants, &datasets));
+    if let Some(table) = &table {
+        output::text(&table.head())?;
+    }
+    let mut results = Vec::new();
+    for variant in &variants {
+        // One quantized model at a time: it is gone before the next one comes.
+        let (quantized, seconds) = quantize(variant, &model, &calibrated, &cancel).map_err(failed)?;
+        let preparation = package.as_ref().map(|package| &package.manifest().preparation);
+        let preparation = quantized.preparation.as_ref().or(preparation);
+        let outcome = |evaluation| Outcome {
+            method: variant.method,
+            pruned: preparation.map(|preparation| preparation.pruned),
+            prepare_seconds: seconds + if variant.calibrates() { calibration_seconds } else { 0.0 },
+            evaluation,
+        };
+        let evaluations = datasets.iter().map(|dataset| {
+            let evaluation = arguments.evaluate(variant, &quantized.model, dataset, &cancel);
+            evaluation.map(outcome).map_err(failed)
+        });
+        let outcomes = evaluations.collect::<Result<Vec<_>>>()?;
+        if let Some(table) = &mut table {
+            output::text(&table.row(variant, &outcomes))?;
+        }
+        results.extend(outcomes);
+    }
+    match (&table, &results[..]) {
+        (Some(table), _) => table.notes().try_for_each(output::text),
+        (None, [outcome]) if !arguments.json => print(&outcome.evaluation),
+        (None, _) => output::json(&Report { model: name, results }),
+    }
+}
+
+/// The model computed in one way, and the seconds that it took to quantize it.
+fn quantize(
+    variant: &Variant,
+    model: &Arc<Model>,
+    calibrated: &(Calibration, Vec<Vec<u32>>),
+    cancel: &Cancel,
+) -> triad_engine::Result<(Quantized, f64)> {
+    let start = Instant::now();
+    let _spinner = progress::spinner(format!("{}: quantizing", variant.label));
+    let quantized = variant.quantize(model, calibrated, cancel)?;
+    Ok((quantized, start.elapsed().as_secs_f64()))
+}
+
+impl Arguments {
+    fn evaluate(
+        &self,
+        variant: &Variant,
+        model: &Arc<Model>,
+        dataset: &Dataset,
+        cancel: &Cancel,
+    ) -> triad_engine::Result<Evaluation> {
+        let Self { limit, window, chunk, .. } = *self;
+        let options = EvaluateOptions { limit, window, chunk, ..EvaluateOptions::default() };
+        let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
+        evaluate::evaluate(model, dataset, &options, cancel, |done, total| bar.set_to(done, total))
+    }
+}
+
+fn print(evaluation: &Evaluation) -> Result<()> {
+    let mut fields: Vec<_> = evaluation
+        .metrics
+        .iter()
+        .map(|metric| (metric.name, format!("{:.4} ± {:.4}", metric.value, metric.standard_error)))
+        .collect();
+    let Evaluation { count, tokens, seconds, tokens_per_second, notes, .. } = evaluation;
+    fields.push(("rows", output::count(*count)));
+    let rate = format!("{} in {seconds:.1} s, {tokens_per_second:.0} a second", output::count(*tokens));
+    fields.push(("tokens", rate));
+    fields.extend(notes.iter().map(|note| ("note", note.clone())));
+    output::fields(&fields)
+}

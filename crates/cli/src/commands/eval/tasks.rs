@@ -1,0 +1,115 @@
+//! Which tasks, and where their data is.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use triad_engine::evaluate::{self, Dataset};
+
+/// What a model is asked.
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub enum Task {
+    /// The last word of a passage
+    Lambada,
+    /// Which ending continues a scene
+    Hellaswag,
+    /// What a blank in a sentence stands for
+    Winogrande,
+    /// Which choice completes a statement of elementary science
+    Openbookqa,
+    /// The letter of the right choice, after five solved examples of the subject
+    Mmlu,
+    /// How well a plain text is predicted
+    Perplexity,
+}
+
+impl From<Task> for evaluate::Task {
+    fn from(task: Task) -> Self {
+        match task {
+            Task::Lambada => Self::Lambada,
+            Task::Hellaswag => Self::HellaSwag,
+            Task::Winogrande => Self::WinoGrande,
+            Task::Openbookqa => Self::OpenBookQa,
+            Task::Mmlu => Self::Mmlu,
+            Task::Perplexity => Self::Perplexity,
+        }
+    }
+}
+
+/// A task, or all of them.
+#[derive(Clone, Copy)]
+enum Choice {
+    One(Task),
+    All,
+}
+
+impl ValueEnum for Choice {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self::One(Task::Lambada),
+            Self::One(Task::Hellaswag),
+            Self::One(Task::Winogrande),
+            Self::One(Task::Openbookqa),
+            Self::One(Task::Mmlu),
+            Self::One(Task::Perplexity),
+            Self::All,
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::One(task) => task.to_possible_value(),
+            Self::All => Some(PossibleValue::new("all").help("All of these")),
+        }
+    }
+}
+
+/// Tasks and their data.
+#[derive(clap::Args)]
+pub struct TaskArguments {
+    /// What the model is asked; several with commas between them
+    #[arg(long, value_enum, required = true, value_delimiter = ',')]
+    task: Vec<Choice>,
+    /// The questions: one JSON object a line, or plain text for perplexity. Of a folder each task has the file whose
+    /// name begins with the task's and ends in .jsonl, perplexity the one that ends in .txt; names with `train` or
+    /// `fewshot` don't count
+    #[arg(long, value_name = "FILE|FOLDER")]
+    data: PathBuf,
+    /// Solved examples for mmlu [default: mmlu_fewshot.jsonl beside the data]
+    #[arg(long, value_name = "FILE")]
+    few_shot: Option<PathBuf>,
+}
+
+impl TaskArguments {
+    /// Reads the data of every task.
+    pub fn read(&self) -> Result<Vec<Dataset>> {
+        let mut tasks = Vec::new();
+        for choice in &self.task {
+            let chosen = match choice {
+                Choice::One(task) => vec![(*task).into()],
+                Choice::All => evaluate::Task::ALL.to_vec(),
+            };
+            tasks.extend(chosen);
+        }
+        let mut seen = Vec::new();
+        tasks.retain(|task| {
+            !seen.contains(task) && {
+                seen.push(*task);
+                true
+            }
+        });
+        let is_folder = self.data.is_dir();
+        ensure!(
+            is_folder || tasks.len() == 1,
+            "{}: expected a folder with the data of {} tasks",
+            self.data.display(),
+            tasks.len()
+        );
+        let read = |task: evaluate::Task| {
+            let file = if is_folder { task.file_in(&self.data)? } else { self.data.clone() };
+            Ok(Dataset::read(task, &file, self.few_shot.as_deref())?)
+        };
+        tasks.into_iter().map(read).collect()
+    }
+}
