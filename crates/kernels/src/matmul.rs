@@ -1,7 +1,7 @@
 //! `out = x · Wᵀ + bias`, the work of every linear layer.
 //!
 //! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's weights are
-//! packed for a [`product`]. Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
+//! packed for a `product`. Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
 
 use std::cell::RefCell;
 

@@ -1,8 +1,9 @@
 //! safetensors: a JSON header, then the tensors' bytes.
 //!
 //! [`read_header`] checks the header of a model's file, [`read`] that of any file; [`shards`] reads the index of a
-//! model that is cut into several files; [`write`] makes headers. The header is parsed here and not by the `safetensors` crate, whose errors don't name
-//! the tensor, which takes the last of two tensors of one name, and whose sum of sizes can overflow.
+//! model that is cut into several files; [`write`](mod@write) makes headers. The header is parsed here and not by the
+//! `safetensors` crate, whose errors don't name the tensor, which takes the last of two tensors of one name, and whose
+//! sum of sizes can overflow.
 
 pub mod write;
 
