@@ -1,9 +1,10 @@
-//! Speed of the float matmul against the peak of this processor, measured in the same run:
+//! Speed of the float matmul against the peak of this processor, measured in the same run, with weights in f32 and in
+//! INT8 (where the processor has instructions for bf16, products with those are computed in it):
 //! `cargo run --release -p triad-kernels --example float_speed`.
 
 use std::time::Instant;
 
-use triad_kernels::peak::f32_operations_per_second;
+use triad_kernels::peak::{bf16_operations_per_second, f32_operations_per_second};
 use triad_kernels::{Matrix, matmul};
 
 /// Input and output features of linear layers: those of SmolLM2-135M with a part of its output matrix, then some of a
@@ -14,23 +15,30 @@ fn main() {
     println!("kernel {}", matmul::kernel_name());
     for threads in [1, 2] {
         let peak = f32_operations_per_second(threads);
-        println!("\n{threads} threads, peak {:.0} GFLOPS", peak / 1e9);
+        let narrow = bf16_operations_per_second(threads).unwrap_or(peak);
+        println!("\n{threads} threads, peak {:.0} GFLOPS, with INT8 weights {:.0}", peak / 1e9, narrow / 1e9);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
-        pool.install(|| SHAPES.iter().for_each(|(input, output)| measure(*input, *output, peak)));
+        pool.install(|| SHAPES.iter().for_each(|(input, output)| measure(*input, *output, [peak, narrow])));
     }
 }
 
-fn measure(in_features: usize, out_features: usize, peak: f64) {
-    let weight: Vec<f32> = (0..in_features * out_features).map(|i| (i * 37 % 255) as f32 / 128.0 - 1.0).collect();
+fn measure(in_features: usize, out_features: usize, peaks: [f64; 2]) {
+    let weight: Vec<i8> = (0..in_features * out_features).map(|i| (i * 37 % 255) as u8 as i8).collect();
+    let wide: Vec<f32> = weight.iter().map(|weight| f32::from(*weight)).collect();
+    let scales = vec![1.0; out_features];
+    let weights = [Matrix::F32(&wide), Matrix::Int8 { values: &weight, scales: &scales }];
     for rows in [16, 64, 256] {
         let x: Vec<f32> = (0..rows * in_features).map(|i| (i * 31 % 1001) as f32 / 500.0 - 1.0).collect();
         let mut out = vec![0.0; rows * out_features];
-        let seconds = best(|| matmul(&x, rows, Matrix::F32(&weight), out_features, None, &mut out));
-        let speed = 2.0 * (rows * in_features * out_features) as f64 / seconds;
+        let speeds = weights.map(|weight| {
+            let seconds = best(|| matmul(&x, rows, weight, out_features, None, &mut out));
+            2.0 * (rows * in_features * out_features) as f64 / seconds
+        });
+        let [f32, int8] = [0, 1].map(|which| (speeds[which] / 1e9, 100.0 * speeds[which] / peaks[which]));
         println!(
-            "{rows:4} × {in_features:4} × {out_features:4}: {:5.0} GFLOPS, {:3.0} % of the peak",
-            speed / 1e9,
-            100.0 * speed / peak
+            "{rows:4} × {in_features:4} × {out_features:4}: {:4.0} GFLOPS, {:2.0} % of the peak; \
+             with INT8 weights {:4.0}, {:2.0} %",
+            f32.0, f32.1, int8.0, int8.1
         );
     }
 }

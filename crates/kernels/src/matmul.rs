@@ -1,14 +1,15 @@
 //! `out = x · Wᵀ + bias`, the work of every linear layer.
 //!
 //! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's weights are
-//! packed for a `product`. Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
+//! packed for a `product`; with weights in INT8, which bf16 represents exactly, activations are rounded to bf16 where
+//! the processor multiplies that faster. Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
 
 use std::cell::RefCell;
 
 use rayon::prelude::*;
 
 use crate::dot::{dot, dot_bf16, dot_int8};
-use crate::product::{self, PANEL, Right, Write, product};
+use crate::product::{self, Bf16Rows, PANEL, Right, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, int4};
@@ -40,13 +41,17 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
         assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
     }
     let out = SharedOutput::new(out, out_features);
+    let narrow = match weight {
+        Matrix::Int8 { .. } if rows >= PRODUCT_ROWS => Bf16Rows::new(x, in_features),
+        _ => None,
+    };
     let task_columns = if rows < PRODUCT_ROWS { (DOT_WEIGHTS / in_features.max(1)).max(1) } else { PANEL };
     let tasks = out_features.div_ceil(task_columns);
     let run = |task: usize| {
         let first = task * task_columns;
         let columns = first..(first + task_columns).min(out_features);
         let weight = weight.rows(first, columns.len(), in_features);
-        let task = Task { x, rows, in_features, weight, columns, out };
+        let task = Task { x, narrow: narrow.as_ref(), rows, in_features, weight, columns, out };
         if rows < PRODUCT_ROWS {
             task.by_dot();
         } else {
@@ -71,6 +76,7 @@ pub fn kernel_name() -> &'static str {
 /// One block of output columns; the tasks of one matmul write disjoint columns.
 struct Task<'a> {
     x: &'a [f32],
+    narrow: Option<&'a Bf16Rows>,
     rows: usize,
     in_features: usize,
     weight: Matrix<'a>,
@@ -108,22 +114,33 @@ impl Task<'_> {
     }
 
     fn by_product(&self) {
-        // SAFETY: these columns belong to this task alone.
+        let (out, columns) = (self.out, self.columns.clone());
+        let (Some(x), Matrix::Int8 { values, scales }) = (self.narrow, self.weight) else {
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            return unsafe {
+                product(self.x, self.in_features, Right::Transposed(self.weight), out, columns, Write::Replace);
+            };
+        };
+        // SAFETY: as above.
         #[allow(unsafe_code)]
         unsafe {
-            let (out, columns) = (self.out, self.columns.clone());
-            product(self.x, self.in_features, Right::Transposed(self.weight), out, columns, Write::Replace);
+            x.product(values, out, columns);
         }
+        self.each_row(|row| row.iter_mut().zip(scales).for_each(|(out, scale)| *out *= scale));
     }
 
     fn add_bias(&self, bias: &[f32]) {
+        let bias = &bias[self.columns.clone()];
+        self.each_row(|row| row.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias));
+    }
+
+    /// The outputs of this task.
+    fn each_row(&self, change: impl Fn(&mut [f32])) {
         for row in 0..self.rows {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
-            let out = unsafe { self.out.row(row, self.columns.clone()) };
-            for (out, bias) in out.iter_mut().zip(&bias[self.columns.clone()]) {
-                *out += bias;
-            }
+            change(unsafe { self.out.row(row, self.columns.clone()) });
         }
     }
 }
@@ -157,9 +174,10 @@ mod tests {
         out
     }
 
-    /// Multiplies by `matrix` and compares with the definition on the numbers that it stands for.
+    /// Multiplies by `matrix` and compares with the definition on the numbers that it and `x` stand for.
     fn compare(
         x: &[f32],
+        multiplied: &[f32],
         rows: usize,
         matrix: Matrix,
         exact: &[f32],
@@ -169,7 +187,7 @@ mod tests {
         let columns = exact.len() / depth;
         let mut out = vec![f32::NAN; rows * columns];
         matmul(x, rows, matrix, columns, bias, &mut out);
-        for (out, expected) in out.iter().zip(reference(x, rows, exact, columns, bias)) {
+        for (out, expected) in out.iter().zip(reference(multiplied, rows, exact, columns, bias)) {
             prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
         }
         Ok(())
@@ -193,10 +211,14 @@ mod tests {
                 (Matrix::F32(&wide), wide.clone()),
                 (Matrix::F16(&half), half.iter().map(|x| x.to_f32()).collect()),
                 (Matrix::Bf16(&brain), brain.iter().map(|x| x.to_f32()).collect()),
-                (Matrix::Int8 { values: &bytes, scales: &scales }, scaled.collect()),
             ] {
-                compare(&x, rows, matrix, &exact, bias.as_deref())?;
+                compare(&x, &x, rows, matrix, &exact, bias.as_deref())?;
             }
+            // A product with INT8 may round activations to bf16.
+            let rounds = rows >= PRODUCT_ROWS && Bf16Rows::new(&x, depth).is_some();
+            let multiplied = x.iter().map(|x| if rounds { bf16::from_f32(*x).to_f32() } else { *x });
+            let matrix = Matrix::Int8 { values: &bytes, scales: &scales };
+            compare(&x, &multiplied.collect::<Vec<_>>(), rows, matrix, &scaled.collect::<Vec<_>>(), bias.as_deref())?;
         }
 
         #[test]
@@ -213,7 +235,8 @@ mod tests {
                 let number = i16::from(bytes[group * 16 + place % 16] >> shift & 15) - 8;
                 f32::from(number) * scales[group].to_f32()
             }).collect();
-            compare(&values(rows * depth, seed ^ 3), rows, Matrix::Int4 { values: &bytes, scales: &scales }, &exact, None)?;
+            let x = values(rows * depth, seed ^ 3);
+            compare(&x, &x, rows, Matrix::Int4 { values: &bytes, scales: &scales }, &exact, None)?;
         }
 
         #[test]

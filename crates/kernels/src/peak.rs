@@ -89,3 +89,44 @@ fn int8_round() -> Option<fn() -> f64> {
 fn int8_round() -> Option<fn() -> f64> {
     None
 }
+
+/// Peak bf16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two):
+/// dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel knows such
+/// an instruction of this processor.
+pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
+    let round: fn() -> f64 = bf16_round()?;
+    Some(best(threads, round))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn bf16_round() -> Option<fn() -> f64> {
+    use std::arch::x86_64::{_mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_set1_ps};
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+    fn dot_products() -> f64 {
+        let pairs = |x: f32| _mm512_cvtne2ps_pbh(_mm512_set1_ps(x), _mm512_set1_ps(x));
+        let (a, b) = (pairs(black_box(0.999)), pairs(black_box(0.001)));
+        let mut sums = [_mm512_set1_ps(black_box(1.0)); ACCUMULATORS];
+        for _ in 0..ITERATIONS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, a, b);
+            }
+        }
+        black_box(sums);
+        (size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
+    }
+
+    let supported = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512bf16");
+    supported.then_some(|| {
+        // SAFETY: this closure exists only where the instructions do.
+        #[allow(unsafe_code)]
+        timed(|| unsafe { dot_products() })
+    })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn bf16_round() -> Option<fn() -> f64> {
+    None
+}

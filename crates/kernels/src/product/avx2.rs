@@ -25,7 +25,7 @@ impl Kernel for Avx2 {
         }
     }
 
-    fn transpose(&self, from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
@@ -40,6 +40,6 @@ fn multiply(panel: &Panel) {
 }
 
 #[target_feature(enable = "avx2,fma")]
-fn transpose(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
     portable::transpose(from, from_stride, to, to_stride);
 }

@@ -1,17 +1,121 @@
 //! AVX-512.
 
 use std::arch::x86_64::{
-    __m512, __mmask16, _mm512_castpd_ps, _mm512_castps_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps,
-    _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m512, __m512i, __mmask16, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_fmadd_ps,
+    _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+    _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 
-use super::kernel::{Kernel, LANES, Panel};
+use super::kernel::{Kernel, LANES, Panel, check_transpose};
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
-const ROWS: usize = 6;
+pub(super) const ROWS: usize = 6;
 /// Blocks of columns of the largest tile.
-const BLOCKS: usize = 4;
+pub(super) const BLOCKS: usize = 4;
+
+/// The loops of a kernel, for one set of instructions: `$multiply_add(x, factors, sums)` multiplies words by words and adds
+/// the products to sums in f32.
+macro_rules! tiles {
+    ($features:literal, $multiply_add:path) => {
+        use std::arch::x86_64::{
+            _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_setzero_ps,
+            _mm512_setzero_si512,
+        };
+
+        /// A checked panel.
+        #[target_feature(enable = $features)]
+        fn multiply(panel: &Panel) {
+            let blocks = panel.columns.len().div_ceil(LANES);
+            let mut block = 0;
+            while block < blocks {
+                match blocks - block {
+                    1 => all_rows::<1>(panel, block),
+                    2 | 3 => all_rows::<2>(panel, block),
+                    _ => all_rows::<BLOCKS>(panel, block),
+                }
+                block += match blocks - block {
+                    1 => 1,
+                    2 | 3 => 2,
+                    _ => BLOCKS,
+                };
+            }
+        }
+
+        /// All rows of some blocks of columns.
+        #[target_feature(enable = $features)]
+        fn all_rows<const BLOCKS: usize>(panel: &Panel, block: usize) {
+            let rows = panel.out.rows();
+            let mut row = 0;
+            while row + ROWS <= rows {
+                tile::<ROWS, BLOCKS>(panel, row, block);
+                row += ROWS;
+            }
+            match rows - row {
+                0 => {}
+                1 => tile::<1, BLOCKS>(panel, row, block),
+                2 => tile::<2, BLOCKS>(panel, row, block),
+                3 => tile::<3, BLOCKS>(panel, row, block),
+                4 => tile::<4, BLOCKS>(panel, row, block),
+                _ => tile::<5, BLOCKS>(panel, row, block),
+            }
+        }
+
+        /// Some rows of some blocks: all sums stay in registers from the first step to the last.
+        #[target_feature(enable = $features)]
+        fn tile<const ROWS: usize, const BLOCKS: usize>(panel: &Panel, row: usize, block: usize) {
+            let mut sums = [[_mm512_setzero_ps(); BLOCKS]; ROWS];
+            let first = panel.columns.start + block * LANES;
+            let columns = |index: usize| {
+                let first = first + index * LANES;
+                first..(first + LANES).min(panel.columns.end)
+            };
+            if panel.add {
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    for (index, sum) in sums.iter_mut().enumerate() {
+                        // SAFETY: this panel's columns belong to this task alone; the mask covers the slice's length.
+                        #[allow(unsafe_code)]
+                        unsafe {
+                            let out = panel.out.row(row + r, columns(index));
+                            *sum = _mm512_maskz_loadu_ps(lanes(out.len()), out.as_ptr());
+                        }
+                    }
+                }
+            }
+            let left = panel.left[row * panel.left_stride..].as_ptr();
+            let mut right = panel.right[block * LANES..].as_ptr();
+            for step in 0..panel.steps {
+                let mut factors = [_mm512_setzero_si512(); BLOCKS];
+                for (index, factor) in factors.iter_mut().enumerate() {
+                    // SAFETY: `check` found whole blocks of every step in the slice.
+                    #[allow(unsafe_code)]
+                    unsafe {
+                        *factor = _mm512_loadu_si512(right.add(index * LANES).cast());
+                    }
+                }
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: `check` found every step of every row in the slice.
+                    #[allow(unsafe_code)]
+                    let x = _mm512_set1_epi32(unsafe { *left.add(r * panel.left_stride + step) } as i32);
+                    for (sum, factor) in sums.iter_mut().zip(factors) {
+                        *sum = $multiply_add(x, factor, *sum);
+                    }
+                }
+                right = right.wrapping_add(panel.right_stride);
+            }
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (index, sum) in sums.into_iter().enumerate() {
+                    // SAFETY: this panel's columns belong to this task alone; the mask covers the slice's length.
+                    #[allow(unsafe_code)]
+                    unsafe {
+                        let out = panel.out.row(row + r, columns(index));
+                        _mm512_mask_storeu_ps(out.as_mut_ptr(), lanes(out.len()), sum);
+                    }
+                }
+            }
+        }
+    };
+}
+pub(super) use tiles;
 
 /// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx512(());
@@ -36,111 +140,25 @@ impl Kernel for Avx512 {
         }
     }
 
-    fn transpose(&self, from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
-        let last = |stride| (LANES - 1) * stride + LANES;
-        assert!(last(from_stride) <= from.len() && last(to_stride) <= to.len());
-        // SAFETY: `new` has found the instructions; the sixteen rows lie in the slices by the assertion.
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+        check_transpose(from, from_stride, to, to_stride);
+        // SAFETY: `new` has found the instructions; the sixteen rows lie in the slices by the check.
         #[allow(unsafe_code)]
         unsafe {
-            transpose(from.as_ptr(), from_stride, to.as_mut_ptr(), to_stride);
+            transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
         }
     }
 }
 
-/// A checked panel.
-#[target_feature(enable = "avx512f")]
-fn multiply(panel: &Panel) {
-    let blocks = panel.columns.len().div_ceil(LANES);
-    let mut block = 0;
-    while block < blocks {
-        match blocks - block {
-            1 => all_rows::<1>(panel, block),
-            2 | 3 => all_rows::<2>(panel, block),
-            _ => all_rows::<BLOCKS>(panel, block),
-        }
-        block += match blocks - block {
-            1 => 1,
-            2 | 3 => 2,
-            _ => BLOCKS,
-        };
-    }
-}
+tiles!("avx512f", multiply_add);
 
-/// All rows of some blocks of columns.
 #[target_feature(enable = "avx512f")]
-fn all_rows<const BLOCKS: usize>(panel: &Panel, block: usize) {
-    let rows = panel.out.rows();
-    let mut row = 0;
-    while row + ROWS <= rows {
-        tile::<ROWS, BLOCKS>(panel, row, block);
-        row += ROWS;
-    }
-    match rows - row {
-        0 => {}
-        1 => tile::<1, BLOCKS>(panel, row, block),
-        2 => tile::<2, BLOCKS>(panel, row, block),
-        3 => tile::<3, BLOCKS>(panel, row, block),
-        4 => tile::<4, BLOCKS>(panel, row, block),
-        _ => tile::<5, BLOCKS>(panel, row, block),
-    }
-}
-
-/// Some rows of some blocks: all sums stay in registers from the first step to the last.
-#[target_feature(enable = "avx512f")]
-fn tile<const ROWS: usize, const BLOCKS: usize>(panel: &Panel, row: usize, block: usize) {
-    let mut sums = [[_mm512_setzero_ps(); BLOCKS]; ROWS];
-    let first = panel.columns.start + block * LANES;
-    let columns = |index: usize| {
-        let first = first + index * LANES;
-        first..(first + LANES).min(panel.columns.end)
-    };
-    if panel.add {
-        for (r, sums) in sums.iter_mut().enumerate() {
-            for (index, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: this panel's columns belong to this task alone; the mask covers the slice's length.
-                #[allow(unsafe_code)]
-                unsafe {
-                    let out = panel.out.row(row + r, columns(index));
-                    *sum = _mm512_maskz_loadu_ps(lanes(out.len()), out.as_ptr());
-                }
-            }
-        }
-    }
-    let left = panel.left[row * panel.left_stride..].as_ptr();
-    let mut right = panel.right[block * LANES..].as_ptr();
-    for step in 0..panel.steps {
-        let mut factors = [_mm512_setzero_ps(); BLOCKS];
-        for (index, factor) in factors.iter_mut().enumerate() {
-            // SAFETY: `check` found whole blocks of every step in the slice.
-            #[allow(unsafe_code)]
-            unsafe {
-                *factor = _mm512_loadu_ps(right.add(index * LANES));
-            }
-        }
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `check` found every step of every row in the slice.
-            #[allow(unsafe_code)]
-            let x = _mm512_set1_ps(unsafe { *left.add(r * panel.left_stride + step) });
-            for (sum, factor) in sums.iter_mut().zip(factors) {
-                *sum = _mm512_fmadd_ps(x, factor, *sum);
-            }
-        }
-        right = right.wrapping_add(panel.right_stride);
-    }
-    for (r, sums) in sums.into_iter().enumerate() {
-        for (index, sum) in sums.into_iter().enumerate() {
-            // SAFETY: this panel's columns belong to this task alone; the mask covers the slice's length.
-            #[allow(unsafe_code)]
-            unsafe {
-                let out = panel.out.row(row + r, columns(index));
-                _mm512_mask_storeu_ps(out.as_mut_ptr(), lanes(out.len()), sum);
-            }
-        }
-    }
+fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
+    _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(factors), sums)
 }
 
 /// The mask of the first `count` lanes.
-fn lanes(count: usize) -> __mmask16 {
+pub(super) fn lanes(count: usize) -> __mmask16 {
     u16::MAX >> (LANES - count)
 }
 
@@ -148,7 +166,7 @@ fn lanes(count: usize) -> __mmask16 {
 /// Sixteen numbers at each of sixteen rows can be read and written.
 #[allow(unsafe_code)]
 #[target_feature(enable = "avx512f")]
-unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+pub(super) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
     // SAFETY: as the caller promises.
     let rows: [__m512; LANES] = std::array::from_fn(|row| unsafe { _mm512_loadu_ps(from.add(row * from_stride)) });
     // In every quarter of a register: pairs of rows, then fours of rows, at one column each.

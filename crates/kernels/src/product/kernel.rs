@@ -5,13 +5,14 @@ use std::sync::LazyLock;
 
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512::Avx512};
+use super::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
 use crate::shared_output::SharedOutput;
 
 /// Columns of a block: what a tile's width is a multiple of.
 pub(super) const LANES: usize = 16;
 
-/// One way to multiply. Kernels differ in whether products are rounded before they are added.
+/// One way to multiply words of 32 bits: numbers in f32, or pairs of bf16 that are neighbours in depth, each product
+/// added to sums in f32. Kernels differ in whether products are rounded before they are added.
 pub(super) trait Kernel: Send + Sync {
     /// Its instruction set.
     fn name(&self) -> &'static str;
@@ -19,19 +20,19 @@ pub(super) trait Kernel: Send + Sync {
     /// All rows of one panel.
     fn multiply(&self, panel: &Panel);
 
-    /// Turns a square: number `c` of the `r`-th sixteen of `from`, whose rows are `from_stride` apart, becomes number
+    /// Turns a square: word `c` of the `r`-th sixteen of `from`, whose rows are `from_stride` apart, becomes word
     /// `r` of the `c`-th sixteen of `to`.
-    fn transpose(&self, from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize);
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize);
 }
 
 /// Columns of an output matrix, at most [`PANEL`](super::PANEL), that belong to one task alone.
 pub(super) struct Panel<'a> {
     /// `[rows of out, steps]`.
-    pub left: &'a [f32],
+    pub left: &'a [u32],
     pub left_stride: usize,
     pub steps: usize,
-    /// `[steps, columns]`, and numbers that don't count up to the next multiple of [`LANES`] columns.
-    pub right: &'a [f32],
+    /// `[steps, columns]`, and words that don't count up to the next multiple of [`LANES`] columns.
+    pub right: &'a [u32],
     pub right_stride: usize,
     pub out: SharedOutput<'a>,
     pub columns: Range<usize>,
@@ -48,7 +49,24 @@ impl Panel<'_> {
     }
 }
 
-/// The kernels that this processor can run, best first.
+/// Asserts that sixteen words of sixteen rows lie in both slices.
+pub(super) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_stride: usize) {
+    let last = |stride| (LANES - 1) * stride + LANES;
+    assert!(last(from_stride) <= from.len() && last(to_stride) <= to.len());
+}
+
+/// The kernel for pairs of bf16, if this processor has instructions for them.
+pub(super) fn bf16() -> Option<&'static dyn Kernel> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        static KERNEL: LazyLock<Option<Avx512Bf16>> = LazyLock::new(Avx512Bf16::new);
+        KERNEL.as_ref().map(|kernel| kernel as &dyn Kernel)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// The kernels for f32 that this processor can run, best first.
 pub(super) fn available() -> &'static [Box<dyn Kernel>] {
     static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
         let table = [

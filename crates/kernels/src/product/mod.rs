@@ -1,13 +1,16 @@
-//! `out = left · right` in f32, on the thread that asks: what matmul and attention are made of.
+//! `out = left · right` with sums in f32, on the thread that asks: what matmul and attention are made of.
 //!
-//! The right operand is packed ([`pack`]) in panels of 64 columns, a depth of [`DEPTH`] at a time, which a core's
-//! second-level cache holds while all rows of the left operand pass by. `kernel` holds the table of kernels, best
-//! first. Every output is the sum of its products in the order of the depth, whatever the number of rows and columns.
+//! Kernels multiply words of 32 bits: numbers in f32, or pairs of bf16. The right operand is packed (`pack`) in panels
+//! of 64 columns, a depth of [`DEPTH`] words at a time, which a core's second-level cache holds while all rows of the
+//! left operand pass by. `kernel` holds the table of kernels, best first. Every output is the sum of its products in
+//! the order of the depth, whatever the number of rows and columns.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod kernel;
 mod pack;
 mod portable;
@@ -18,13 +21,14 @@ use std::ops::Range;
 use crate::Matrix;
 use crate::shared_output::SharedOutput;
 use kernel::{Kernel, Panel};
+use pack::Source;
 
 /// Columns of a panel: those of the widest tile of a kernel.
 pub(crate) const PANEL: usize = 64;
-/// Rows of a panel, at most: 256 KiB of packed numbers.
+/// Rows of a panel, at most: 256 KiB of packed words.
 const DEPTH: usize = 1024;
 
-/// The right operand of a product.
+/// The right operand of a product in f32.
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
     /// `[depth, columns]`.
@@ -44,10 +48,10 @@ pub(crate) enum Write {
 
 #[derive(Default)]
 struct Scratch {
-    /// Rows of a weight, as f32.
+    /// Rows of a weight.
     wide: Vec<f32>,
     /// A panel `[DEPTH, PANEL]`.
-    panel: Vec<f32>,
+    panel: Vec<u32>,
 }
 
 thread_local! {
@@ -93,27 +97,76 @@ unsafe fn product_with(
     columns: Range<usize>,
     write: Write,
 ) {
-    assert_eq!(left.len(), out.rows() * depth, "left operand is [{}, {depth}]", out.rows());
-    assert!(depth > 0, "a product of something");
-    let count = columns.len();
-    match right {
-        Right::Plain(values) => assert_eq!(values.len(), depth * count, "right operand is [{depth}, {count}]"),
-        Right::Transposed(matrix) => assert_eq!(matrix.len(), depth * count, "right operand is [{count}, {depth}]"),
+    let source = match right {
+        Right::Plain(values) => Source::Plain(bytemuck::cast_slice(values)),
+        Right::Transposed(matrix) => Source::Weight(matrix),
+    };
+    // SAFETY: as the caller promises.
+    unsafe { panels(kernel, bytemuck::cast_slice(left), depth, source, out, columns, write) };
+}
+
+/// Activations rounded to bf16, for products with weights that bf16 represents exactly.
+pub(crate) struct Bf16Rows {
+    words: Vec<u32>,
+    in_features: usize,
+    kernel: &'static dyn Kernel,
+}
+
+impl Bf16Rows {
+    /// `x[rows, in_features]`; `None` if this processor has no instructions for bf16.
+    pub(crate) fn new(x: &[f32], in_features: usize) -> Option<Self> {
+        let kernel = kernel::bf16()?;
+        Some(Self { words: pack::bf16_rows(x, in_features), in_features, kernel })
     }
+
+    /// `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight
+    /// `[columns, in_features]` in INT8.
+    ///
+    /// # Safety
+    /// No other thread reads or writes these columns of `out` meanwhile.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    #[allow(unsafe_code)]
+    pub(crate) unsafe fn product(&self, weight: &[i8], out: SharedOutput, columns: Range<usize>) {
+        let source = Source::Bf16 { values: weight, in_features: self.in_features };
+        let depth = self.in_features.div_ceil(2);
+        // SAFETY: as the caller promises.
+        unsafe { panels(self.kernel, &self.words, depth, source, out, columns, Write::Replace) };
+    }
+}
+
+/// One panel after the other; `depth` in words.
+///
+/// # Safety
+/// As for [`product`].
+#[allow(unsafe_code)]
+unsafe fn panels(
+    kernel: &dyn Kernel,
+    left: &[u32],
+    depth: usize,
+    right: Source,
+    out: SharedOutput,
+    columns: Range<usize>,
+    write: Write,
+) {
+    assert!(depth > 0, "a product of something");
+    assert_eq!(left.len(), out.rows() * depth, "left operand is [{}, {depth}]", out.rows());
+    let count = columns.len();
+    assert_eq!(right.len(), depth * count, "right operand has {count} columns");
     SCRATCH.with_borrow_mut(|Scratch { wide, panel }| {
         for first in (0..count).step_by(PANEL) {
             let of_panel = first..(first + PANEL).min(count);
             for start in (0..depth).step_by(DEPTH) {
                 let steps = start..(start + DEPTH).min(depth);
                 let (right, right_stride) = match right {
-                    // Whole registers can be read from where the numbers are.
-                    Right::Plain(values) if of_panel.len().is_multiple_of(kernel::LANES) => {
-                        (&values[steps.start * count + first..], count)
+                    // Whole registers can be read from where the words are.
+                    Source::Plain(words) if of_panel.len().is_multiple_of(kernel::LANES) => {
+                        (&words[steps.start * count + first..], count)
                     }
-                    Right::Plain(values) => (pack::plain(values, count, steps.clone(), of_panel.clone(), panel), PANEL),
-                    Right::Transposed(matrix) => {
-                        let rows = matrix.rows(first, of_panel.len(), depth);
-                        (pack::transposed(kernel, rows, depth, steps.clone(), wide, panel), PANEL)
+                    right => {
+                        let shape = (depth, count);
+                        (pack::pack(kernel, right, shape, steps.clone(), of_panel.clone(), wide, panel), PANEL)
                     }
                 };
                 kernel.multiply(&Panel {

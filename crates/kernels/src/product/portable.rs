@@ -17,7 +17,7 @@ impl Kernel for Portable {
         multiply::<{ cfg!(target_arch = "aarch64") }>(panel);
     }
 
-    fn transpose(&self, from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
         transpose(from, from_stride, to, to_stride);
     }
 }
@@ -43,7 +43,7 @@ pub(super) fn multiply<const FUSED: bool>(panel: &Panel) {
 #[inline(always)]
 fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: usize) {
     let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
-    let left: [&[f32]; ROWS] = std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
+    let left: [&[u32]; ROWS] = std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
     let right = &panel.right[block..];
     let mut sums = [[0.0f32; LANES]; ROWS];
     // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
@@ -55,11 +55,12 @@ fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: 
         }
     }
     for step in 0..panel.steps {
-        let factors: &[f32; LANES] = right[step * panel.right_stride..][..LANES].try_into().expect("sixteen numbers");
+        let factors: &[u32; LANES] = right[step * panel.right_stride..][..LANES].try_into().expect("sixteen words");
         for (sums, left) in sums.iter_mut().zip(left) {
-            let x = left[step];
+            let x = f32::from_bits(left[step]);
             for (sum, factor) in sums.iter_mut().zip(factors) {
-                *sum = if FUSED { x.mul_add(*factor, *sum) } else { *sum + x * factor };
+                *sum =
+                    if FUSED { x.mul_add(f32::from_bits(*factor), *sum) } else { *sum + x * f32::from_bits(*factor) };
             }
         }
     }
@@ -69,7 +70,7 @@ fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: 
 }
 
 #[inline(always)]
-pub(super) fn transpose(from: &[f32], from_stride: usize, to: &mut [f32], to_stride: usize) {
+pub(super) fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
     for column in 0..LANES {
         for row in 0..LANES {
             to[column * to_stride + row] = from[row * from_stride + column];
