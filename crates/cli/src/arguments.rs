@@ -162,6 +162,7 @@ mod tests {
         }
         assert_eq!(tokens("4096"), Ok(4096));
     }
+
     #[test]
     fn a_rate_is_a_share_or_a_word() {
         for text in ["-1", "1.1", "NaN", "", "all"] {

@@ -172,14 +172,9 @@ fn softmax(scores: &mut [f32], visible: Range<usize>, cap: Option<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::values;
     use half::f16;
     use proptest::prelude::*;
-
-    fn values(count: usize, seed: u64) -> Vec<f32> {
-        (0..count)
-            .map(|i| ((i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0)
-            .collect()
-    }
 
     /// The definition, in f64, one query at a time.
     fn reference(

@@ -30,6 +30,8 @@ pub mod peak;
 mod product;
 pub mod rope;
 mod shared_output;
+#[cfg(test)]
+mod testing;
 mod vectorize;
 
 pub use attention::attention;

@@ -1,5 +1,7 @@
 //! Weight matrices in the formats in which they are stored.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use crate::dot::{widen_bf16, widen_f16};
@@ -15,7 +17,7 @@ pub enum Matrix<'a> {
     F16(&'a [f16]),
     /// Brain floats.
     Bf16(&'a [bf16]),
-    /// INT8 with one scale for each row. Activations stay f32; for INT8 activations see [`int8`](crate::int8).
+    /// INT8 with one scale for each row. Activations stay float; for INT8 activations see [`int8`](crate::int8).
     Int8 {
         /// `[out_features, in_features]`, row-major.
         values: &'a [i8],
@@ -71,6 +73,20 @@ impl<'a> Matrix<'a> {
         }
     }
 
+    /// Columns of one row, of a matrix with this many; groups of INT4 must be whole.
+    pub(crate) fn part(self, row: usize, part: Range<usize>, columns: usize) -> Self {
+        let range = |divisor: usize| (row * columns + part.start) / divisor..(row * columns + part.end) / divisor;
+        match self {
+            Self::F32(values) => Self::F32(&values[range(1)]),
+            Self::F16(values) => Self::F16(&values[range(1)]),
+            Self::Bf16(values) => Self::Bf16(&values[range(1)]),
+            Self::Int8 { values, scales } => Self::Int8 { values: &values[range(1)], scales: &scales[row..=row] },
+            Self::Int4 { values, scales } => {
+                Self::Int4 { values: &values[range(2)], scales: &scales[range(int4::GROUP)] }
+            }
+        }
+    }
+
     /// Writes one row, as f32, to `wide`, which is as long as the row.
     ///
     /// # Panics
@@ -92,7 +108,8 @@ impl<'a> Matrix<'a> {
         wide
     }
 
-    fn widen_into(self, wide: &mut [f32]) {
+    /// The values as f32.
+    pub(crate) fn widen_into(self, wide: &mut [f32]) {
         match self {
             Self::F32(values) => wide.copy_from_slice(values),
             Self::F16(values) => widen_f16(values, wide),

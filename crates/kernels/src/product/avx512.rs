@@ -13,14 +13,38 @@ pub(super) const ROWS: usize = 6;
 /// Blocks of columns of the largest tile.
 pub(super) const BLOCKS: usize = 4;
 
-/// The loops of a kernel, for one set of instructions: `$multiply_add(x, factors, sums)` multiplies words by words and adds
-/// the products to sums in f32.
-macro_rules! tiles {
-    ($features:literal, $multiply_add:path) => {
+/// A kernel for one set of instructions, whose `new` has found them: `$multiply_add(x, factors, sums)` multiplies words by
+/// words and adds the products to sums in f32.
+macro_rules! kernel {
+    ($kernel:ident, $name:literal, $features:literal, $multiply_add:path) => {
         use std::arch::x86_64::{
             _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_set1_epi32, _mm512_setzero_ps,
             _mm512_setzero_si512,
         };
+
+        impl Kernel for $kernel {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn multiply(&self, panel: &Panel) {
+                panel.check();
+                // SAFETY: `new` has found the instructions.
+                #[allow(unsafe_code)]
+                unsafe {
+                    multiply(panel);
+                }
+            }
+
+            fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+                check_transpose(from, from_stride, to, to_stride);
+                // SAFETY: `new` has found the instructions; the sixteen rows lie in the slices by the check.
+                #[allow(unsafe_code)]
+                unsafe {
+                    transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
+                }
+            }
+        }
 
         /// A checked panel.
         #[target_feature(enable = $features)]
@@ -28,22 +52,17 @@ macro_rules! tiles {
             let blocks = panel.columns.len().div_ceil(LANES);
             let mut block = 0;
             while block < blocks {
-                match blocks - block {
+                block += match blocks - block {
                     1 => all_rows::<1>(panel, block),
                     2 | 3 => all_rows::<2>(panel, block),
                     _ => all_rows::<BLOCKS>(panel, block),
-                }
-                block += match blocks - block {
-                    1 => 1,
-                    2 | 3 => 2,
-                    _ => BLOCKS,
                 };
             }
         }
 
-        /// All rows of some blocks of columns.
+        /// All rows of some blocks of columns; answers how many blocks.
         #[target_feature(enable = $features)]
-        fn all_rows<const BLOCKS: usize>(panel: &Panel, block: usize) {
+        fn all_rows<const BLOCKS: usize>(panel: &Panel, block: usize) -> usize {
             let rows = panel.out.rows();
             let mut row = 0;
             while row + ROWS <= rows {
@@ -58,6 +77,7 @@ macro_rules! tiles {
                 4 => tile::<4, BLOCKS>(panel, row, block),
                 _ => tile::<5, BLOCKS>(panel, row, block),
             }
+            BLOCKS
         }
 
         /// Some rows of some blocks: all sums stay in registers from the first step to the last.
@@ -115,7 +135,7 @@ macro_rules! tiles {
         }
     };
 }
-pub(super) use tiles;
+pub(super) use kernel;
 
 /// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx512(());
@@ -126,31 +146,7 @@ impl Avx512 {
     }
 }
 
-impl Kernel for Avx512 {
-    fn name(&self) -> &'static str {
-        "avx512"
-    }
-
-    fn multiply(&self, panel: &Panel) {
-        panel.check();
-        // SAFETY: `new` has found the instructions.
-        #[allow(unsafe_code)]
-        unsafe {
-            multiply(panel);
-        }
-    }
-
-    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        check_transpose(from, from_stride, to, to_stride);
-        // SAFETY: `new` has found the instructions; the sixteen rows lie in the slices by the check.
-        #[allow(unsafe_code)]
-        unsafe {
-            transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
-        }
-    }
-}
-
-tiles!("avx512f", multiply_add);
+kernel!(Avx512, "avx512", "avx512f", multiply_add);
 
 #[target_feature(enable = "avx512f")]
 fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{__m512, __m512bh, __m512i, _mm512_dpbf16_ps};
 
-use super::avx512::{BLOCKS, ROWS, lanes, tiles, transpose};
+use super::avx512::{BLOCKS, ROWS, kernel, lanes, transpose};
 use super::kernel::{Kernel, LANES, Panel, check_transpose};
 
 /// The kernel, whose words are pairs of bf16; having one proves that the processor can run it.
@@ -14,31 +14,7 @@ impl Avx512Bf16 {
     }
 }
 
-impl Kernel for Avx512Bf16 {
-    fn name(&self) -> &'static str {
-        "avx512-bf16"
-    }
-
-    fn multiply(&self, panel: &Panel) {
-        panel.check();
-        // SAFETY: `new` has found the instructions.
-        #[allow(unsafe_code)]
-        unsafe {
-            multiply(panel);
-        }
-    }
-
-    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        check_transpose(from, from_stride, to, to_stride);
-        // SAFETY: `new` has found the instructions; the sixteen rows lie in the slices by the check.
-        #[allow(unsafe_code)]
-        unsafe {
-            transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
-        }
-    }
-}
-
-tiles!("avx512f,avx512bf16", multiply_add);
+kernel!(Avx512Bf16, "avx512-bf16", "avx512f,avx512bf16", multiply_add);
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {

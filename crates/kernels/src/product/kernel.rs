@@ -41,7 +41,7 @@ pub(super) struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Asserts that everything a kernel reads is there: rows `row..row + rows`, and whole blocks of columns.
+    /// Asserts that everything a kernel reads is there: all rows of the output, and whole blocks of columns.
     pub fn check(&self) {
         let (rows, blocks) = (self.out.rows(), self.columns.len().div_ceil(LANES));
         assert!(self.steps > 0 && (rows - 1) * self.left_stride + self.steps <= self.left.len());

@@ -37,6 +37,15 @@ pub(crate) enum Right<'a> {
     Transposed(Matrix<'a>),
 }
 
+impl<'a> Right<'a> {
+    fn source(self) -> Source<'a> {
+        match self {
+            Self::Plain(values) => Source::Plain(bytemuck::cast_slice(values)),
+            Self::Transposed(matrix) => Source::Weight(matrix),
+        }
+    }
+}
+
 /// What a product does with the output.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Write {
@@ -48,7 +57,7 @@ pub(crate) enum Write {
 
 #[derive(Default)]
 struct Scratch {
-    /// Rows of a weight.
+    /// Sixteen rows of a weight, as deep as a panel.
     wide: Vec<f32>,
     /// A panel `[DEPTH, PANEL]`.
     panel: Vec<u32>,
@@ -79,30 +88,9 @@ pub(crate) unsafe fn product(
     columns: Range<usize>,
     write: Write,
 ) {
+    let kernel = &*kernel::available()[0];
     // SAFETY: as the caller promises.
-    unsafe { product_with(&*kernel::available()[0], left, depth, right, out, columns, write) };
-}
-
-/// [`product`] by one kernel of the table.
-///
-/// # Safety
-/// As for [`product`].
-#[allow(unsafe_code)]
-unsafe fn product_with(
-    kernel: &dyn Kernel,
-    left: &[f32],
-    depth: usize,
-    right: Right,
-    out: SharedOutput,
-    columns: Range<usize>,
-    write: Write,
-) {
-    let source = match right {
-        Right::Plain(values) => Source::Plain(bytemuck::cast_slice(values)),
-        Right::Transposed(matrix) => Source::Weight(matrix),
-    };
-    // SAFETY: as the caller promises.
-    unsafe { panels(kernel, bytemuck::cast_slice(left), depth, source, out, columns, write) };
+    unsafe { panels(kernel, bytemuck::cast_slice(left), depth, right.source(), out, columns, write) };
 }
 
 /// Activations rounded to bf16, for products with weights that bf16 represents exactly.
@@ -187,13 +175,8 @@ unsafe fn panels(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::values;
     use proptest::prelude::*;
-
-    fn values(count: usize, seed: u64) -> Vec<f32> {
-        (0..count)
-            .map(|i| ((i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0)
-            .collect()
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
@@ -211,7 +194,8 @@ mod tests {
                 #[allow(unsafe_code)]
                 unsafe {
                     let out = SharedOutput::new(&mut out, width);
-                    product_with(&**kernel, &left, depth, operand, out, before..before + count, Write::Replace);
+                    let (left, columns) = (bytemuck::cast_slice(&left), before..before + count);
+                    panels(&**kernel, left, depth, operand.source(), out, columns, Write::Replace);
                 }
                 for (index, out) in out.iter().enumerate() {
                     let (row, column) = (index / width, index % width);
@@ -243,7 +227,8 @@ mod tests {
                     #[allow(unsafe_code)]
                     unsafe {
                         let out = SharedOutput::new(&mut out, count);
-                        product_with(&**kernel, left, depth, Right::Transposed(Matrix::F32(right)), out, 0..count, Write::Replace);
+                        let (left, right) = (bytemuck::cast_slice(left), Right::Transposed(Matrix::F32(right)));
+                        panels(&**kernel, left, depth, right.source(), out, 0..count, Write::Replace);
                     }
                     out
                 };

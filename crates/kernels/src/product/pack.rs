@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::kernel::{Kernel, LANES};
 use super::{DEPTH, PANEL};
 use crate::Matrix;
@@ -49,54 +51,57 @@ pub(super) fn pack<'p>(
     }
     for first in (0..rows.len()).step_by(LANES) {
         let count = LANES.min(rows.len() - first);
-        let words = words(source, rows.start + first, count, depth, wide);
-        turn(kernel, &words[steps.start..], depth, count, steps.len(), &mut panel[first..]);
+        let (words, stride) = words(source, rows.start + first, count, depth, steps.clone(), wide);
+        turn(kernel, words, stride, count, steps.len(), &mut panel[first..]);
     }
     panel
 }
 
-/// Rows `first..first + count` of a weight as words: where they are, or in `wide`.
-fn words<'w>(source: Source<'w>, first: usize, count: usize, depth: usize, wide: &'w mut Vec<f32>) -> &'w [u32] {
-    let grown = |wide: &'w mut Vec<f32>| {
-        wide.resize(wide.len().max(LANES * depth), 0.0);
-        wide
-    };
+/// Words `steps` of rows `first..first + count` of a weight, and the distance between rows: where they are, or in `wide`.
+fn words<'w>(
+    source: Source<'w>,
+    first: usize,
+    count: usize,
+    depth: usize,
+    steps: Range<usize>,
+    wide: &'w mut Vec<f32>,
+) -> (&'w [u32], usize) {
+    if let Source::Weight(Matrix::F32(values)) = source {
+        return (&bytemuck::cast_slice(values)[first * depth + steps.start..], depth);
+    }
+    let stride = steps.len();
+    wide.resize(wide.len().max(LANES * stride), 0.0);
     match source {
         Source::Plain(_) => unreachable!("its columns are not turned"),
-        Source::Weight(matrix) => match matrix.rows(first, count, depth) {
-            Matrix::F32(values) => bytemuck::cast_slice(values),
-            rows => {
-                let wide = grown(wide);
-                wide.chunks_exact_mut(depth).take(count).enumerate().for_each(|(row, wide)| rows.widen_row(row, wide));
-                bytemuck::cast_slice(wide)
+        Source::Weight(matrix) => {
+            for (row, wide) in wide.chunks_exact_mut(stride).take(count).enumerate() {
+                matrix.part(first + row, steps.clone(), depth).widen_into(wide);
             }
-        },
-        Source::Bf16 { values, in_features } => {
-            let words: &mut [u32] = bytemuck::cast_slice_mut(grown(wide));
-            let rows = values[first * in_features..(first + count) * in_features].chunks_exact(in_features);
-            vectorize(
-                #[inline(always)]
-                || {
-                    for (row, words) in rows.clone().zip(words.chunks_exact_mut(depth)) {
-                        pairs(row, words, |value| (f32::from(value).to_bits() >> 16) as u16);
-                    }
-                },
-            );
-            words
         }
+        Source::Bf16 { values, in_features } => vectorize(
+            #[inline(always)]
+            || {
+                for (row, wide) in wide.chunks_exact_mut(stride).take(count).enumerate() {
+                    let row = &values[(first + row) * in_features..][..in_features];
+                    let part = &row[2 * steps.start..in_features.min(2 * steps.end)];
+                    pairs(part, bytemuck::cast_slice_mut(wide), |value| (f32::from(value).to_bits() >> 16) as u16);
+                }
+            },
+        ),
     }
+    (bytemuck::cast_slice(wide), stride)
 }
 
-/// `panel[step * PANEL + row] = words[row * depth + step]`.
-fn turn(kernel: &dyn Kernel, words: &[u32], depth: usize, rows: usize, steps: usize, panel: &mut [u32]) {
+/// `panel[step * PANEL + row] = words[row * stride + step]`.
+fn turn(kernel: &dyn Kernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
     let mut step = 0;
     while rows == LANES && step + LANES <= steps {
-        kernel.transpose(&words[step..], depth, &mut panel[step * PANEL..], PANEL);
+        kernel.transpose(&words[step..], stride, &mut panel[step * PANEL..], PANEL);
         step += LANES;
     }
     for step in step..steps {
         for row in 0..rows {
-            panel[step * PANEL + row] = words[row * depth + step];
+            panel[step * PANEL + row] = words[row * stride + step];
         }
     }
 }
@@ -106,14 +111,9 @@ fn turn(kernel: &dyn Kernel, words: &[u32], depth: usize, rows: usize, steps: us
 pub(super) fn bf16_rows(x: &[f32], in_features: usize) -> Vec<u32> {
     let depth = in_features.div_ceil(2);
     let mut words = vec![0; x.len() / in_features * depth];
-    vectorize(
-        #[inline(always)]
-        || {
-            for (row, words) in x.chunks_exact(in_features).zip(words.chunks_exact_mut(depth)) {
-                pairs(row, words, round_to_bf16);
-            }
-        },
-    );
+    for (row, words) in x.chunks_exact(in_features).zip(words.chunks_exact_mut(depth)) {
+        pairs(row, words, |x| bf16::from_f32(x).to_bits());
+    }
     words
 }
 
@@ -125,39 +125,5 @@ fn pairs<T: Copy>(row: &[T], words: &mut [u32], narrow: impl Fn(T) -> u16) {
     }
     if let ([low], Some(word)) = (rest, words.last_mut()) {
         *word = u32::from(narrow(*low));
-    }
-}
-
-#[inline(always)]
-fn round_to_bf16(x: f32) -> u16 {
-    let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
-    // What is not a number stays none.
-    (if x.is_nan() { bits | 0x40_0000 } else { rounded } >> 16) as u16
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use half::bf16;
-
-    #[test]
-    fn rows_are_rounded_as_the_half_crate_rounds_and_padded_with_zero() {
-        let x: Vec<f32> = (0..70_000u32)
-            .map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9)))
-            .chain([f32::NAN, f32::INFINITY, f32::MAX, -f32::MIN_POSITIVE])
-            .collect();
-        for in_features in [1, 7, 8] {
-            let x = &x[..x.len() / in_features * in_features];
-            let words = bf16_rows(x, in_features);
-            let found = words.chunks_exact(in_features.div_ceil(2)).flat_map(|row| {
-                let halves = row.iter().flat_map(|word| [*word as u16, (*word >> 16) as u16]).collect::<Vec<_>>();
-                assert!(halves[in_features..].iter().all(|padding| *padding == 0));
-                halves.into_iter().take(in_features)
-            });
-            for (found, x) in found.zip(x) {
-                assert_eq!(bf16::from_bits(found).to_bits(), bf16::from_f32(*x).to_bits(), "{x}");
-            }
-        }
     }
 }

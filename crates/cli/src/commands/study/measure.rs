@@ -11,8 +11,8 @@ use triad_engine::study::Subject;
 use triad_engine::{Cancel, Model};
 
 use super::percent;
-use crate::arguments;
 use crate::commands::eval::tasks::Task;
+use crate::{arguments, progress};
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -97,8 +97,25 @@ impl MeasureArguments {
 }
 
 impl Measure {
+    /// Measures one model after the other, `models` of them, behind one bar.
+    pub fn each<'a>(
+        &'a self,
+        subject: &'a Subject,
+        models: usize,
+        cancel: &'a Cancel,
+    ) -> impl FnMut(&Arc<Model>) -> triad_engine::Result<Measurement> + 'a {
+        let bar = progress::share("measuring");
+        let mut finished = 0.0;
+        move |model| {
+            let done = &mut |share| bar.set_share((finished + share) / models as f64);
+            let measured = self.run(subject, model, cancel, done);
+            finished += 1.0;
+            measured
+        }
+    }
+
     /// Measures `model`, which is the float model of `subject` or made from it. `progress` hears which share is done.
-    pub fn run(
+    fn run(
         &self,
         subject: &Subject,
         model: &Arc<Model>,

@@ -5,11 +5,11 @@ use serde::Serialize;
 use triad_engine::prepare::plan::PlanOptions;
 use triad_engine::study::sweep::{self, Pruned};
 
-use super::measure::{Measure, MeasureArguments, Measurement};
+use super::measure::{MeasureArguments, Measurement};
 use super::{Heading, OutputArguments, Report, percent, title_of};
 use crate::arguments::{CalibrationArguments, ModelArguments};
 use crate::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
-use crate::{output, progress};
+use crate::output;
 
 /// Leave out more and more shadows, the least important first: accuracy, perplexity, and time.
 ///
@@ -62,20 +62,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let rates: Vec<_> = arguments.rates.iter().map(|percent| percent / 100.0).collect();
     arguments.output.show(name, |cancel| {
         let subject = super::calibrate(&model, &arguments.calibration, &text, cancel)?;
-        let bar = progress::share("measuring");
-        let models = (rates.len() + 1) as f64;
-        let mut finished = 0.0;
-        let mut measure_one = |model: &_| {
-            let measured =
-                measure.run(&subject, model, cancel, &mut |share| bar.set_share((finished + share) / models));
-            finished += 1.0;
-            measured
-        };
+        let mut measure_one = measure.each(&subject, rates.len() + 1, cancel);
         let float = measure_one(&subject.model)?;
         let rates = sweep::prune(&subject, &PlanOptions::default(), &rates, measure_one)?;
-        let Measure { text_name, .. } = &measure;
+        let perplexity_on = measure.text_name.clone();
         let inputs = subject.calibration.inputs().count();
-        Ok(Found { heading: Heading::new(name, &subject), perplexity_on: text_name.clone(), inputs, float, rates })
+        Ok(Found { heading: Heading::new(name, &subject), perplexity_on, inputs, float, rates })
     })
 }
 

@@ -10,7 +10,7 @@ use super::measure::{MeasureArguments, Measurement, Value};
 use super::{Heading, OutputArguments, Report, percent, title_of};
 use crate::arguments::{CalibrationArguments, ModelArguments};
 use crate::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
-use crate::{output, progress};
+use crate::output;
 
 /// Ways that are measured at most: three rules, two kinds of weight scales, with shadows and without.
 const WAYS: usize = sweep::RULES.len() * 2 * 2;
@@ -53,15 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let model = arguments.model.load_float()?;
     arguments.output.show(name, |cancel| {
         let subject = super::calibrate(&model, &arguments.calibration, &text, cancel)?;
-        let bar = progress::share("measuring");
-        let mut finished = 0.0;
-        let mut measure_one = |model: &_| {
-            let models = (WAYS + 1) as f64;
-            let measured =
-                measure.run(&subject, model, cancel, &mut |share| bar.set_share((finished + share) / models));
-            finished += 1.0;
-            measured
-        };
+        let mut measure_one = measure.each(&subject, WAYS + 1, cancel);
         let float = measure_one(&subject.model)?;
         let ways = sweep::thresholds(&subject, measure_one)?;
         let perplexity_on = measure.text_name.clone();

@@ -1,0 +1,8 @@
+//! What tests of several kernels share.
+
+/// Numbers from -1 to 1 that look random, the same for the same seed.
+pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
+    (0..count)
+        .map(|i| ((i as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
+}
