@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add, soft_cap};
-use triad_kernels::attention::Shape;
+use triad_kernels::attention::{Precision, Shape};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{attention, matmul};
@@ -249,6 +249,8 @@ impl Forward<'_> {
             scale: description.scale,
             window: description.window,
             soft_cap: description.soft_cap,
+            // Where linear layers round to INT8, attention need not be more exact than bf16.
+            precision: if weights.inputs.is_some() { Precision::Fast } else { Precision::Exact },
         };
         let attended = &mut buffers.attended[..rows * heads * head_dim];
         for Segment { rows, position } in segments {

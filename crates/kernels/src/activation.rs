@@ -88,6 +88,22 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x < SMALLEST { 0.0 } else { series * power }
 }
 
+/// 2ˣ, as [`exp`] is eˣ; zero below the smallest normal number, for x up to 127.
+#[inline(always)]
+pub(crate) fn exp2(x: f32) -> f32 {
+    const ROUND: f32 = 12_582_912.0;
+    const SMALLEST: f32 = -126.0;
+    let bounded = if x < SMALLEST { SMALLEST } else { x };
+    let n = (bounded + ROUND) - ROUND;
+    let r = (bounded - n) * std::f32::consts::LN_2;
+    let mut series = 1.0 / 5040.0;
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        series = series * r + coefficient;
+    }
+    let power = f32::from_bits(((n as i32 + 127) << 23) as u32);
+    if x < SMALLEST { 0.0 } else { series * power }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +114,12 @@ mod tests {
         fn exp_is_the_exponential(x in -87f32..88.0) {
             let exact = f64::from(x).exp();
             prop_assert!((f64::from(exp(x)) - exact).abs() <= 3e-7 * exact, "exp({}) = {} not {}", x, exp(x), exact);
+        }
+
+        #[test]
+        fn exp2_is_the_power_of_two(x in -126f32..0.0) {
+            let exact = f64::from(x).exp2();
+            prop_assert!((f64::from(exp2(x)) - exact).abs() <= 3e-7 * exact, "exp2({}) = {} not {}", x, exp2(x), exact);
         }
 
         #[test]

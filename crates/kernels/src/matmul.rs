@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use rayon::prelude::*;
 
 use crate::dot::{dot, dot_bf16, dot_int8};
-use crate::product::{self, Bf16Rows, PANEL, Right, Write, product};
+use crate::product::{self, Bf16Rows, PANEL, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, int4};
@@ -119,7 +119,7 @@ impl Task<'_> {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {
-                product(self.x, self.in_features, Right::Transposed(self.weight), out, columns, Write::Replace);
+                product(self.x, self.in_features, self.weight, out, columns, Write::Replace);
             };
         };
         // SAFETY: as above.

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
 use crate::Matrix;
-use crate::product::{PANEL, Right, Write, product};
+use crate::product::{PANEL, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 
@@ -79,7 +79,7 @@ pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out:
             let weight = weight.rows(column, 1, in_features).as_f32(&mut row);
             right.extend(channels.iter().map(|channel| weight[*channel as usize]));
         }
-        let right = Right::Transposed(Matrix::F32(&right));
+        let right = Matrix::F32(&right);
         // SAFETY: these columns belong to this task alone.
         #[allow(unsafe_code)]
         unsafe {

@@ -1,20 +1,28 @@
 //! AVX-512 with BF16 (Cooper Lake, Zen 4 and later): `vdpbf16ps` adds two products to each of sixteen sums in f32.
 
-use std::arch::x86_64::{__m512, __m512bh, __m512i, _mm512_dpbf16_ps};
+use std::arch::x86_64::{
+    __m256bh, __m256i, __m512, __m512bh, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm512_add_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    _mm512_mask_loadu_ps, _mm512_mask_storeu_epi32, _mm512_or_si512, _mm512_reduce_add_ps, _mm512_roundscale_ps,
+    _mm512_scalef_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_ps,
+};
 
 use super::avx512::{BLOCKS, ROWS, kernel, lanes, transpose};
-use super::kernel::{Kernel, LANES, Panel, check_transpose};
+use super::kernel::{Bf16Kernel, Kernel, LANES, Panel, check_transpose};
 
 /// The kernel, whose words are pairs of bf16; having one proves that the processor can run it.
 pub(super) struct Avx512Bf16(());
 
 impl Avx512Bf16 {
     pub(super) fn new() -> Option<Self> {
-        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bf16")).then_some(Self(()))
+        let supported = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512bf16");
+        supported.then_some(Self(()))
     }
 }
 
-kernel!(Avx512Bf16, "avx512-bf16", "avx512f,avx512bf16", multiply_add);
+kernel!(Avx512Bf16, "avx512-bf16", "avx512f,avx512bw,avx512bf16", multiply_add);
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
@@ -22,4 +30,117 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
     #[allow(unsafe_code)]
     let [x, factors] = [x, factors].map(|words| unsafe { std::mem::transmute::<__m512i, __m512bh>(words) });
     _mm512_dpbf16_ps(sums, x, factors)
+}
+
+impl Bf16Kernel for Avx512Bf16 {
+    fn words(&self) -> &dyn Kernel {
+        self
+    }
+
+    fn narrow(&self, row: &[f32], words: &mut [u32]) {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            narrow(row, words);
+        }
+    }
+
+    fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]) {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            interleave(even, odd, words);
+        }
+    }
+
+    fn powers(&self, exponents: &[f32], largest: f32, words: &mut [u32]) -> f32 {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            powers(exponents, largest, words)
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn narrow(row: &[f32], words: &mut [u32]) {
+    assert_eq!(words.len(), row.len().div_ceil(2), "as many words as pairs");
+    for (words, row) in words.chunks_mut(LANES).zip(row.chunks(2 * LANES)) {
+        let (low, high) = row.split_at(row.len().min(LANES));
+        store(words, load(low, 0.0), load(high, 0.0));
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn interleave(even: &[f32], odd: &[f32], words: &mut [u32]) {
+    assert!(even.len() == words.len() && odd.len() == words.len(), "as many words as pairs");
+    for ((words, even), odd) in words.chunks_mut(LANES).zip(even.chunks(LANES)).zip(odd.chunks(LANES)) {
+        store_words(words, _mm512_or_si512(halves(even), _mm512_slli_epi32::<16>(halves(odd))));
+    }
+}
+
+/// At most sixteen numbers in bf16, each in a word of its own.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn halves(numbers: &[f32]) -> __m512i {
+    let halves = _mm512_cvtneps_pbh(load(numbers, 0.0));
+    // SAFETY: both types are 256 bits.
+    #[allow(unsafe_code)]
+    _mm512_cvtepu16_epi32(unsafe { std::mem::transmute::<__m256bh, __m256i>(halves) })
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+fn powers(exponents: &[f32], largest: f32, words: &mut [u32]) -> f32 {
+    assert_eq!(words.len(), exponents.len().div_ceil(2), "as many words as pairs");
+    let largest = _mm512_set1_ps(largest);
+    let mut sums = _mm512_setzero_ps();
+    for (words, exponents) in words.chunks_mut(LANES).zip(exponents.chunks(2 * LANES)) {
+        let (low, high) = exponents.split_at(exponents.len().min(LANES));
+        // The power of what is not there is zero.
+        let low = power(_mm512_sub_ps(load(low, f32::MIN), largest));
+        let high = power(_mm512_sub_ps(load(high, f32::MIN), largest));
+        sums = _mm512_add_ps(sums, _mm512_add_ps(low, high));
+        store(words, low, high);
+    }
+    _mm512_reduce_add_ps(sums)
+}
+
+/// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the polynomial of degree 3 whose largest relative error, 7.5e-5, is the least.
+#[target_feature(enable = "avx512f")]
+fn power(x: __m512) -> __m512 {
+    let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
+    let r = _mm512_sub_ps(x, n);
+    let mut series = _mm512_set1_ps(0.055_171_67);
+    for coefficient in [0.242_611_13, 0.693_260_99, 0.999_928_07] {
+        series = _mm512_fmadd_ps(series, r, _mm512_set1_ps(coefficient));
+    }
+    _mm512_scalef_ps(series, n)
+}
+
+/// At most sixteen numbers, with `rest` behind them.
+#[target_feature(enable = "avx512f")]
+fn load(numbers: &[f32], rest: f32) -> __m512 {
+    let mask = if numbers.is_empty() { 0 } else { lanes(numbers.len()) };
+    // SAFETY: the mask covers the slice's length.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_mask_loadu_ps(_mm512_set1_ps(rest), mask, numbers.as_ptr())
+    }
+}
+
+/// Rounds as many pairs as there are `words`.
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn store(words: &mut [u32], low: __m512, high: __m512) {
+    let rounded = _mm512_cvtne2ps_pbh(high, low);
+    // SAFETY: both types are 512 bits.
+    #[allow(unsafe_code)]
+    store_words(words, unsafe { std::mem::transmute::<__m512bh, __m512i>(rounded) });
+}
+
+#[target_feature(enable = "avx512f")]
+fn store_words(words: &mut [u32], values: __m512i) {
+    // SAFETY: the mask covers the slice's length.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_mask_storeu_epi32(words.as_mut_ptr().cast(), lanes(words.len()), values);
+    }
 }

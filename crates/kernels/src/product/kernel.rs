@@ -25,6 +25,23 @@ pub(super) trait Kernel: Send + Sync {
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize);
 }
 
+/// A kernel for pairs of bf16, and what else its processor can do with them. Numbers are rounded to the even neighbour
+/// where two are as near.
+pub(super) trait Bf16Kernel: Kernel {
+    /// Itself, as the kernel that multiplies pairs.
+    fn words(&self) -> &dyn Kernel;
+
+    /// Pairs of neighbours of a row, a zero beside the last of an odd number.
+    fn narrow(&self, row: &[f32], words: &mut [u32]);
+
+    /// Pairs of each number of `even` with the one at its place in `odd`.
+    fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]);
+
+    /// 2 to the power of each of `exponents` less `largest`, exact to 2⁻¹³, as [`Bf16Kernel::narrow`] makes words, and
+    /// their sum before they are rounded.
+    fn powers(&self, exponents: &[f32], largest: f32, words: &mut [u32]) -> f32;
+}
+
 /// Columns of an output matrix, at most [`PANEL`](super::PANEL), that belong to one task alone.
 pub(super) struct Panel<'a> {
     /// `[rows of out, steps]`.
@@ -56,11 +73,11 @@ pub(super) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_s
 }
 
 /// The kernel for pairs of bf16, if this processor has instructions for them.
-pub(super) fn bf16() -> Option<&'static dyn Kernel> {
+pub(super) fn bf16() -> Option<&'static dyn Bf16Kernel> {
     #[cfg(target_arch = "x86_64")]
     {
         static KERNEL: LazyLock<Option<Avx512Bf16>> = LazyLock::new(Avx512Bf16::new);
-        KERNEL.as_ref().map(|kernel| kernel as &dyn Kernel)
+        KERNEL.as_ref().map(|kernel| kernel as &dyn Bf16Kernel)
     }
     #[cfg(not(target_arch = "x86_64"))]
     None

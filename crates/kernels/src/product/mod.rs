@@ -12,6 +12,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod kernel;
+mod operand;
 mod pack;
 mod portable;
 
@@ -20,31 +21,14 @@ use std::ops::Range;
 
 use crate::Matrix;
 use crate::shared_output::SharedOutput;
-use kernel::{Kernel, Panel};
-use pack::Source;
+use kernel::{Bf16Kernel, Kernel, Panel};
+pub(crate) use operand::{Multiplier, Operand};
+use pack::{Source, Wide};
 
 /// Columns of a panel: those of the widest tile of a kernel.
 pub(crate) const PANEL: usize = 64;
 /// Rows of a panel, at most: 256 KiB of packed words.
 const DEPTH: usize = 1024;
-
-/// The right operand of a product in f32.
-#[derive(Clone, Copy)]
-pub(crate) enum Right<'a> {
-    /// `[depth, columns]`.
-    Plain(&'a [f32]),
-    /// `[columns, depth]`: a weight.
-    Transposed(Matrix<'a>),
-}
-
-impl<'a> Right<'a> {
-    fn source(self) -> Source<'a> {
-        match self {
-            Self::Plain(values) => Source::Plain(bytemuck::cast_slice(values)),
-            Self::Transposed(matrix) => Source::Weight(matrix),
-        }
-    }
-}
 
 /// What a product does with the output.
 #[derive(Clone, Copy, PartialEq)]
@@ -57,8 +41,7 @@ pub(crate) enum Write {
 
 #[derive(Default)]
 struct Scratch {
-    /// Sixteen rows of a weight, as deep as a panel.
-    wide: Vec<f32>,
+    wide: Wide,
     /// A panel `[DEPTH, PANEL]`.
     panel: Vec<u32>,
 }
@@ -72,7 +55,7 @@ pub(crate) fn kernel_name() -> &'static str {
     kernel::available()[0].name()
 }
 
-/// `out[.., columns] = left[rows, depth] · right[depth, columns]`, or `+=`, for all rows of `out`.
+/// `out[.., columns] = left[rows, depth] · weightᵀ`, or `+=`, for all rows of `out`, with `weight[columns, depth]`.
 ///
 /// # Safety
 /// No other thread reads or writes these columns of `out` meanwhile.
@@ -83,28 +66,33 @@ pub(crate) fn kernel_name() -> &'static str {
 pub(crate) unsafe fn product(
     left: &[f32],
     depth: usize,
-    right: Right,
+    weight: Matrix,
     out: SharedOutput,
     columns: Range<usize>,
     write: Write,
 ) {
     let kernel = &*kernel::available()[0];
     // SAFETY: as the caller promises.
-    unsafe { panels(kernel, bytemuck::cast_slice(left), depth, right.source(), out, columns, write) };
+    unsafe { panels(kernel, bytemuck::cast_slice(left), depth, Source::F32(weight), out, columns, write) };
 }
 
 /// Activations rounded to bf16, for products with weights that bf16 represents exactly.
 pub(crate) struct Bf16Rows {
     words: Vec<u32>,
     in_features: usize,
-    kernel: &'static dyn Kernel,
+    kernel: &'static dyn Bf16Kernel,
 }
 
 impl Bf16Rows {
     /// `x[rows, in_features]`; `None` if this processor has no instructions for bf16.
     pub(crate) fn new(x: &[f32], in_features: usize) -> Option<Self> {
         let kernel = kernel::bf16()?;
-        Some(Self { words: pack::bf16_rows(x, in_features), in_features, kernel })
+        let depth = in_features.div_ceil(2);
+        let mut words = vec![0; x.len() / in_features * depth];
+        x.chunks_exact(in_features)
+            .zip(words.chunks_exact_mut(depth))
+            .for_each(|(row, words)| kernel.narrow(row, words));
+        Some(Self { words, in_features, kernel })
     }
 
     /// `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight
@@ -117,10 +105,10 @@ impl Bf16Rows {
     /// If a slice's length contradicts the shapes.
     #[allow(unsafe_code)]
     pub(crate) unsafe fn product(&self, weight: &[i8], out: SharedOutput, columns: Range<usize>) {
-        let source = Source::Bf16 { values: weight, in_features: self.in_features };
+        let source = Source::Int8(weight, self.in_features);
         let depth = self.in_features.div_ceil(2);
         // SAFETY: as the caller promises.
-        unsafe { panels(self.kernel, &self.words, depth, source, out, columns, Write::Replace) };
+        unsafe { panels(self.kernel.words(), &self.words, depth, source, out, columns, Write::Replace) };
     }
 }
 
@@ -143,26 +131,18 @@ unsafe fn panels(
     let count = columns.len();
     assert_eq!(right.len(), depth * count, "right operand has {count} columns");
     SCRATCH.with_borrow_mut(|Scratch { wide, panel }| {
+        panel.resize(DEPTH * PANEL, 0);
         for first in (0..count).step_by(PANEL) {
             let of_panel = first..(first + PANEL).min(count);
             for start in (0..depth).step_by(DEPTH) {
                 let steps = start..(start + DEPTH).min(depth);
-                let (right, right_stride) = match right {
-                    // Whole registers can be read from where the words are.
-                    Source::Plain(words) if of_panel.len().is_multiple_of(kernel::LANES) => {
-                        (&words[steps.start * count + first..], count)
-                    }
-                    right => {
-                        let shape = (depth, count);
-                        (pack::pack(kernel, right, shape, steps.clone(), of_panel.clone(), wide, panel), PANEL)
-                    }
-                };
+                pack::pack(kernel, right, depth, steps.clone(), of_panel.clone(), wide, panel);
                 kernel.multiply(&Panel {
                     left: &left[start..],
                     left_stride: depth,
                     steps: steps.len(),
-                    right,
-                    right_stride,
+                    right: panel,
+                    right_stride: PANEL,
                     out,
                     columns: columns.start + of_panel.start..columns.start + of_panel.end,
                     add: start > 0 || write == Write::Add,
@@ -183,25 +163,24 @@ mod tests {
         #[test]
         fn every_kernel_agrees_with_the_definition_in_its_columns_and_leaves_the_others(
             rows in 1usize..30, depth in prop_oneof![1usize..80, DEPTH - 2..DEPTH + 40],
-            before in 0usize..5, count in 1usize..150, after in 0usize..5, seed: u64, transposed: bool,
+            before in 0usize..5, count in 1usize..150, after in 0usize..5, seed: u64,
         ) {
             let (left, right) = (values(rows * depth, seed), values(depth * count, seed ^ 5));
             for kernel in kernel::available() {
                 let width = before + count + after;
                 let mut out = vec![7.0; rows * width];
-                let operand = if transposed { Right::Transposed(Matrix::F32(&right)) } else { Right::Plain(&right) };
                 // SAFETY: `out` is this thread's alone.
                 #[allow(unsafe_code)]
                 unsafe {
                     let out = SharedOutput::new(&mut out, width);
                     let (left, columns) = (bytemuck::cast_slice(&left), before..before + count);
-                    panels(&**kernel, left, depth, operand.source(), out, columns, Write::Replace);
+                    panels(&**kernel, left, depth, Source::F32(Matrix::F32(&right)), out, columns, Write::Replace);
                 }
                 for (index, out) in out.iter().enumerate() {
                     let (row, column) = (index / width, index % width);
                     if (before..before + count).contains(&column) {
                         let column = column - before;
-                        let at = |i| if transposed { right[column * depth + i] } else { right[i * count + column] };
+                        let at = |i| right[column * depth + i];
                         let sum: f64 = (0..depth).map(|i| f64::from(left[row * depth + i]) * f64::from(at(i))).sum();
                         prop_assert!(
                             (f64::from(*out) - sum).abs() < 1e-6 * depth as f64,
@@ -227,8 +206,8 @@ mod tests {
                     #[allow(unsafe_code)]
                     unsafe {
                         let out = SharedOutput::new(&mut out, count);
-                        let (left, right) = (bytemuck::cast_slice(left), Right::Transposed(Matrix::F32(right)));
-                        panels(&**kernel, left, depth, right.source(), out, 0..count, Write::Replace);
+                        let (left, right) = (bytemuck::cast_slice(left), Source::F32(Matrix::F32(right)));
+                        panels(&**kernel, left, depth, right, out, 0..count, Write::Replace);
                     }
                     out
                 };
@@ -237,6 +216,43 @@ mod tests {
                 let alone = run(&left[row * depth..(row + 1) * depth], &right[column * depth..(column + 1) * depth]);
                 prop_assert_eq!(alone[0], whole[row * count + column], "{}", kernel.name());
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bf16_is_the_nearest_with_the_even_of_two_as_near(row in prop::collection::vec(any::<f32>(), 1..80)) {
+            let Some(kernel) = kernel::bf16() else { return Ok(()) };
+            // Numbers too small to be normal become zero.
+            let row: Vec<f32> = row.into_iter().filter(|x| x.is_normal()).chain([1.5]).collect();
+            let expected: Vec<u16> = row.iter().map(|x| half::bf16::from_f32(*x).to_bits()).collect();
+            let mut words = vec![7; row.len().div_ceil(2)];
+            kernel.narrow(&row, &mut words);
+            let halves: &[u16] = bytemuck::cast_slice(&words);
+            prop_assert_eq!(&halves[..row.len()], &expected[..]);
+            prop_assert!(halves[row.len()..].iter().all(|half| *half == 0));
+            let mut words = vec![7; row.len()];
+            kernel.interleave(&row, &vec![1.0; row.len()], &mut words);
+            let low: Vec<u16> = words.iter().map(|word| *word as u16).collect();
+            prop_assert_eq!(low, expected);
+            prop_assert!(words.iter().all(|word| word >> 16 == 0x3f80));
+        }
+
+        #[test]
+        fn powers_of_two_are_as_exact_as_bf16(
+            exponents in prop::collection::vec(-40f32..3.0, 1..80), largest in 3f32..5.0,
+        ) {
+            let Some(kernel) = kernel::bf16() else { return Ok(()) };
+            let mut words = vec![7; exponents.len().div_ceil(2)];
+            let sum = f64::from(kernel.powers(&exponents, largest, &mut words));
+            let exact: Vec<f64> = exponents.iter().map(|x| f64::from(x - largest).exp2()).collect();
+            let total: f64 = exact.iter().sum();
+            prop_assert!((sum - total).abs() <= total * 2f64.powi(-13), "{} is not {}", sum, total);
+            let halves: &[half::bf16] = bytemuck::cast_slice(&words);
+            for (half, exact) in halves.iter().zip(&exact) {
+                prop_assert!((half.to_f64() - exact).abs() <= exact * 2f64.powf(-7.9), "{} is not {}", half, exact);
+            }
+            prop_assert!(halves[exponents.len()..].iter().all(|half| half.to_f32() == 0.0));
         }
     }
 }

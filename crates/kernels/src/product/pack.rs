@@ -1,95 +1,92 @@
-//! Words in the order in which kernels read them: panels of the right operand `[steps, PANEL]`, and rows of bf16.
+//! Words in the order in which kernels read them: panels of the right operand `[steps, PANEL]`.
 
 use std::ops::Range;
 
-use half::bf16;
-
-use super::kernel::{Kernel, LANES};
-use super::{DEPTH, PANEL};
+use super::PANEL;
+use super::kernel::{Bf16Kernel, Kernel, LANES};
 use crate::Matrix;
 use crate::vectorize::vectorize;
 
-/// Where a panel's words come from.
+/// Where a panel's words come from: a matrix `[columns, depth]`, which has its columns in rows.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
-    /// `[depth, columns]`.
-    Plain(&'a [u32]),
-    /// `[columns, depth]`, a weight as f32.
-    Weight(Matrix<'a>),
-    /// `[columns, depth]`, a weight in INT8 as pairs of bf16; rows of this many numbers.
-    Bf16 { values: &'a [i8], in_features: usize },
+    /// As f32.
+    F32(Matrix<'a>),
+    /// Rounded to bf16, in pairs; rows of this many numbers.
+    Bf16(&'static dyn Bf16Kernel, Matrix<'a>, usize),
+    /// INT8, without a scale, as pairs of bf16, which represent it exactly; rows of this many numbers.
+    Int8(&'a [i8], usize),
 }
 
 impl Source<'_> {
     /// Words of all columns and the whole depth.
     pub(super) fn len(self) -> usize {
+        let pairs = |len: usize, in_features: usize| len / in_features * in_features.div_ceil(2);
         match self {
-            Self::Plain(words) => words.len(),
-            Self::Weight(matrix) => matrix.len(),
-            Self::Bf16 { values, in_features } => values.len() / in_features * in_features.div_ceil(2),
+            Self::F32(matrix) => matrix.len(),
+            Self::Bf16(_, matrix, in_features) => pairs(matrix.len(), in_features),
+            Self::Int8(values, in_features) => pairs(values.len(), in_features),
         }
     }
 }
 
-/// Words `steps` of `rows` of `source[.., depth]`, turned; for [`Source::Plain`] columns `rows` of `source[depth, width]`.
-pub(super) fn pack<'p>(
+/// Words `steps` of rows `rows` of `source[.., depth]`, turned: `panel[steps, PANEL]`.
+pub(super) fn pack(
     kernel: &dyn Kernel,
     source: Source,
-    (depth, width): (usize, usize),
+    depth: usize,
     steps: Range<usize>,
     rows: Range<usize>,
-    wide: &mut Vec<f32>,
-    panel: &'p mut Vec<u32>,
-) -> &'p [u32] {
-    panel.resize(DEPTH * PANEL, 0);
-    if let Source::Plain(words) = source {
-        let lines = words[steps.start * width..steps.end * width].chunks_exact(width);
-        for (line, packed) in lines.zip(panel.chunks_exact_mut(PANEL)) {
-            packed[..rows.len()].copy_from_slice(&line[rows.clone()]);
-        }
-        return panel;
-    }
+    wide: &mut Wide,
+    panel: &mut [u32],
+) {
     for first in (0..rows.len()).step_by(LANES) {
         let count = LANES.min(rows.len() - first);
         let (words, stride) = words(source, rows.start + first, count, depth, steps.clone(), wide);
         turn(kernel, words, stride, count, steps.len(), &mut panel[first..]);
     }
-    panel
 }
 
-/// Words `steps` of rows `first..first + count` of a weight, and the distance between rows: where they are, or in `wide`.
+/// Sixteen rows of a matrix on their way to a panel.
+#[derive(Default)]
+pub(super) struct Wide {
+    words: Vec<u32>,
+    /// One of them in f32, on its way to bf16.
+    row: Vec<f32>,
+}
+
+/// Words `steps` of rows `first..first + count`, and the distance between rows: where they are, or in `wide`.
 fn words<'w>(
     source: Source<'w>,
     first: usize,
     count: usize,
     depth: usize,
     steps: Range<usize>,
-    wide: &'w mut Vec<f32>,
+    wide: &'w mut Wide,
 ) -> (&'w [u32], usize) {
-    if let Source::Weight(Matrix::F32(values)) = source {
+    if let Source::F32(Matrix::F32(values)) = source {
         return (&bytemuck::cast_slice(values)[first * depth + steps.start..], depth);
     }
     let stride = steps.len();
-    wide.resize(wide.len().max(LANES * stride), 0.0);
+    let Wide { words, row: wide } = wide;
+    words.resize(words.len().max(LANES * stride), 0);
+    let rows = words.chunks_exact_mut(stride).take(count).enumerate();
     match source {
-        Source::Plain(_) => unreachable!("its columns are not turned"),
-        Source::Weight(matrix) => {
-            for (row, wide) in wide.chunks_exact_mut(stride).take(count).enumerate() {
-                matrix.part(first + row, steps.clone(), depth).widen_into(wide);
-            }
-        }
-        Source::Bf16 { values, in_features } => vectorize(
-            #[inline(always)]
-            || {
-                for (row, wide) in wide.chunks_exact_mut(stride).take(count).enumerate() {
-                    let row = &values[(first + row) * in_features..][..in_features];
-                    let part = &row[2 * steps.start..in_features.min(2 * steps.end)];
-                    pairs(part, bytemuck::cast_slice_mut(wide), |value| (f32::from(value).to_bits() >> 16) as u16);
-                }
-            },
-        ),
+        Source::F32(matrix) => rows.for_each(|(row, words)| {
+            matrix.part(first + row, steps.clone(), depth).widen_into(bytemuck::cast_slice_mut(words));
+        }),
+        Source::Bf16(kernel, matrix, in_features) => rows.for_each(|(row, words)| {
+            let part = 2 * steps.start..in_features.min(2 * steps.end);
+            wide.resize(part.len(), 0.0);
+            matrix.part(first + row, part, in_features).widen_into(wide);
+            kernel.narrow(wide, words);
+        }),
+        Source::Int8(values, in_features) => rows.for_each(|(row, words)| {
+            let row = &values[(first + row) * in_features..][..in_features];
+            exact_pairs(&row[2 * steps.start..in_features.min(2 * steps.end)], words);
+        }),
     }
-    (bytemuck::cast_slice(wide), stride)
+    (words, stride)
 }
 
 /// `panel[step * PANEL + row] = words[row * stride + step]`.
@@ -106,24 +103,19 @@ fn turn(kernel: &dyn Kernel, words: &[u32], stride: usize, rows: usize, steps: u
     }
 }
 
-/// `x[rows, in_features]` rounded to bf16, to the even neighbour where two are as near: pairs `[rows, in_features / 2]`,
-/// a zero in the last one of an odd row.
-pub(super) fn bf16_rows(x: &[f32], in_features: usize) -> Vec<u32> {
-    let depth = in_features.div_ceil(2);
-    let mut words = vec![0; x.len() / in_features * depth];
-    for (row, words) in x.chunks_exact(in_features).zip(words.chunks_exact_mut(depth)) {
-        pairs(row, words, |x| bf16::from_f32(x).to_bits());
-    }
-    words
-}
-
-#[inline(always)]
-fn pairs<T: Copy>(row: &[T], words: &mut [u32], narrow: impl Fn(T) -> u16) {
-    let (whole, rest) = row.as_chunks::<2>();
-    for ([low, high], word) in whole.iter().zip(&mut *words) {
-        *word = u32::from(narrow(*low)) | u32::from(narrow(*high)) << 16;
-    }
-    if let ([low], Some(word)) = (rest, words.last_mut()) {
-        *word = u32::from(narrow(*low));
-    }
+/// Pairs of bf16, a zero in the last one of an odd number.
+fn exact_pairs(row: &[i8], words: &mut [u32]) {
+    vectorize(
+        #[inline(always)]
+        || {
+            let narrow = |value: i8| f32::from(value).to_bits() >> 16;
+            let (whole, rest) = row.as_chunks::<2>();
+            for ([low, high], word) in whole.iter().zip(&mut *words) {
+                *word = narrow(*low) | narrow(*high) << 16;
+            }
+            if let ([low], Some(word)) = (rest, words.last_mut()) {
+                *word = narrow(*low);
+            }
+        },
+    );
 }

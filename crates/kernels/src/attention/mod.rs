@@ -1,0 +1,220 @@
+//! Causal attention over a key-value cache, blocked: never more scores at once than a strip of query rows has with one
+//! block of keys.
+//!
+//! One task is one key-value head and a tile of query rows. Block by block of the cache, keys and values are brought
+//! into the form that kernels multiply, once for all strips of the tile. Every strip gets its scores, the online softmax
+//! makes weights of them (`softmax`), and the weighted values are added to what earlier blocks gave. Blocks begin at
+//! multiples of [`BLOCK`] positions, so that neither tiles nor chunks nor threads change a bit.
+
+mod softmax;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::Matrix;
+use crate::product::{Multiplier, Operand};
+use crate::shared_output::SharedOutput;
+use softmax::Running;
+
+/// What attention needs to know of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`. Query head `h` reads key head `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Factor on query · key.
+    pub scale: f32,
+    /// A query sees this many most recent positions, its own among them.
+    pub window: Option<usize>,
+    /// Scores become `cap · tanh(scores / cap)`.
+    pub soft_cap: Option<f32>,
+    /// What is multiplied.
+    pub precision: Precision,
+}
+
+/// Number format of queries, keys, weights and values in attention's products; sums are in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// f32: nothing is rounded.
+    Exact,
+    /// bf16 on processors that multiply it, twice as fast as f32; f32 on others.
+    Fast,
+}
+
+/// Keys of a block.
+const BLOCK: usize = 256;
+/// Query rows times query heads of a strip, at most: its scores stay in a core's second-level cache.
+const STRIP: usize = 96;
+/// Strips of a tile, at most.
+const STRIPS: usize = 4;
+
+/// Buffers of a task.
+#[derive(Default)]
+struct Scratch {
+    /// One row of queries, times the scale.
+    query: Vec<f32>,
+    /// All queries of the tile `[rows, heads of the group, words of a head]`.
+    queries: Vec<u32>,
+    keys: Operand,
+    values: Operand,
+    /// Of a strip `[rows, heads of the group, BLOCK]`.
+    scores: Vec<f32>,
+    /// Those scores as weights, in words.
+    weights: Vec<u32>,
+    /// Weighted values of the tile `[rows, heads of the group, head_dim]`.
+    output: Vec<f32>,
+    /// Of the tile `[rows, heads of the group]`.
+    softmax: Vec<Running>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Attention of `queries[rows, heads, head_dim]`, the first at `first_position`, over `keys` and `values`,
+/// both `[kv_heads, context, head_dim]`, into `out[rows, heads, head_dim]`.
+///
+/// Positions `0 .. first_position + rows` of the cache must be filled. Row `r` sees positions up to
+/// `first_position + r`, and no further back than the window.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn attention(
+    queries: &[f32],
+    first_position: usize,
+    keys: Matrix,
+    values: Matrix,
+    context: usize,
+    shape: &Shape,
+    out: &mut [f32],
+) {
+    let width = shape.heads * shape.head_dim;
+    let rows = queries.len() / width;
+    assert_eq!(queries.len(), out.len(), "queries and output have one shape");
+    assert!(first_position + rows <= context, "positions {first_position} + {rows} in a context of {context}");
+    for cache in [keys, values] {
+        assert_eq!(cache.len(), shape.kv_heads * context * shape.head_dim, "keys and values fill the context");
+    }
+    let group = shape.heads / shape.kv_heads;
+    let strip = (STRIP / group).max(1);
+    // Large tiles share the work on keys and values, as long as every thread has one or two.
+    let tasks = |strips: usize| shape.kv_heads * rows.div_ceil(strips * strip);
+    let strips = (1..=STRIPS).rev().find(|strips| tasks(*strips) >= 2 * rayon::current_num_threads()).unwrap_or(1);
+    let tile_rows = strips * strip;
+    let tiles = rows.div_ceil(tile_rows);
+    let multiplier = Multiplier::new(shape.precision == Precision::Fast);
+    let out = SharedOutput::new(out, width);
+    let pass = Pass { queries, first_position, keys, values, context, shape, group, strip, multiplier, out };
+    // The last tiles see the most keys: they start first, so that no thread is left with a long one.
+    (0..shape.kv_heads * tiles).into_par_iter().with_max_len(1).for_each(|task| {
+        let (tile, kv_head) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
+        let rows = tile * tile_rows..((tile + 1) * tile_rows).min(rows);
+        SCRATCH.with_borrow_mut(|scratch| pass.tile(kv_head, rows, scratch));
+    });
+}
+
+/// What all tasks share.
+struct Pass<'a> {
+    queries: &'a [f32],
+    first_position: usize,
+    keys: Matrix<'a>,
+    values: Matrix<'a>,
+    context: usize,
+    shape: &'a Shape,
+    /// Query heads for each key head.
+    group: usize,
+    /// Rows of a strip, each with the heads of a group.
+    strip: usize,
+    multiplier: Multiplier,
+    out: SharedOutput<'a>,
+}
+
+impl Pass<'_> {
+    /// Query rows `rows` of the heads that read `kv_head`.
+    fn tile(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+        let (dim, group) = (self.shape.head_dim, self.group);
+        self.gather(kv_head, rows.clone(), scratch);
+        scratch.output.clear();
+        scratch.output.resize(rows.len() * group * dim, 0.0);
+        scratch.softmax.clear();
+        scratch.softmax.resize(rows.len() * group, Running::default());
+        let seen = self.visible(rows.start).start..self.visible(rows.end - 1).end;
+        for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
+            // From the start of the block, so that pairs of keys are the same for every tile.
+            let keys = block * BLOCK..((block + 1) * BLOCK).min(seen.end);
+            let at = kv_head * self.context + keys.start;
+            scratch.keys.turn(self.multiplier, self.keys.rows(at, keys.len(), dim), dim);
+            scratch.values.stand(self.multiplier, self.values.rows(at, keys.len(), dim), dim);
+            for first in rows.clone().step_by(self.strip) {
+                let strip = first..(first + self.strip).min(rows.end);
+                let keys = keys.start..keys.end.min(self.visible(strip.end - 1).end);
+                if self.visible(first).start < keys.end && !keys.is_empty() {
+                    self.strip(strip, first - rows.start, keys, scratch);
+                }
+            }
+        }
+        let heads = scratch.output.chunks_exact(dim).zip(&scratch.softmax).enumerate();
+        for (index, (output, softmax)) in heads {
+            let (row, head) = (rows.start + index / group, kv_head * group + index % group);
+            // SAFETY: this task alone writes these rows of these heads.
+            #[allow(unsafe_code)]
+            let out = unsafe { self.out.row(row, head * dim..(head + 1) * dim) };
+            softmax.finish(output, out);
+        }
+    }
+
+    /// Adds what query rows `strip`, of which `before` others stand in the tile, see of `keys` of one block.
+    fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
+        let Scratch { queries, keys: turned, values, scores, weights, output, softmax, .. } = scratch;
+        let (dim, count) = (self.shape.head_dim, keys.len());
+        let of_tile = before * self.group..(before + strip.len()) * self.group;
+        let words = self.multiplier.words(dim);
+        scores.resize(STRIP.max(of_tile.len()) * BLOCK, 0.0);
+        let scores = &mut scores[..of_tile.len() * count];
+        turned.multiply(&queries[of_tile.start * words..of_tile.end * words], count, scores, false);
+        let words = self.multiplier.words(count);
+        weights.resize(STRIP.max(of_tile.len()) * BLOCK, 0);
+        let weights = &mut weights[..of_tile.len() * words];
+        let output = &mut output[of_tile.start * dim..of_tile.end * dim];
+        let rows = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(words));
+        let rows = rows.zip(output.chunks_exact_mut(dim)).zip(&mut softmax[of_tile]).enumerate();
+        for (index, (((scores, weights), output), softmax)) in rows {
+            let visible = self.visible(strip.start + index / self.group);
+            let visible = visible.start.max(keys.start).min(keys.end) - keys.start
+                ..visible.end.min(keys.end).max(keys.start) - keys.start;
+            softmax.add(scores, visible, self.shape.soft_cap, self.multiplier, weights, output);
+        }
+        values.multiply(weights, dim, output, true);
+    }
+
+    /// The positions that a query row looks at.
+    fn visible(&self, row: usize) -> Range<usize> {
+        let end = self.first_position + row + 1;
+        self.shape.window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    /// Queries of a tile, times what makes scores exponents of two.
+    fn gather(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+        let dim = self.shape.head_dim;
+        let words = self.multiplier.words(dim);
+        let scale = self.shape.scale * if self.shape.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E };
+        scratch.query.resize(dim, 0.0);
+        scratch.queries.clear();
+        scratch.queries.resize(rows.len() * self.group * words, 0);
+        for (index, gathered) in scratch.queries.chunks_exact_mut(words).enumerate() {
+            let (row, head) = (rows.start + index / self.group, kv_head * self.group + index % self.group);
+            let query = &self.queries[(row * self.shape.heads + head) * dim..][..dim];
+            for (scaled, query) in scratch.query.iter_mut().zip(query) {
+                *scaled = query * scale;
+            }
+            self.multiplier.narrow(&scratch.query, gathered);
+        }
+    }
+}

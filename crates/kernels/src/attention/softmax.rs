@@ -1,0 +1,84 @@
+//! The online softmax: weights of one block of keys after the other, relative to the largest score so far.
+
+use std::ops::Range;
+
+use crate::activation::{exp2, soft_cap};
+use crate::product::Multiplier;
+use crate::vectorize::vectorize;
+
+/// The score of what is not visible: its weight is zero beside any score.
+const HIDDEN: f32 = f32::MIN;
+
+/// What the blocks so far have come to, for one query of one head.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Running {
+    /// The largest score.
+    largest: f32,
+    /// Sum of the weights, each 2 to the power of its score less the largest.
+    sum: f32,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Self { largest: HIDDEN, sum: 0.0 }
+    }
+}
+
+impl Running {
+    /// Makes `weights` of a block's `scores`, of which those in `visible` count, and scales `output`, what earlier
+    /// blocks have come to, to the largest score of all. Scores are exponents of two, but those with a soft cap, which
+    /// are of e.
+    pub(super) fn add(
+        &mut self,
+        scores: &mut [f32],
+        visible: Range<usize>,
+        cap: Option<f32>,
+        multiplier: Multiplier,
+        weights: &mut [u32],
+        output: &mut [f32],
+    ) {
+        if visible.is_empty() {
+            weights.fill(0);
+            return;
+        }
+        scores[..visible.start].fill(HIDDEN);
+        scores[visible.end..].fill(HIDDEN);
+        if let Some(cap) = cap {
+            let scores = &mut scores[visible.clone()];
+            soft_cap(scores, cap);
+            scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
+        }
+        let largest = largest(&scores[visible]).max(self.largest);
+        if largest > self.largest {
+            let factor = exp2(self.largest - largest);
+            self.sum *= factor;
+            output.iter_mut().for_each(|output| *output *= factor);
+            self.largest = largest;
+        }
+        self.sum += multiplier.powers(scores, largest, weights);
+    }
+
+    /// The weighted mean of the values whose weighted sum is `output`.
+    pub(super) fn finish(&self, output: &[f32], out: &mut [f32]) {
+        let factor = self.sum.recip();
+        for (out, output) in out.iter_mut().zip(output) {
+            *out = output * factor;
+        }
+    }
+}
+
+fn largest(scores: &[f32]) -> f32 {
+    vectorize(
+        #[inline(always)]
+        || {
+            let mut largest = [HIDDEN; 16];
+            let (blocks, rest) = scores.as_chunks::<16>();
+            for block in blocks {
+                for (largest, score) in largest.iter_mut().zip(block) {
+                    *largest = if *score > *largest { *score } else { *largest };
+                }
+            }
+            largest.iter().chain(rest).copied().fold(HIDDEN, f32::max)
+        },
+    )
+}

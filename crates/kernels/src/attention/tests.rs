@@ -1,0 +1,120 @@
+//! Attention against its definition.
+
+use super::*;
+use crate::testing::values;
+use half::f16;
+use proptest::prelude::*;
+
+/// The definition, in f64, one query at a time.
+fn reference(queries: &[f32], first: usize, keys: &[f32], values: &[f32], context: usize, shape: &Shape) -> Vec<f64> {
+    let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
+    let mut out = Vec::new();
+    for (index, query) in queries.chunks_exact(dim).enumerate() {
+        let (position, head) = (first + index / shape.heads, index % shape.heads);
+        let at = |key: usize| ((head / group) * context + key) * dim;
+        let sees = |key: &usize| shape.window.is_none_or(|window| position - key < window);
+        let seen: Vec<usize> = (0..=position).filter(sees).collect();
+        let scores: Vec<f64> = seen
+            .iter()
+            .map(|key| {
+                let dot: f64 = query.iter().zip(&keys[at(*key)..]).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
+                let score = dot * f64::from(shape.scale);
+                shape.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+            })
+            .collect();
+        let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+        let total: f64 = scores.iter().map(|score| (score - largest).exp()).sum();
+        out.extend((0..dim).map(|i| {
+            let weighted =
+                |(key, score): (&usize, &f64)| (score - largest).exp() / total * f64::from(values[at(*key) + i]);
+            seen.iter().zip(&scores).map(weighted).sum::<f64>()
+        }));
+    }
+    out
+}
+
+/// Keys or values in f16, and the same in f32.
+fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
+    let narrow: Vec<f16> = values(count, seed).iter().map(|x| f16::from_f32(*x)).collect();
+    let wide = narrow.iter().map(|x| x.to_f32()).collect();
+    (narrow, wide)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn attention_agrees_with_its_definition(
+        rows in 1usize..140, first in prop_oneof![0usize..90, BLOCK - 70..BLOCK + 90, 2 * BLOCK..2 * BLOCK + 9],
+        kv_heads in 1usize..4, group in 1usize..4, dim in prop_oneof![1usize..20, 60usize..70],
+        window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), half_cache: bool, fast: bool,
+        seed: u64,
+    ) {
+        let context = first + rows + 3;
+        let precision = if fast { Precision::Fast } else { Precision::Exact };
+        let scale = 3.0 / dim as f32;
+        let shape = Shape { heads: kv_heads * group, kv_heads, head_dim: dim, scale, window, soft_cap: cap, precision };
+        let queries = values(rows * shape.heads * dim, seed);
+        let (narrow_keys, wide_keys) = cache(kv_heads * context * dim, seed ^ 1);
+        let (narrow_values, wide_values) = cache(kv_heads * context * dim, seed ^ 2);
+        let mut out = vec![f32::NAN; queries.len()];
+        let (keys, values) = if half_cache {
+            (Matrix::F16(&narrow_keys), Matrix::F16(&narrow_values))
+        } else {
+            (Matrix::F32(&wide_keys), Matrix::F32(&wide_values))
+        };
+        attention(&queries, first, keys, values, context, &shape, &mut out);
+        let expected = reference(&queries, first, &wide_keys, &wide_values, context, &shape);
+        // In bf16 scores of up to 3 are off by 2⁻⁷ at most, and weights and values by 2⁻⁹ each.
+        let tolerance = if fast { 0.02 } else { 1e-5 };
+        for (out, expected) in out.iter().zip(expected) {
+            prop_assert!((f64::from(*out) - expected).abs() < tolerance, "{} is not {}", out, expected);
+        }
+    }
+
+    #[test]
+    fn a_row_alone_has_the_same_bits(
+        rows in 1usize..200, first in 0usize..400, group in 1usize..4, window in prop::option::of(1usize..300), fast: bool,
+        seed: u64,
+    ) {
+        let (context, dim) = (first + rows, 24);
+        let precision = if fast { Precision::Fast } else { Precision::Exact };
+        let shape = Shape { heads: group, kv_heads: 1, head_dim: dim, scale: 0.3, window, soft_cap: None, precision };
+        let queries = values(rows * group * dim, seed);
+        let (keys, _) = cache(context * dim, seed ^ 1);
+        let (values, _) = cache(context * dim, seed ^ 2);
+        let run = |queries: &[f32], first: usize| {
+            let mut out = vec![f32::NAN; queries.len()];
+            attention(queries, first, Matrix::F16(&keys), Matrix::F16(&values), context, &shape, &mut out);
+            out
+        };
+        let row = seed as usize % rows;
+        let of_row = row * group * dim..(row + 1) * group * dim;
+        prop_assert_eq!(&run(&queries[of_row.clone()], first + row), &run(&queries, first)[of_row]);
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_so() {
+    let dim = 8;
+    let shape = Shape {
+        heads: 1,
+        kv_heads: 1,
+        head_dim: dim,
+        scale: 1.0,
+        window: None,
+        soft_cap: None,
+        precision: Precision::Exact,
+    };
+    for precision in [Precision::Exact, Precision::Fast] {
+        let mut queries = vec![0.5; 3 * dim];
+        queries[dim] = f32::NAN;
+        let (keys, values) = (vec![0.25; 3 * dim], vec![0.75; 3 * dim]);
+        let mut out = vec![0.0; 3 * dim];
+        attention(&queries, 0, Matrix::F32(&keys), Matrix::F32(&values), 3, &Shape { precision, ..shape }, &mut out);
+        assert!(
+            out[..dim].iter().chain(&out[2 * dim..]).all(|out| (*out - 0.75).abs() < 1e-3),
+            "{precision:?}: {out:?}"
+        );
+        assert!(out[dim..2 * dim].iter().all(|out| out.is_nan()), "{precision:?}: {out:?}");
+    }
+}
