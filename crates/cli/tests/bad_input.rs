@@ -515,8 +515,8 @@ fn packages() -> Vec<Case> {
             "package of a newer Triad",
             run,
             "package.json",
-            replace("\"format\": 1", "\"format\": 2"),
-            &["newer Triad", "format is 2", "up to 1"],
+            replace("\"format\": 2", "\"format\": 3"),
+            &["newer Triad", "format is 3", "reads 2"],
         ),
         package(
             "package for other kernels",

@@ -109,15 +109,16 @@ impl Model {
     /// # Panics
     /// If `quantization` is for another number of blocks.
     pub fn quantize(&self, quantization: &Quantization) -> Self {
-        self.with_weights(self.install(|| self.weights.quantize(quantization)))
+        self.with_weights(self.install(|| self.weights.quantize(quantization, None)))
     }
 
-    /// This INT8 model with other clip thresholds and shadows; the weights are shared.
+    /// As [`Model::quantize`]; `known` is what came of it by a plan that differs in clip thresholds, shadows and
+    /// smoothing only: matrices that come to the same are shared with it.
     ///
     /// # Panics
-    /// If `quantization` is for another number of blocks.
-    pub fn with_inputs(&self, quantization: &Quantization) -> Self {
-        self.with_weights(self.weights.with_inputs(quantization))
+    /// If `quantization` or `known` is for another number of blocks.
+    pub fn quantize_beside(&self, known: &Self, quantization: &Quantization) -> Self {
+        self.with_weights(self.install(|| self.weights.quantize(quantization, Some(&known.weights))))
     }
 
     fn with_weights(&self, weights: Weights) -> Self {

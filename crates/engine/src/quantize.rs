@@ -67,7 +67,7 @@ pub enum InputQuantization {
         clip: f32,
         /// What lies beyond the clip threshold is computed in float and added.
         shadow: bool,
-        /// Factors `[channels]` on the activations, whose inverse the weights carry (SmoothQuant).
+        /// Factors `[channels]` on the activations, whose inverse the weights carry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         smoothing: Option<Vec<f32>>,
     },

@@ -74,7 +74,7 @@ impl Manifest {
     /// Reads and checks the content of a `package.json`.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a newer format or a layout of another kernel, [`ErrorKind::Malformed`] for
+    /// [`ErrorKind::Unsupported`] for another format or a layout of another kernel, [`ErrorKind::Malformed`] for
     /// everything else that is wrong; the message names the field and what was expected.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_BYTES {
@@ -84,11 +84,13 @@ impl Manifest {
         let Version { format } = serde_json::from_slice(bytes).map_err(not_one)?;
         if format > FORMAT {
             return Err(unsupported(format!(
-                "made by a newer Triad: the package's format is {format}, this Triad reads up to {FORMAT}"
+                "made by a newer Triad: the package's format is {format}, this Triad reads {FORMAT}"
             )));
         }
-        if format != FORMAT {
-            return Err(malformed(format!("field `format` is {format}, expected {FORMAT}")));
+        if format < FORMAT {
+            return Err(unsupported(format!(
+                "made by an older Triad: the package's format is {format}, this Triad reads {FORMAT}; prepare the model again"
+            )));
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(not_one)?;
         manifest.check()?;
@@ -162,6 +164,10 @@ fn check_input(input: &InputSummary, block: usize, place: LinearInput, channels:
         if !(clip.is_finite() && (clip / crate::quantize::INT8_MAX).is_normal() && clip > 0.0) {
             return Err(malformed(format!("is clipped at {clip}, expected a number above 0")));
         }
+    }
+    if input.smoothing.channels() != channels {
+        let found = input.smoothing.channels();
+        return Err(malformed(format!("has smoothing for {found} channels, expected {channels}")));
     }
     let hot = &input.hot_channels;
     let ascending = hot.windows(2).all(|pair| pair[0] < pair[1]);

@@ -35,8 +35,8 @@ pub use digest::sha256;
 pub use manifest::{FileDigest, Manifest};
 pub use prepare::{Existing, Prepared, Progress, Recipe, prepare};
 
-/// Version of the format that is written, and the latest that is read.
-pub const FORMAT: u64 = 1;
+/// Version of the format that is written and read.
+pub const FORMAT: u64 = 2;
 
 /// The file that makes a folder a package.
 const MANIFEST: &str = "package.json";

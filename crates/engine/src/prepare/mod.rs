@@ -1,7 +1,8 @@
 //! Preparation: from a float model to a plan for INT8 (llm.npu, §3.1 and §3.3).
 //!
 //! [`calibration`] runs the float model over a text and counts magnitudes; [`threshold`] finds where to clip;
-//! [`plan`] decides what is an outlier, which shadows are kept, which channels are hot; [`prune`] searches how many
+//! [`plan`] decides what is an outlier, which shadows are kept, which channels are hot; [`smoothing`] makes up for the
+//! shadows that are not kept; [`prune`] searches how many
 //! shadows a budget needs on [`held_out`] text. [`baselines`] are the methods to compare with, and
 //! [`Method`] quantizes a model in memory by any of them. [`crate::quantize`] holds what comes out.
 
@@ -11,6 +12,7 @@ pub mod held_out;
 mod method;
 pub mod plan;
 pub mod prune;
+pub mod smoothing;
 pub mod threshold;
 pub mod weight_statistics;
 

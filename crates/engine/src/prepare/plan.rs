@@ -1,9 +1,12 @@
 //! From calibration to a plan: clip thresholds, outliers, importance, which shadows to keep, hot channels.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::calibration::Calibration;
 use super::calibration::statistics::InputStatistics;
+use super::smoothing::{self, Smoothing};
 use super::threshold::{self, ClipOptions, ThresholdRule};
 use super::weight_statistics::ChannelWeights;
 use crate::linear_input::LinearInput;
@@ -28,6 +31,8 @@ pub struct PlanOptions {
     pub outlier_share: f64,
     /// Hot channels give at least this share of an input's outliers.
     pub hot_share: f64,
+    /// How far inputs without a shadow are smoothed ([`Smoothing::new`]), from 0 to 1.
+    pub smoothing: f32,
 }
 
 impl Default for PlanOptions {
@@ -39,6 +44,7 @@ impl Default for PlanOptions {
             output_weights: OutputWeights::default(),
             outlier_share: OUTLIER_SHARE,
             hot_share: 0.8,
+            smoothing: smoothing::STRENGTH,
         }
     }
 }
@@ -56,14 +62,18 @@ pub struct InputSummary {
     pub largest: f32,
     /// Clip threshold with a shadow.
     pub shadow_clip: f32,
-    /// Clip threshold without one.
+    /// Clip threshold without one, of what smoothing leaves.
     pub clip: f32,
+    /// Smoothing without a shadow.
+    pub smoothing: Smoothing,
     /// Largest magnitude / clip threshold with a shadow (llm.npu, §3.3).
     pub importance: f32,
     /// Expected squared error of what the layers put out, as a share of its square: with a shadow, without one.
     pub error: [f64; 2],
     /// Values beyond the clip threshold with a shadow, of all values.
     pub outlier_share: f64,
+    /// Values beyond the clip threshold without one, which are cut off, of all values.
+    pub lost_share: f64,
     /// Channels that ever had an outlier.
     pub outlier_channels: usize,
     /// The fewest channels that give [`PlanOptions::hot_share`] of the outliers, ascending.
@@ -83,24 +93,41 @@ pub fn summarize(
     let of_input = |(block, input, statistics): (usize, LinearInput, &InputStatistics)| {
         let energy = &weights[block][input.index()].energy;
         let PlanOptions { threshold: rule, outlier_share, .. } = *options;
-        let clip = |shadow| threshold::clip(statistics, energy, ClipOptions { rule, shadow, outlier_share });
-        let [shadow_clip, clip] = [clip(true), clip(false)];
+        let clip = |statistics, energy: &[f64], shadow| {
+            threshold::clip(statistics, energy, ClipOptions { rule, shadow, outlier_share })
+        };
+        let shadow_clip = clip(statistics, energy, true);
+        let smoothing = Smoothing::new(statistics, shadow_clip, options.smoothing);
+        let (smoothed, smoothed_energy) = match smoothing.factors() {
+            None => (Cow::Borrowed(statistics), Cow::Borrowed(energy)),
+            Some(factors) => {
+                // Weights are divided by what activations are multiplied by.
+                let energy = energy.iter().zip(&factors).map(|(energy, factor)| energy / f64::from(factor * factor));
+                (Cow::Owned(statistics.scaled(&factors)), Cow::Owned(energy.collect()))
+            }
+        };
+        let lone_clip = clip(&smoothed, &smoothed_energy, false);
         let all = threshold::output_energy(statistics, energy).max(f64::MIN_POSITIVE);
-        let error = |clip, shadow| threshold::squared_error(statistics, energy, clip, shadow) / all;
+        let error = [
+            threshold::squared_error(statistics, energy, shadow_clip, true) / all,
+            threshold::squared_error(&smoothed, &smoothed_energy, lone_clip, false) / all,
+        ];
         let largest = statistics.largest_of_all();
         let outliers = statistics.outliers(shadow_clip);
-        let total: u64 = outliers.iter().sum();
         let values = statistics.rows().max(1) as f64 * statistics.channels() as f64;
+        let share = |counts: &[u64]| counts.iter().sum::<u64>() as f64 / values;
         InputSummary {
             block,
             input,
             channels: statistics.channels(),
             largest,
             shadow_clip,
-            clip,
+            clip: lone_clip,
+            smoothing,
             importance: largest / shadow_clip,
-            error: [error(shadow_clip, true), error(clip, false)],
-            outlier_share: total as f64 / values,
+            error,
+            outlier_share: share(&outliers),
+            lost_share: share(&smoothed.outliers(lone_clip)),
             outlier_channels: outliers.iter().filter(|count| **count > 0).count(),
             hot_channels: hot_channels(&outliers, options.hot_share),
             shadow: true,
@@ -145,7 +172,7 @@ pub fn quantization(inputs: &[InputSummary], options: &PlanOptions) -> Quantizat
     let input = |summary: &InputSummary| InputQuantization::Static {
         clip: if summary.shadow { summary.shadow_clip } else { summary.clip },
         shadow: summary.shadow,
-        smoothing: None,
+        smoothing: if summary.shadow { None } else { summary.smoothing.factors() },
     };
     Quantization {
         weight_scales: options.weight_scales,

@@ -65,11 +65,11 @@ pub(super) fn prune(
         Prune::Auto { budget } => {
             let loss = |model: &Arc<Model>| Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss);
             let float = loss(model)?;
-            let quantized = model.quantize(&plan::quantization(inputs, &options.plan));
+            let mut quantized = Arc::new(model.quantize(&plan::quantization(inputs, &options.plan)));
             let mut within = |rate| {
                 plan::prune(inputs, rate);
-                let model = Arc::new(quantized.with_inputs(&plan::quantization(inputs, &options.plan)));
-                let loss = loss(&model)?;
+                quantized = Arc::new(model.quantize_beside(&quantized, &plan::quantization(inputs, &options.plan)));
+                let loss = loss(&quantized)?;
                 tracing::debug!(rate, loss, float, "pruning tried");
                 Ok(loss <= float * (1.0 + budget))
             };

@@ -34,11 +34,12 @@ pub fn prune<M>(
     mut measure: impl FnMut(&Arc<Model>) -> Result<M>,
 ) -> Result<Vec<Pruned<M>>> {
     let mut inputs = subject.summarize(options);
-    let quantized = subject.model.quantize(&plan::quantization(&inputs, options));
+    let mut quantized = Arc::new(subject.model.quantize(&plan::quantization(&inputs, options)));
     let of_rate = |rate: &f64| {
         plan::prune(&mut inputs, *rate);
         let plan = plan::quantization(&inputs, options);
-        let measured = measure(&Arc::new(quantized.with_inputs(&plan)))?;
+        quantized = Arc::new(subject.model.quantize_beside(&quantized, &plan));
+        let measured = measure(&quantized)?;
         Ok(Pruned { rate: *rate, shadows: plan.shadows(), measured })
     };
     rates.iter().map(of_rate).collect()
@@ -97,11 +98,11 @@ pub fn thresholds<M: Clone>(
                 let known = measured.iter().find(|(other, _)| *other == plan).map(|(_, measured)| measured.clone());
                 let result = match known {
                     Some(known) => known,
-                    None => measure(&Arc::new(quantized.with_inputs(&plan)))?,
+                    None => measure(&Arc::new(subject.model.quantize_beside(&quantized, &plan)))?,
                 };
                 measured.push((plan, result.clone()));
                 let variant = Variant { threshold, weights, shadow };
-                tried.push(Clipped { variant, outlier_share: beyond(subject, &inputs), measured: result });
+                tried.push(Clipped { variant, outlier_share: beyond(&inputs), measured: result });
             }
         }
     }
@@ -109,12 +110,8 @@ pub fn thresholds<M: Clone>(
 }
 
 /// Share of the values of the calibration text beyond the clip thresholds that `inputs` use.
-fn beyond(subject: &Subject, inputs: &[InputSummary]) -> f64 {
-    let (mut outliers, mut values) = (0, 0);
-    for ((_, _, statistics), input) in subject.calibration.inputs().zip(inputs) {
-        let clip = if input.shadow { input.shadow_clip } else { input.clip };
-        outliers += statistics.outliers(clip).iter().sum::<u64>();
-        values += statistics.rows() * statistics.channels() as u64;
-    }
-    outliers as f64 / values.max(1) as f64
+fn beyond(inputs: &[InputSummary]) -> f64 {
+    let share = |input: &InputSummary| if input.shadow { input.outlier_share } else { input.lost_share };
+    let values: f64 = inputs.iter().map(|input| share(input) * input.channels as f64).sum();
+    values / inputs.iter().map(|input| input.channels).sum::<usize>().max(1) as f64
 }

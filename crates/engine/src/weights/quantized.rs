@@ -1,5 +1,7 @@
 //! From float weights to INT8 ones.
 
+use triad_model::description;
+
 use super::{Block, Int8Matrix, Linear, Weight, Weights};
 use crate::linear_input::LinearInput;
 use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
@@ -7,44 +9,43 @@ use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantizat
 impl Weights {
     /// These float weights with every linear layer in INT8, on the current rayon pool. Norms and embedding are shared.
     ///
+    /// `known` are these weights by a plan that differs in clip thresholds, shadows and smoothing only: matrices that
+    /// come to the same are shared with it.
+    ///
     /// # Panics
-    /// If `quantization` is for another number of blocks.
-    pub fn quantize(&self, quantization: &Quantization) -> Self {
+    /// If `quantization` or `known` is for another number of blocks.
+    pub fn quantize(&self, quantization: &Quantization, known: Option<&Self>) -> Self {
         assert_eq!(self.blocks.len(), quantization.blocks.len(), "blocks");
-        let block = |(block, inputs): (&Block, &[InputQuantization; 4])| Block {
-            inputs: Some(inputs.clone()),
-            linears: block
-                .linears
-                .iter()
-                .map(|(name, linear)| {
-                    let input = &inputs[LinearInput::of(*name).index()];
-                    (*name, quantize_linear(linear, input, quantization))
-                })
-                .collect(),
-            ..block.clone()
+        assert!(known.is_none_or(|known| known.blocks.len() == self.blocks.len()), "blocks");
+        let block = |(index, (block, inputs)): (usize, (&Block, &[InputQuantization; 4]))| {
+            let known = known.map(|known| &known.blocks[index]);
+            let linear = |(name, linear): (&description::Linear, &Linear)| {
+                let input = LinearInput::of(*name).index();
+                let same = known.filter(|known| smoothing(known, input) == inputs[input].smoothing());
+                let quantized = match same {
+                    Some(known) => known.linears[name].clone(),
+                    None => quantize_linear(linear, &inputs[input], quantization),
+                };
+                (*name, quantized)
+            };
+            let linears = block.linears.iter().map(linear).collect();
+            Block { inputs: Some(inputs.clone()), linears, ..block.clone() }
+        };
+        let output = match known {
+            Some(known) => known.output.clone(),
+            None => quantize_output(&self.output, quantization.output_weights),
         };
         Self {
             embedding: self.embedding.clone(),
-            blocks: self.blocks.iter().zip(&quantization.blocks).map(block).collect(),
+            blocks: self.blocks.iter().zip(&quantization.blocks).enumerate().map(block).collect(),
             output_norm: self.output_norm.clone(),
-            output: quantize_output(&self.output, quantization.output_weights),
+            output,
         }
     }
+}
 
-    /// These INT8 weights with other clip thresholds and shadows. The weights themselves are shared.
-    ///
-    /// # Panics
-    /// If `quantization` is for another number of blocks.
-    pub fn with_inputs(&self, quantization: &Quantization) -> Self {
-        assert_eq!(self.blocks.len(), quantization.blocks.len(), "blocks");
-        let blocks = self.blocks.iter().zip(&quantization.blocks);
-        Self {
-            embedding: self.embedding.clone(),
-            blocks: blocks.map(|(block, inputs)| Block { inputs: Some(inputs.clone()), ..block.clone() }).collect(),
-            output_norm: self.output_norm.clone(),
-            output: self.output.clone(),
-        }
-    }
+fn smoothing(block: &Block, input: usize) -> Option<&[f32]> {
+    block.inputs.as_ref().and_then(|inputs| inputs[input].smoothing())
 }
 
 /// One linear layer of a block in INT8; one that is in INT8 already stays as it is.

@@ -69,8 +69,8 @@ fn header_length(file: &[u8]) -> usize {
 fn a_description_that_makes_no_sense_is_refused() {
     let place = Place::new();
     place.package();
-    json(&place, |it| it["format"] = json!(2), &["made by a newer Triad", "format is 2", "reads up to 1"]);
-    json(&place, |it| it["format"] = json!(0), &["`format` is 0, expected 1"]);
+    json(&place, |it| it["format"] = json!(3), &["made by a newer Triad", "format is 3", "reads 2"]);
+    json(&place, |it| it["format"] = json!(1), &["made by an older Triad", "format is 1", "prepare the model again"]);
     json(&place, |it| *it = json!({}), &["missing field `format`"]);
     json(&place, |it| it["layout"] = json!("n8k8"), &["\"n8k8\"", "prepare the model again"]);
     json(&place, |it| drop(it.as_object_mut().unwrap().remove("model")), &["missing field `model`"]);
@@ -94,6 +94,8 @@ fn a_description_that_makes_no_sense_is_refused() {
     json(&place, |it| it["preparation"]["inputs"][5]["shadow_clip"] = json!(1e39), &["inputs[5]", "inf"]);
     json(&place, |it| it["preparation"]["inputs"][5]["hot_channels"] = json!([1, 1]), &["inputs[5]", "ascending"]);
     json(&place, |it| it["preparation"]["inputs"][5]["hot_channels"] = json!([32]), &["inputs[5]", "below 32"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["smoothing"] = json!("0100"), &["inputs[5]", "2 channels", "32"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["smoothing"] = json!("x"), &["hexadecimal digits"]);
     let digest = json!({"bytes": 1, "sha256": ""});
     json(&place, |it| it["files"]["../model.gguf"] = digest, &["`files`", "../model.gguf"]);
     json(&place, |it| drop(it["files"].as_object_mut().unwrap().remove(WEIGHTS)), &["`files` lacks", WEIGHTS]);

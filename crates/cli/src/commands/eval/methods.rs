@@ -5,10 +5,11 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use triad_engine::prepare::calibration::Calibration;
+use triad_engine::prepare::plan::PlanOptions;
 use triad_engine::prepare::{self, PrepareOptions, Prune, Quantized};
 use triad_engine::{Cancel, Model};
 
-use crate::arguments;
+use crate::arguments::{self, SmoothingArgument};
 
 /// How the linear layers are computed.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -37,6 +38,8 @@ pub struct MethodArguments {
     /// as many as a loss of 0.3 % on held-out text allows; several with commas between them are compared [default: 0.85]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune, value_delimiter = ',')]
     prune: Vec<Prune>,
+    #[command(flatten)]
+    smoothing: SmoothingArgument,
 }
 
 /// One way to compute.
@@ -46,7 +49,7 @@ pub struct Variant {
     /// With words for what else was asked for.
     pub label: String,
     /// `None`: the model is taken as it is.
-    int8: Option<(prepare::Method, Prune)>,
+    int8: Option<(prepare::Method, PrepareOptions)>,
 }
 
 impl Method {
@@ -60,7 +63,7 @@ impl Method {
         }
     }
 
-    fn variant(self, prune: Prune) -> Variant {
+    fn variant(self, options: PrepareOptions) -> Variant {
         let int8 = match self {
             Self::Float => None,
             Self::W8a8 => Some(prepare::Method::W8a8),
@@ -68,13 +71,13 @@ impl Method {
             Self::SmoothQuant => Some(prepare::Method::SmoothQuant),
             Self::LlmInt8 => Some(prepare::Method::LlmInt8),
         };
-        let label = match (self, prune) {
+        let label = match (self, options.prune) {
             (Self::Shadow, Prune::Auto { .. }) => "shadow, prune auto".into(),
             (Self::Shadow, Prune::Rate(0.0)) => "shadow, prune none".into(),
             (Self::Shadow, Prune::Rate(rate)) => format!("shadow, prune {rate}"),
             _ => self.name().into(),
         };
-        Variant { method: self.name(), label, int8: int8.map(|method| (method, prune)) }
+        Variant { method: self.name(), label, int8: int8.map(|method| (method, options)) }
     }
 }
 
@@ -87,7 +90,7 @@ impl MethodArguments {
         for method in &self.method {
             // Only shadows are pruned: the other methods are there once.
             let rates = if *method == Method::Shadow { rates } else { &rates[..1] };
-            for variant in rates.iter().map(|rate| method.variant(*rate)) {
+            for variant in rates.iter().map(|rate| method.variant(self.options(*rate))) {
                 if !variants.iter().any(|other| other.label == variant.label) {
                     variants.push(variant);
                 }
@@ -95,6 +98,11 @@ impl MethodArguments {
         }
         variants.sort_by_key(|variant| !variant.is_float());
         Ok(variants)
+    }
+
+    fn options(&self, prune: Prune) -> PrepareOptions {
+        let plan = PlanOptions { smoothing: self.smoothing.smoothing as f32, ..PlanOptions::default() };
+        PrepareOptions { plan, prune, ..PrepareOptions::default() }
     }
 
     /// The one way to evaluate a package, which the user calls `name`.
@@ -120,7 +128,7 @@ impl Variant {
 
     /// Whether the share of the shadows that is left out was asked for, and the label says it.
     pub fn says_rate(&self) -> bool {
-        matches!(self.int8, Some((_, Prune::Rate(_))))
+        self.int8.is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
     }
 
     /// Whether it needs to know what a calibration text showed.
@@ -135,10 +143,9 @@ impl Variant {
         (calibration, held_out): &(Calibration, Vec<Vec<u32>>),
         cancel: &Cancel,
     ) -> triad_engine::Result<Quantized> {
-        let Some((method, prune)) = self.int8 else {
+        let Some((method, options)) = self.int8 else {
             return Ok(Quantized { model: Arc::clone(model), preparation: None });
         };
-        let options = PrepareOptions { prune, ..PrepareOptions::default() };
         method.quantize(model, calibration, held_out, &options, cancel)
     }
 }

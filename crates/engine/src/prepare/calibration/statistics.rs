@@ -95,6 +95,27 @@ impl InputStatistics {
         self.counts.chunks_exact(BINS).map(beyond).collect()
     }
 
+    /// What would have been seen if each channel were multiplied by one of `factors`, as far as bins tell: all of a
+    /// bin's values are taken for its middle.
+    ///
+    /// # Panics
+    /// If they are not as many as channels.
+    pub fn scaled(&self, factors: &[f32]) -> Self {
+        assert_eq!(factors.len(), self.channels, "one for each channel");
+        let mut scaled = Self::new(self.channels);
+        scaled.rows = self.rows;
+        scaled.largest = self.largest.iter().zip(factors).map(|(largest, factor)| largest * factor).collect();
+        let channels = self.counts.chunks_exact(BINS).zip(scaled.counts.chunks_exact_mut(BINS)).zip(factors);
+        for ((counts, scaled), factor) in channels {
+            for (from, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let middle = (edge(from) + edge(from + 1)) / 2.0;
+                let to = &mut scaled[bin(middle * factor)];
+                *to = to.saturating_add(*count);
+            }
+        }
+        scaled
+    }
+
     /// How many values of all channels fell in each bin, each channel weighed by `weights[channel]`.
     pub fn weighed_counts(&self, weights: &[f64]) -> Vec<f64> {
         let mut sums = vec![0.0; BINS];
@@ -128,6 +149,19 @@ mod tests {
             let bin = bin(magnitude);
             prop_assert!(bin == 0 || edge(bin) <= magnitude);
             prop_assert!(bin == BINS - 1 || magnitude < edge(bin + 1));
+        }
+
+        #[test]
+        fn statistics_scaled_by_powers_of_two_are_those_of_scaled_values(
+            x in prop::collection::vec(-5.0f32..5.0, 3..60), halvings in prop::array::uniform3(0i32..6),
+        ) {
+            let x = &x[..x.len() / 3 * 3];
+            let factors = halvings.map(|n| 0.5f32.powi(n));
+            let scaled: Vec<f32> = x.iter().zip(factors.iter().cycle()).map(|(x, factor)| x * factor).collect();
+            let (mut before, mut after) = (InputStatistics::new(3), InputStatistics::new(3));
+            before.add(x);
+            after.add(&scaled);
+            prop_assert_eq!(before.scaled(&factors), after);
         }
 
         #[test]
