@@ -1,6 +1,6 @@
 //! Elementwise operators: activations, soft cap, addition; and the exponential beneath them.
 
-use crate::vectorize::vectorize;
+use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
 /// The feed-forward's nonlinearity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,23 +15,30 @@ pub enum Activation {
 
 /// `x = activation(x)`.
 pub fn activate(x: &mut [f32], activation: Activation) {
-    vectorize(
+    vectorize_fused(
         #[inline(always)]
-        || match activation {
-            Activation::Silu => x.iter_mut().for_each(|x| *x = silu(*x)),
-            Activation::GeluTanh => x.iter_mut().for_each(|x| *x = gelu_tanh(*x)),
+        |fused| match activation {
+            Activation::Silu => x.iter_mut().for_each(|x| *x = silu(*x, fused)),
+            Activation::GeluTanh => x.iter_mut().for_each(|x| *x = gelu_tanh(*x, fused)),
             Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
         },
     );
 }
 
 /// `gate = activation(gate) · up`.
+///
+/// # Panics
+/// If they are not equally long.
 pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activation) {
     assert_eq!(gate.len(), up.len(), "gate and up have one shape");
-    activate(gate, activation);
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate *= up;
-    }
+    vectorize_fused(
+        #[inline(always)]
+        |fused| match activation {
+            Activation::Silu => gate.iter_mut().zip(up).for_each(|(x, up)| *x = silu(*x, fused) * up),
+            Activation::GeluTanh => gate.iter_mut().zip(up).for_each(|(x, up)| *x = gelu_tanh(*x, fused) * up),
+            Activation::Gelu => gate.iter_mut().zip(up).for_each(|(x, up)| *x = gelu(*x) * up),
+        },
+    );
 }
 
 /// `x = cap · tanh(x / cap)`.
@@ -42,72 +49,91 @@ pub fn soft_cap(x: &mut [f32], cap: f32) {
 }
 
 /// `x += y`.
+///
+/// # Panics
+/// If they are not equally long.
 pub fn add(x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "summands have one shape");
-    for (x, y) in x.iter_mut().zip(y) {
-        *x += y;
-    }
+    vectorize(
+        #[inline(always)]
+        || x.iter_mut().zip(y).for_each(|(x, y)| *x += y),
+    );
 }
 
 #[inline(always)]
-fn silu(x: f32) -> f32 {
-    x / (1.0 + exp(-x))
+fn silu(x: f32, fused: Fused) -> f32 {
+    x / (1.0 + exp(-x, fused))
 }
 
 /// ½ · x · (1 + tanh(u)) with u = √(2/π) · (x + 0.044715 · x³), which is x · sigmoid(2u).
 #[inline(always)]
-fn gelu_tanh(x: f32) -> f32 {
+fn gelu_tanh(x: f32, fused: Fused) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     let u = SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
-    x / (1.0 + exp(-2.0 * u))
+    x / (1.0 + exp(-2.0 * u, fused))
 }
 
 fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + libm::erff(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// eˣ to within two units in the last place, without branches, so that the compiler can vectorize it:
-/// x = n · ln 2 + r with |r| ≤ ½ ln 2, and eˣ = 2ⁿ · eʳ with eʳ from its Taylor polynomial.
-/// Zero below the smallest normal number; saturates at the largest finite one.
+/// eˣ to within a few units in the last place, without branches, so that the compiler can vectorize it:
+/// x = n · ln 2 + r with |r| ≤ ½ ln 2, and eˣ = 2ⁿ · eʳ. Zero below the smallest normal number; saturates at the largest
+/// finite one.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    /// Adding and subtracting 1.5 · 2²³ rounds to an integer.
-    const ROUND: f32 = 12_582_912.0;
+pub(crate) fn exp(x: f32, fused: Fused) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     const SMALLEST: f32 = -87.336_54;
     const LARGEST: f32 = 88.376_26;
     let bounded = x.clamp(SMALLEST, LARGEST);
-    let n = (bounded * std::f32::consts::LOG2_E + ROUND) - ROUND;
-    let r = (bounded - n * LN_2_HIGH) - n * LN_2_LOW;
-    let mut series = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        series = series * r + coefficient;
-    }
-    let power = f32::from_bits(((n as i32 + 127) << 23) as u32);
-    if x < SMALLEST { 0.0 } else { series * power }
+    let shifted = fused.multiply_add(bounded, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = fused.multiply_add(n, -LN_2_LOW, fused.multiply_add(n, -LN_2_HIGH, bounded));
+    if x < SMALLEST { 0.0 } else { exp_of_rest(r, fused) * power_of_two(shifted) }
 }
 
 /// 2ˣ, as [`exp`] is eˣ; zero below the smallest normal number, for x up to 127.
 #[inline(always)]
-pub(crate) fn exp2(x: f32) -> f32 {
-    const ROUND: f32 = 12_582_912.0;
+pub(crate) fn exp2(x: f32, fused: Fused) -> f32 {
     const SMALLEST: f32 = -126.0;
     let bounded = if x < SMALLEST { SMALLEST } else { x };
-    let n = (bounded + ROUND) - ROUND;
-    let r = (bounded - n) * std::f32::consts::LN_2;
-    let mut series = 1.0 / 5040.0;
-    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        series = series * r + coefficient;
+    let shifted = bounded + ROUND;
+    let r = (bounded - (shifted - ROUND)) * std::f32::consts::LN_2;
+    if x < SMALLEST { 0.0 } else { exp_of_rest(r, fused) * power_of_two(shifted) }
+}
+
+/// Adding 1.5 · 2²³ to a number leaves it, rounded to an integer, in the lowest bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// eʳ for |r| ≤ ½ ln 2, from its Taylor polynomial.
+#[inline(always)]
+fn exp_of_rest(r: f32, fused: Fused) -> f32 {
+    let mut series = 1.0 / 720.0;
+    for coefficient in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        series = fused.multiply_add(series, r, coefficient);
     }
-    let power = f32::from_bits(((n as i32 + 127) << 23) as u32);
-    if x < SMALLEST { 0.0 } else { series * power }
+    series
+}
+
+/// 2ⁿ for n + [`ROUND`].
+#[inline(always)]
+fn power_of_two(shifted: f32) -> f32 {
+    f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn exp(x: f32) -> f32 {
+        vectorize_fused(|fused| super::exp(x, fused))
+    }
+
+    fn exp2(x: f32) -> f32 {
+        vectorize_fused(|fused| super::exp2(x, fused))
+    }
 
     proptest! {
         #[test]

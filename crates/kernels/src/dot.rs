@@ -2,39 +2,48 @@
 
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
+use crate::vectorize::Fused;
+
 /// Independent partial sums: enough to fill four AVX-512 registers, the same on every processor so that
 /// the result is too.
 const LANES: usize = 64;
 
 /// Σ a·b of two f32 slices of one length.
 #[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    dot_with(a, b, |b| b)
+pub(crate) fn dot(a: &[f32], b: &[f32], fused: Fused) -> f32 {
+    dot_with(a, b, fused, |b| b)
 }
 
 /// Σ a·b with `b` in bf16.
 #[inline(always)]
-pub(crate) fn dot_bf16(a: &[f32], b: &[bf16]) -> f32 {
-    dot_with(a, b, |b| f32::from_bits(u32::from(b.to_bits()) << 16))
+pub(crate) fn dot_bf16(a: &[f32], b: &[bf16], fused: Fused) -> f32 {
+    dot_with(a, b, fused, |b| f32::from_bits(u32::from(b.to_bits()) << 16))
 }
 
 /// Σ a·b with `b` in INT8, without its scale.
 #[inline(always)]
-pub(crate) fn dot_int8(a: &[f32], b: &[i8]) -> f32 {
-    dot_with(a, b, f32::from)
+pub(crate) fn dot_int8(a: &[f32], b: &[i8], fused: Fused) -> f32 {
+    dot_with(a, b, fused, f32::from)
 }
 
 #[inline(always)]
-fn dot_with<T: Copy>(a: &[f32], b: &[T], widen: impl Fn(T) -> f32) -> f32 {
+fn dot_with<T: Copy>(a: &[f32], b: &[T], fused: Fused, widen: impl Fn(T) -> f32) -> f32 {
     debug_assert_eq!(a.len(), b.len());
     let mut sums = [0.0f32; LANES];
     let (a_blocks, a_rest) = a.as_chunks::<LANES>();
     let (b_blocks, b_rest) = b.as_chunks::<LANES>();
     for (a, b) in a_blocks.iter().zip(b_blocks) {
         for lane in 0..LANES {
-            sums[lane] += a[lane] * widen(b[lane]);
+            sums[lane] = fused.multiply_add(a[lane], widen(b[lane]), sums[lane]);
         }
     }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * widen(*b)).sum();
+    sum(sums) + rest
+}
+
+/// Sum of a power of two of numbers, halves first: in a vector register as long as it lasts.
+#[inline(always)]
+pub(crate) fn sum<const LANES: usize>(mut sums: [f32; LANES]) -> f32 {
     let mut width = LANES;
     while width > 1 {
         width /= 2;
@@ -42,8 +51,7 @@ fn dot_with<T: Copy>(a: &[f32], b: &[T], widen: impl Fn(T) -> f32) -> f32 {
             sums[lane] += sums[lane + width];
         }
     }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * widen(*b)).sum();
-    sums[0] + rest
+    sums[0]
 }
 
 /// Widens bf16 to f32.

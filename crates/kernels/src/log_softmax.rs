@@ -1,7 +1,7 @@
 //! The normalizer that turns logits into log-probabilities.
 
 use crate::activation::exp;
-use crate::vectorize::vectorize;
+use crate::vectorize::{Fused, vectorize_fused};
 
 /// Values whose exponentials are added up in f32, before f64 takes over: so few that rounding stays below that of the
 /// exponentials.
@@ -11,9 +11,9 @@ const LANES: usize = 16;
 /// ln Σ eˣ over `x`; the log-probability of a logit is the logit minus this. Not finite if a logit is infinite or not
 /// a number.
 pub fn log_sum_exp(x: &[f32]) -> f64 {
-    vectorize(
+    vectorize_fused(
         #[inline(always)]
-        || {
+        |fused| {
             let mut largest = [f32::NEG_INFINITY; LANES];
             let (blocks, rest) = x.as_chunks::<LANES>();
             for block in blocks {
@@ -22,22 +22,22 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
                 }
             }
             let largest = largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-            let total: f64 = x.chunks(BLOCK).map(|x| f64::from(sum_exp(x, largest))).sum();
+            let total: f64 = x.chunks(BLOCK).map(|x| f64::from(sum_exp(x, largest, fused))).sum();
             f64::from(largest) + total.ln()
         },
     )
 }
 
 #[inline(always)]
-fn sum_exp(x: &[f32], largest: f32) -> f32 {
+fn sum_exp(x: &[f32], largest: f32, fused: Fused) -> f32 {
     let mut sums = [0.0f32; LANES];
     let (blocks, rest) = x.as_chunks::<LANES>();
     for block in blocks {
         for (sum, x) in sums.iter_mut().zip(block) {
-            *sum += exp(*x - largest);
+            *sum += exp(*x - largest, fused);
         }
     }
-    rest.iter().fold(sums.iter().sum(), |sum, x| sum + exp(*x - largest))
+    rest.iter().fold(sums.iter().sum(), |sum, x| sum + exp(*x - largest, fused))
 }
 
 #[cfg(test)]

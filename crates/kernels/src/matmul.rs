@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::dot::{dot, dot_bf16, dot_int8};
 use crate::product::{self, Bf16Rows, PANEL, Write, product};
 use crate::shared_output::SharedOutput;
-use crate::vectorize::vectorize;
+use crate::vectorize::vectorize_fused;
 use crate::{Matrix, int4};
 
 /// From this many rows on, packing the weights pays.
@@ -87,9 +87,9 @@ struct Task<'a> {
 impl Task<'_> {
     fn by_dot(&self) {
         WIDENED.with_borrow_mut(|scratch| {
-            vectorize(
+            vectorize_fused(
                 #[inline(always)]
-                || {
+                |fused| {
                     for (index, column) in self.columns.clone().enumerate() {
                         let weight = match self.weight.rows(index, 1, self.in_features) {
                             half @ Matrix::F16(_) => Matrix::F32(half.as_f32(scratch)),
@@ -100,9 +100,9 @@ impl Task<'_> {
                             #[allow(unsafe_code)]
                             let out = unsafe { self.out.row(row, column..column + 1) };
                             out[0] = match weight {
-                                Matrix::F32(weight) => dot(x, weight),
-                                Matrix::Bf16(weight) => dot_bf16(x, weight),
-                                Matrix::Int8 { values, scales } => dot_int8(x, values) * scales[0],
+                                Matrix::F32(weight) => dot(x, weight, fused),
+                                Matrix::Bf16(weight) => dot_bf16(x, weight, fused),
+                                Matrix::Int8 { values, scales } => dot_int8(x, values, fused) * scales[0],
                                 Matrix::Int4 { values, scales } => int4::dot(x, values, scales),
                                 Matrix::F16(_) => unreachable!("widened above"),
                             };

@@ -1,55 +1,73 @@
 //! RMS norm and layer norm over rows.
 
+use crate::vectorize::vectorize;
+
 /// `out = x / √(mean(x²) + ε) · weight`, for every row of `weight.len()` values.
 pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output have one shape");
-    for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
-        let factor = inverse_rms(x, epsilon);
-        for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = x * factor * weight;
-        }
-    }
+    vectorize(
+        #[inline(always)]
+        || {
+            for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                let factor = inverse_rms(x, epsilon);
+                for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
+                    *out = x * factor * weight;
+                }
+            }
+        },
+    );
 }
 
 /// [`rms_norm`] in place.
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], epsilon: f32) {
-    for x in x.chunks_exact_mut(weight.len()) {
-        let factor = inverse_rms(x, epsilon);
-        for (x, weight) in x.iter_mut().zip(weight) {
-            *x *= factor * weight;
-        }
-    }
+    vectorize(
+        #[inline(always)]
+        || {
+            for x in x.chunks_exact_mut(weight.len()) {
+                let factor = inverse_rms(x, epsilon);
+                for (x, weight) in x.iter_mut().zip(weight) {
+                    *x = *x * factor * weight;
+                }
+            }
+        },
+    );
 }
 
 /// `out = (x − mean) / √(variance + ε) · weight + bias`, for every row of `weight.len()` values.
 pub fn layer_norm(x: &[f32], weight: &[f32], bias: &[f32], epsilon: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "input and output have one shape");
     assert_eq!(weight.len(), bias.len(), "weight and bias have one shape");
-    for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
-        let mean = sum(x, |x| x) / x.len() as f32;
-        let variance = sum(x, |x| (x - mean) * (x - mean)) / x.len() as f32;
-        let factor = 1.0 / (variance + epsilon).sqrt();
-        for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
-            *out = (x - mean) * factor * weight + bias;
-        }
-    }
+    vectorize(
+        #[inline(always)]
+        || {
+            for (x, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
+                let mean = sum(x, |x| x) / x.len() as f32;
+                let variance = sum(x, |x| (x - mean) * (x - mean)) / x.len() as f32;
+                let factor = 1.0 / (variance + epsilon).sqrt();
+                for (((out, x), weight), bias) in out.iter_mut().zip(x).zip(weight).zip(bias) {
+                    *out = (x - mean) * factor * weight + bias;
+                }
+            }
+        },
+    );
 }
 
+#[inline(always)]
 fn inverse_rms(x: &[f32], epsilon: f32) -> f32 {
     1.0 / (sum(x, |x| x * x) / x.len() as f32 + epsilon).sqrt()
 }
 
-/// Sum of `term` over `x` in sixteen partial sums: as fast as one vector register and more exact than one
-/// running sum.
+/// Sum of `term` over `x` in many partial sums: as fast as some vector registers and more exact than one running sum.
+#[inline(always)]
 fn sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
-    let mut sums = [0.0f32; 16];
-    let (blocks, rest) = x.as_chunks::<16>();
+    let mut sums = [0.0f32; 64];
+    let (blocks, rest) = x.as_chunks::<64>();
     for block in blocks {
         for (sum, x) in sums.iter_mut().zip(block) {
             *sum += term(*x);
         }
     }
-    sums.iter().sum::<f32>() + rest.iter().map(|x| term(*x)).sum::<f32>()
+    crate::dot::sum(sums) + rest.iter().map(|x| term(*x)).sum::<f32>()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Rotary position embedding: pairs of a head's dimensions, rotated by an angle that grows with position.
 
+use crate::vectorize::vectorize;
+
 /// Which two dimensions form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
@@ -43,25 +45,33 @@ pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, first
     if pairs == 0 {
         return;
     }
-    let rows = x.chunks_exact_mut(heads * head_dim);
+    let mut rows = x.chunks_exact_mut(heads * head_dim);
     let angles = angles.cosines.chunks_exact(pairs).zip(angles.sines.chunks_exact(pairs)).skip(first);
     assert!(rows.len() <= angles.len(), "an angle for every row");
-    for (row, (cosines, sines)) in rows.zip(angles) {
-        for head in row.chunks_exact_mut(head_dim) {
-            match pairing {
-                Pairing::Halves => {
-                    let (first, second) = head[..2 * pairs].split_at_mut(pairs);
-                    for (((a, b), cosine), sine) in first.iter_mut().zip(second).zip(cosines).zip(sines) {
-                        (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
-                    }
-                }
-                Pairing::Adjacent => {
-                    for ((pair, cosine), sine) in head[..2 * pairs].chunks_exact_mut(2).zip(cosines).zip(sines) {
-                        let (a, b) = (pair[0], pair[1]);
-                        (pair[0], pair[1]) = (a * cosine - b * sine, b * cosine + a * sine);
-                    }
-                }
+    vectorize(
+        #[inline(always)]
+        || {
+            for (row, (cosines, sines)) in rows.by_ref().zip(angles.clone()) {
+                row.chunks_exact_mut(head_dim).for_each(|head| rotate(&mut head[..2 * pairs], cosines, sines, pairing));
             }
+        },
+    );
+}
+
+#[inline(always)]
+fn rotate(head: &mut [f32], cosines: &[f32], sines: &[f32], pairing: Pairing) {
+    let angles = cosines.iter().zip(sines);
+    let turn = |(a, b): (&mut f32, &mut f32), (cosine, sine): (&f32, &f32)| {
+        (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
+    };
+    match pairing {
+        Pairing::Halves => {
+            let (first, second) = head.split_at_mut(cosines.len());
+            first.iter_mut().zip(second).zip(angles).for_each(|(pair, angle)| turn(pair, angle));
+        }
+        Pairing::Adjacent => {
+            let (pairs, _) = head.as_chunks_mut::<2>();
+            pairs.iter_mut().zip(angles).for_each(|([a, b], angle)| turn((a, b), angle));
         }
     }
 }

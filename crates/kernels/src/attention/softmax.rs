@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::activation::{exp2, soft_cap};
+use crate::activation::soft_cap;
 use crate::product::Multiplier;
 use crate::vectorize::vectorize;
 
@@ -50,10 +50,13 @@ impl Running {
         }
         let largest = largest(&scores[visible]).max(self.largest);
         if largest > self.largest {
-            let factor = exp2(self.largest - largest);
+            let factor = (self.largest - largest).exp2();
             self.sum *= factor;
-            output.iter_mut().for_each(|output| *output *= factor);
             self.largest = largest;
+            vectorize(
+                #[inline(always)]
+                || output.iter_mut().for_each(|output| *output *= factor),
+            );
         }
         self.sum += multiplier.powers(scores, largest, weights);
     }
@@ -61,9 +64,10 @@ impl Running {
     /// The weighted mean of the values whose weighted sum is `output`.
     pub(super) fn finish(&self, output: &[f32], out: &mut [f32]) {
         let factor = self.sum.recip();
-        for (out, output) in out.iter_mut().zip(output) {
-            *out = output * factor;
-        }
+        vectorize(
+            #[inline(always)]
+            || out.iter_mut().zip(output).for_each(|(out, output)| *out = output * factor),
+        );
     }
 }
 

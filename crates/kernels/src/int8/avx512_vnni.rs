@@ -78,10 +78,26 @@ fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
     let steps = rectangle.weight.in_features.div_ceil(QUAD);
-    let weights: [&[[i8; STEP]]; BLOCKS] = std::array::from_fn(|block| rectangle.weight.block(column / BLOCK + block));
-    let x: [&[[u8; QUAD]]; ROWS] = std::array::from_fn(|index| rectangle.x.quads(row + index));
-    assert!(weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps));
+    let columns = |block: usize| {
+        let first = column + block * BLOCK;
+        first..(first + BLOCK).min(rectangle.columns.end)
+    };
     let mut sums = [[_mm512_setzero_si512(); BLOCKS]; ROWS];
+    let mut weights: [&[[i8; STEP]]; BLOCKS] = [&[]; BLOCKS];
+    for (block, weights) in weights.iter_mut().enumerate() {
+        *weights = rectangle.weight.block(column / BLOCK + block);
+        // Activations are stored 128 too large.
+        let row_sums = &rectangle.weight.sums[columns(block)];
+        let excess = _mm512_slli_epi32::<7>(load_i32(row_sums, lanes(row_sums.len())));
+        for sums in &mut sums {
+            sums[block] = _mm512_sub_epi32(_mm512_setzero_si512(), excess);
+        }
+    }
+    let mut x: [&[[u8; QUAD]]; ROWS] = [&[]; ROWS];
+    for (index, x) in x.iter_mut().enumerate() {
+        *x = rectangle.x.quads(row + index);
+    }
+    assert!(weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps));
     for step in 0..steps {
         let mut factors = [_mm512_setzero_si512(); BLOCKS];
         for (factor, block) in factors.iter_mut().zip(weights) {
@@ -101,23 +117,27 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usiz
             }
         }
     }
-    for (index, sums) in sums.into_iter().enumerate() {
-        let row_scale = _mm512_set1_ps(rectangle.x.scales()[row + index]);
-        for (block, sum) in sums.into_iter().enumerate() {
-            let first = column + block * BLOCK;
-            let columns = first..(first + BLOCK).min(rectangle.columns.end);
-            let mask = lanes(columns.len());
-            // Activations are stored 128 too large.
-            let excess = _mm512_slli_epi32::<7>(load_i32(&rectangle.weight.sums[columns.clone()], mask));
-            let scale = _mm512_mul_ps(row_scale, load(&rectangle.weight.scales[columns.clone()], mask));
-            let bias = rectangle.bias.map_or(_mm512_setzero_ps(), |bias| load(&bias[columns.clone()], mask));
-            let sum = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum, excess));
-            let value = _mm512_add_ps(_mm512_mul_ps(sum, scale), bias);
+    let mut scales = [_mm512_setzero_ps(); BLOCKS];
+    let mut biases = [_mm512_setzero_ps(); BLOCKS];
+    for (block, (scales, biases)) in scales.iter_mut().zip(&mut biases).enumerate() {
+        let columns = columns(block);
+        let mask = lanes(columns.len());
+        *scales = load(&rectangle.weight.scales[columns.clone()], mask);
+        if let Some(bias) = rectangle.bias {
+            *biases = load(&bias[columns], mask);
+        }
+    }
+    let row_scales = rectangle.x.scales()[row..].first_chunk::<ROWS>().expect("a scale for each row");
+    for ((index, sums), row_scale) in sums.into_iter().enumerate().zip(row_scales) {
+        let row_scale = _mm512_set1_ps(*row_scale);
+        for (block, ((sum, scale), bias)) in sums.into_iter().zip(scales).zip(biases).enumerate() {
+            let value = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(row_scale, scale));
+            let value = _mm512_add_ps(value, bias);
             // SAFETY: the rectangle belongs to this task alone; the mask covers the slice's length.
             #[allow(unsafe_code)]
             unsafe {
-                let out = rectangle.out.row(row + index, columns);
-                _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, value);
+                let out = rectangle.out.row(row + index, columns(block));
+                _mm512_mask_storeu_ps(out.as_mut_ptr(), lanes(out.len()), value);
             }
         }
     }

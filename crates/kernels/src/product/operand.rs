@@ -8,7 +8,7 @@ use super::{DEPTH, PANEL};
 use crate::Matrix;
 use crate::activation::exp2;
 use crate::shared_output::SharedOutput;
-use crate::vectorize::vectorize;
+use crate::vectorize::vectorize_fused;
 
 /// How numbers are multiplied: in f32, or as pairs of bf16. Either way what is multiplied lies in words of 32 bits.
 #[derive(Clone, Copy)]
@@ -57,20 +57,20 @@ impl Multiplier {
 }
 
 fn powers(exponents: &[f32], largest: f32, powers: &mut [f32]) -> f32 {
-    vectorize(
+    vectorize_fused(
         #[inline(always)]
-        || {
+        |fused| {
             let mut sums = [0.0f32; LANES];
             let (blocks, rest) = exponents.as_chunks::<LANES>();
             let (powers, powers_of_rest) = powers.as_chunks_mut::<LANES>();
             for (block, powers) in blocks.iter().zip(powers) {
                 for lane in 0..LANES {
-                    powers[lane] = exp2(block[lane] - largest);
+                    powers[lane] = exp2(block[lane] - largest, fused);
                     sums[lane] += powers[lane];
                 }
             }
             for ((exponent, power), sum) in rest.iter().zip(powers_of_rest).zip(&mut sums) {
-                *power = exp2(exponent - largest);
+                *power = exp2(exponent - largest, fused);
                 *sum += *power;
             }
             sums.iter().sum()
