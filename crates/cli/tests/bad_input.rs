@@ -658,7 +658,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
             let Case { what, code, says, .. } = &case;
             failures.push(format!("{what}: expected {code} and {says:?}, got {} and {said}", output.status));
         }
-        let line = said.lines().next().unwrap_or_default().replace('|', "\\|");
+        let line = without_digests(said.lines().next().unwrap_or_default()).replace('|', "\\|");
         let command = case
             .arguments
             .iter()
@@ -667,6 +667,17 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     check_page(&table);
+}
+
+/// Digests are those of a package, whose bytes may depend on the processor.
+fn without_digests(line: &str) -> String {
+    let is_digest = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let words = line.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric());
+    let masked = words.map(|word| {
+        let (plain, end) = word.split_at(word.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric()).len());
+        [if is_digest(plain) { "DIGEST" } else { plain }, end].concat()
+    });
+    masked.collect()
 }
 
 /// The page is written in the words of Linux.

@@ -104,9 +104,11 @@ fn shadow_memory_is_that_of_the_rows_of_the_channels_counted() {
 fn pruned_models_do_as_well_as_eval_says() {
     let place = place();
     let lambada = ["--task", "lambada", "--task-data", "lambada.jsonl"];
-    let options = [&CALIBRATE[..], &["--data", "text.txt", "--rates", "0,50,100"], &lambada].concat();
+    let options =
+        [&CALIBRATE[..], &["--data", "text.txt", "--rates", "0,50,100", "--smoothing", "0.7,0"], &lambada].concat();
     let found = study(&place, "prune", &options);
-    let shadows: Vec<_> = found["rates"].as_array().unwrap().iter().map(|rate| number(&rate["shadows"])).collect();
+    let rates = |curve: usize| &found["curves"][curve]["rates"];
+    let shadows: Vec<_> = rates(0).as_array().unwrap().iter().map(|rate| number(&rate["shadows"])).collect();
     assert_eq!((shadows, number(&found["inputs"])), (vec![4.0, 2.0, 0.0], 4.0));
     let model = ["-m", "model.gguf"];
     let text = ["--task", "perplexity", "--data", "text.txt"];
@@ -120,11 +122,16 @@ fn pruned_models_do_as_well_as_eval_says() {
         );
     };
     check(&found["float"], &["--method", "float"]);
-    for (index, rate) in ["0", "0.5", "1"].into_iter().enumerate() {
-        check(&found["rates"][index], &[&["--method", "shadow", "--prune", rate], &CALIBRATE[..]].concat());
+    for (curve, smoothing) in ["0.7", "0"].into_iter().enumerate() {
+        for (index, rate) in ["0", "0.5", "1"].into_iter().enumerate() {
+            let method = ["--method", "shadow", "--prune", rate, "--smoothing", smoothing];
+            check(&rates(curve)[index], &[&method, &CALIBRATE[..]].concat());
+        }
     }
+    let perplexity = |curve: usize| number(&rates(curve)[2]["perplexity"]["value"]);
+    assert_ne!(perplexity(0), perplexity(1), "smoothing does something");
     assert_eq!(number(&found["float"]["shadow_time_share"]), 0.0);
-    let outliers = |index: usize| number(&found["rates"][index]["held_out"]["int8"]["outliers"]);
+    let outliers = |index: usize| number(&rates(0)[index]["held_out"]["int8"]["outliers"]);
     assert!(outliers(0) > outliers(1) && outliers(1) > 0.0 && outliers(2) == 0.0);
 }
 
@@ -159,7 +166,7 @@ fn without_a_text_perplexity_is_that_of_held_out_calibration_text() {
     let place = place();
     let found = study(&place, "prune", &[&CALIBRATE[..], &["--rates", "85"]].concat());
     assert_eq!(found["perplexity_on"], "held-out calibration text");
-    let measured = &found["rates"][0];
+    let measured = &found["curves"][0]["rates"][0];
     same(number(&measured["perplexity"]["value"]), number(&measured["held_out"]["loss"]).exp());
     assert!(number(&measured["perplexity"]["standard_error"]) > 0.0);
 }
@@ -225,7 +232,12 @@ fn every_study_draws_a_figure_and_prints_a_table() {
     let heat = ["--tokens", "100"];
     for (name, more, panels, words) in [
         ("outliers", &CALIBRATE[..], 4, &["Importance", "gate, up", "3 % of the channels"][..]),
-        ("prune", &[&CALIBRATE[..], &["--rates", "0,100"], &lambada].concat(), 3, &["Accuracy", "LAMBADA", "float"]),
+        (
+            "prune",
+            &[&CALIBRATE[..], &["--rates", "0,100"], &lambada].concat(),
+            3,
+            &["Accuracy", "LAMBADA, smoothed by 0.7", "float"],
+        ),
         ("thresholds", &CALIBRATE[..], 2, &["max-min", "percentile", "least error", "float"]),
         ("hot-channels", &heat[..], 4, &["chinese", "Stall", "calibrated on"]),
     ] {

@@ -86,4 +86,23 @@ mod tests {
             assert!(error.contains("hexadecimal") || error.contains("expected a string"), "{wrong}: {error}");
         }
     }
+
+    #[test]
+    fn an_input_with_a_hot_channel_errs_less_when_it_is_smoothed() {
+        use crate::prepare::threshold::{self, ClipOptions, ThresholdRule};
+
+        let channels = 64;
+        let mut statistics = InputStatistics::new(channels);
+        let value = |index: usize| ((index * 37 % 101) as f32 - 50.0) / 50.0;
+        let x: Vec<f32> = (0..200 * channels).map(|i| value(i) * if i % channels == 5 { 60.0 } else { 1.0 }).collect();
+        statistics.add(&x);
+        let options = ClipOptions { rule: ThresholdRule::LeastError, shadow: false, outlier_share: 0.0 };
+        let error = |statistics: &InputStatistics, energy: &[f64]| {
+            threshold::squared_error(statistics, energy, threshold::clip(statistics, energy, options), false)
+        };
+        let factors = Smoothing::new(&statistics, 1.0, STRENGTH).factors().unwrap();
+        let energy: Vec<f64> = factors.iter().map(|factor| f64::from(*factor).powi(-2)).collect();
+        let (cut, smoothed) = (error(&statistics, &vec![1.0; channels]), error(&statistics.scaled(&factors), &energy));
+        assert!(smoothed < cut / 10.0, "{smoothed} of {cut}");
+    }
 }
