@@ -3,6 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use crate::vectorize::vectorize;
+
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
 const ACCUMULATORS: usize = 16;
 /// Iterations of one timed round, about a millisecond.
@@ -17,14 +19,18 @@ pub fn f32_operations_per_second(threads: usize) -> f64 {
 
 /// The best of many rounds on each thread, summed over the threads.
 fn best(threads: usize, round: impl Fn() -> f64 + Copy + Send) -> f64 {
-    let one = move || (0..ROUNDS).map(|_| round()).fold(0.0, f64::max);
+    on_each(threads, move || (0..ROUNDS).map(|_| round()).fold(0.0, f64::max))
+}
+
+/// The sum of what `one` answers on each of some threads at once.
+fn on_each(threads: usize, one: impl Fn() -> f64 + Copy + Send) -> f64 {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
         workers.into_iter().map(|worker| worker.join().expect("a measuring thread does not panic")).sum()
     })
 }
 
-/// Operations a second of one round, which answers how many operations it ran.
+/// Operations (or bytes) a second of one round, which answers how many it ran.
 fn timed(round: impl FnOnce() -> f64) -> f64 {
     let start = Instant::now();
     let operations = round();
@@ -129,4 +135,34 @@ fn bf16_round() -> Option<fn() -> f64> {
 #[cfg(not(target_arch = "x86_64"))]
 fn bf16_round() -> Option<fn() -> f64> {
     None
+}
+
+/// Bytes that one thread reads in a round: more than caches hold.
+const BUFFER: usize = 128 << 20;
+/// Times that the buffer is read.
+const READS: usize = 8;
+
+/// Memory bandwidth of `threads` threads at once, in bytes a second: each sums up a buffer of 128 MiB of its own, the
+/// fastest of eight times.
+pub fn bytes_read_per_second(threads: usize) -> f64 {
+    on_each(threads, || {
+        // Written, so that it is memory and not the system's one page of zeros.
+        let buffer = vec![black_box(1u64); BUFFER / size_of::<u64>()];
+        let read = || {
+            vectorize(
+                #[inline(always)]
+                || {
+                    let mut sums = [0u64; 64];
+                    for block in buffer.as_chunks::<64>().0 {
+                        for (sum, number) in sums.iter_mut().zip(block) {
+                            *sum = sum.wrapping_add(*number);
+                        }
+                    }
+                    black_box(sums);
+                },
+            );
+            BUFFER as f64
+        };
+        (0..READS).map(|_| timed(read)).fold(0.0, f64::max)
+    })
 }

@@ -161,7 +161,7 @@ fn bench_prints_the_object_that_later_versions_keep() {
         "--json",
     ];
     let object = json(&place_with_context(1024).triad(&arguments));
-    assert_eq!(keys(&object), ["model", "results", "load_seconds", "peak_resident_bytes"]);
+    assert_eq!(keys(&object), ["model", "results", "limits", "load_seconds", "peak_resident_bytes"]);
     assert_eq!(object["model"], "model.gguf");
     let results = object["results"].as_array().unwrap();
     let tests: Vec<_> = results
@@ -178,21 +178,27 @@ fn bench_prints_the_object_that_later_versions_keep() {
     ];
     assert_eq!(tests, expected.map(|(threads, test, tokens)| (Some(threads), Some(test), Some(tokens))));
     for result in results {
-        assert_eq!(keys(result), ["threads", "test", "tokens", "tokens_per_second"]);
+        assert_eq!(keys(result), ["threads", "test", "tokens", "tokens_per_second", "share_of_limit"]);
+        assert!(result["share_of_limit"].as_f64().unwrap() > 0.0);
         let rates = &result["tokens_per_second"];
         assert_eq!(keys(rates), ["min", "median", "max"]);
         let [min, median, max] = ["min", "median", "max"].map(|key| rates[key].as_f64().unwrap());
         assert!(0.0 < min && min <= median && median <= max);
     }
+    let limits = object["limits"].as_array().unwrap();
+    assert_eq!(limits.iter().map(|limit| limit["threads"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    for key in ["f32_operations_per_second", "bytes_read_per_second"] {
+        assert!(limits.iter().all(|limit| limit[key].as_f64().unwrap() > 0.0), "{key}: {limits:?}");
+    }
 }
 
 #[test]
-fn bench_for_people_shows_the_share_of_the_peak() {
+fn bench_for_people_shows_the_share_of_the_limit() {
     let arguments =
         ["bench", "--float", "-m", "model.gguf", "--prompt", "8", "--decode", "0", "--repeat", "1", "--threads", "1"];
     let table = succeed(&place_with_context(1024).triad(&arguments));
     assert!(
-        table.contains("of f32 peak") && table.contains("f32 peak on 1 threads:") && table.contains("peak memory"),
+        table.contains("of the limit") && table.contains("limit on 1 threads: INT8 ") && table.contains("peak memory"),
         "{table}"
     );
 }

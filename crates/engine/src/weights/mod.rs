@@ -37,6 +37,21 @@ pub struct Weights {
     pub output: Linear,
 }
 
+impl Weights {
+    /// Whether linear layers read INT8 activations.
+    pub fn is_int8(&self) -> bool {
+        self.blocks.iter().any(|block| block.inputs.is_some())
+    }
+
+    /// Bytes of matrices that decoding one token reads.
+    pub fn bytes_per_token(&self) -> usize {
+        let of_linear =
+            |linear: &Linear| linear.decode_weight.as_ref().map_or(linear.weight.bytes(), WeightMatrix::bytes);
+        let linears = self.blocks.iter().flat_map(|block| block.linears.values());
+        linears.chain([&self.output]).map(of_linear).sum()
+    }
+}
+
 /// Weights of one block; which norms and linears it has is said by its description.
 #[derive(Clone)]
 pub struct Block {

@@ -1,7 +1,8 @@
 //! `triad bench`: how fast a model runs on this machine.
 //!
-//! [`measure`] takes the times, [`report`] prints them.
+//! [`measure`] takes the times, [`limit`] says what the machine allows, [`report`] prints both.
 
+mod limit;
 mod measure;
 mod report;
 
@@ -15,7 +16,9 @@ use triad_model::{family, fetch};
 
 use crate::arguments::{self, ModelArgument};
 use crate::{machine, output, prepared, progress};
-use measure::Plan;
+use limit::Limit;
+use measure::{Measurement, Plan};
+use report::{Compared, Report};
 
 /// Seed of random weights. Any other would do.
 const SEED: u64 = 1;
@@ -23,8 +26,9 @@ const SEED: u64 = 1;
 /// Measure how fast a model runs on this machine.
 ///
 /// A prefill test runs a prompt of N tokens from an empty session. A decode test makes N tokens one by one
-/// behind a prompt of 64. Every test runs once unmeasured, then --repeat times. The prefill is also shown as
-/// a share of what the processor could multiply and add in f32 at most, measured in the same run.
+/// behind a prompt of 64. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
+/// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8 and
+/// attention in bf16 for a package, all in f32 for a model in float), decode with reading all weights from memory.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad bench                                             the default model
@@ -87,9 +91,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         // The session that shared it is gone.
         model = Arc::into_inner(shared).expect("the measured model has one owner");
     }
-    let report =
-        report::Report { model: name, results, load_seconds, peak_resident_bytes: machine::peak_resident_bytes() };
-    if arguments.json { output::json(&report) } else { report.print(model.description(), &threads) }
+    // Before the limits are measured, which takes memory of its own.
+    let peak_resident_bytes = machine::peak_resident_bytes();
+    let limits: Vec<_> = threads.iter().map(|count| Limit::measure(*count)).collect();
+    let compare = |measured: Measurement| {
+        let limit = limits.iter().find(|limit| limit.threads == measured.threads).expect("a limit for each");
+        Compared { share_of_limit: limit.share(&measured, &model), measured }
+    };
+    let results = results.into_iter().map(compare).collect();
+    let report = Report { model: name, results, limits, load_seconds, peak_resident_bytes };
+    if arguments.json { output::json(&report) } else { report.print(model.description()) }
 }
 
 fn lengths(asked: &[usize]) -> Vec<usize> {

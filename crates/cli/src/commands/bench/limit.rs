@@ -1,0 +1,122 @@
+//! What this machine allows at most: the times that no program could stay below.
+
+use serde::Serialize;
+use triad_engine::{KvFormat, Model};
+use triad_kernels::peak;
+use triad_model::description::{BlockDescription, ModelDescription};
+
+use super::measure::{DECODE_PROMPT, Measurement, Test};
+
+/// What a number of threads can do, each measured on its own. A product and its addition count two operations.
+#[derive(Clone, Copy, Serialize)]
+pub struct Limit {
+    pub threads: usize,
+    /// `None` where the processor has no instructions for it.
+    pub int8_operations_per_second: Option<f64>,
+    /// `None` where the processor has no instructions for it.
+    pub bf16_operations_per_second: Option<f64>,
+    pub f32_operations_per_second: f64,
+    pub bytes_read_per_second: f64,
+}
+
+impl Limit {
+    pub fn measure(threads: usize) -> Self {
+        Self {
+            threads,
+            int8_operations_per_second: peak::int8_operations_per_second(threads),
+            bf16_operations_per_second: peak::bf16_operations_per_second(threads),
+            f32_operations_per_second: peak::f32_operations_per_second(threads),
+            bytes_read_per_second: peak::bytes_read_per_second(threads),
+        }
+    }
+
+    /// How much of what the limit allows was reached: the least time / the median one.
+    pub fn share(&self, measured: &Measurement, model: &Model) -> f64 {
+        let least = match measured.test {
+            Test::Prefill => self.prefill_seconds(model, measured.tokens),
+            Test::Decode => self.decode_seconds(model, measured.tokens),
+        };
+        least * measured.tokens_per_second.median / measured.tokens as f64
+    }
+
+    /// Linear layers and attention at the peak of the numbers that they multiply.
+    fn prefill_seconds(&self, model: &Model, tokens: usize) -> f64 {
+        let operations = Operations::of_prefill(model.description(), tokens);
+        let f32 = self.f32_operations_per_second;
+        let (linear, attention) = if model.weights().is_int8() {
+            (self.int8_operations_per_second, self.bf16_operations_per_second)
+        } else {
+            (None, None)
+        };
+        operations.linear / linear.unwrap_or(f32) + operations.attention / attention.unwrap_or(f32)
+    }
+
+    /// Every weight, and the keys and values so far, read once a token.
+    fn decode_seconds(&self, model: &Model, tokens: usize) -> f64 {
+        let weights = model.weights().bytes_per_token() * tokens;
+        (weights + cache_bytes(model.description(), tokens)) as f64 / self.bytes_read_per_second
+    }
+}
+
+/// Bytes of keys and values that `tokens` tokens behind [`DECODE_PROMPT`] others read.
+fn cache_bytes(description: &ModelDescription, tokens: usize) -> usize {
+    let positions = (1..=tokens).map(|position| DECODE_PROMPT + position);
+    let of_block = |block: &BlockDescription| {
+        let attention = &block.attention;
+        let row = 2 * attention.kv_heads * attention.head_dim * KvFormat::default().bytes();
+        row * positions.clone().map(|position| seen(block, position)).sum::<usize>()
+    };
+    description.blocks.iter().map(of_block).sum()
+}
+
+/// Positions that the token at `position`, counted from 1, looks at.
+fn seen(block: &BlockDescription, position: usize) -> usize {
+    block.attention.window.map_or(position, |window| window.min(position))
+}
+
+/// Multiplications and additions.
+#[derive(Debug, PartialEq)]
+struct Operations {
+    /// Of linear layers, and the logits of one token.
+    linear: f64,
+    /// Of query · key and score · value over the positions that each token sees.
+    attention: f64,
+}
+
+impl Operations {
+    fn of_prefill(description: &ModelDescription, tokens: usize) -> Self {
+        let weights = |block: &BlockDescription| -> usize {
+            block.linears(description.hidden).iter().map(|linear| linear.out_features * linear.in_features).sum()
+        };
+        let weights: usize = description.blocks.iter().map(weights).sum();
+        let attention = |block: &BlockDescription| {
+            let seen: usize = (1..=tokens).map(|position| seen(block, position)).sum();
+            4.0 * (block.attention.heads * block.attention.head_dim) as f64 * seen as f64
+        };
+        Self {
+            linear: 2.0 * (weights as f64 * tokens as f64 + (description.vocab * description.hidden) as f64),
+            attention: description.blocks.iter().map(attention).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_operations_of_a_prefill_are_two_a_weight_and_token_and_attention() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        // 106,168,320 weights in linear layers, 28,311,552 in the output matrix, 576 wide heads in 30 blocks.
+        let expected =
+            Operations { linear: 2.0 * (106_168_320.0 * 2.0 + 28_311_552.0), attention: 4.0 * 576.0 * 30.0 * 3.0 };
+        assert_eq!(Operations::of_prefill(&description, 2), expected);
+    }
+
+    #[test]
+    fn decode_reads_the_keys_and_values_of_every_position_so_far() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        // Three heads of 64 in 30 blocks, keys and values of two bytes; 65 and 66 positions.
+        assert_eq!(cache_bytes(&description, 2), 30 * 2 * 3 * 64 * 2 * (65 + 66));
+    }
+}
