@@ -1,6 +1,9 @@
 //! Malformed files and inputs: each gives one clear sentence that names the file and the field, and an
 //! exit code. The table that they make is `docs/bad-input.md`; `TRIAD_WRITE_DOCS=1` writes it anew.
 
+mod evaluations;
+mod packages;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fmt::Write;
@@ -272,132 +275,6 @@ fn folders() -> Vec<Case> {
     ]
 }
 
-/// A data file that `triad eval` refuses.
-fn data(what: &'static str, task: &'static str, content: &'static [u8], says: &[&'static str]) -> Case {
-    let arguments = ["eval", "-m", "model.gguf", "--task", task, "--data", "data.jsonl"];
-    let prepare = move |place: &Place| {
-        place.write("model.gguf", Gguf::tiny().bytes());
-        place.write("data.jsonl", content);
-    };
-    let mut case = case(what, &arguments, prepare, 1, says);
-    case.says.push("data.jsonl");
-    case
-}
-
-/// What `triad eval` refuses to do with right files.
-fn evaluation(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
-    let prepare = |place: &Place| {
-        place.write("model.gguf", Gguf::tiny().bytes());
-        for name in ["a.jsonl", "data/lambada_a.jsonl", "data/lambada_b.jsonl", "data/hellaswag_train.jsonl"] {
-            place.write(name, "{\"text\": \"a b\"}\n");
-        }
-    };
-    case(what, &[&["eval", "-m", "model.gguf"], arguments].concat(), prepare, 1, says)
-}
-
-/// A package that is to be quantized once more.
-fn package_by_method() -> Case {
-    let arguments = ["eval", "-m", "package", "--task", "lambada", "--data", "data.jsonl", "--method", "w8a8"];
-    let prepare = |place: &Place| {
-        place.write("model.gguf", Gguf::tiny().bytes());
-        place.write("data.jsonl", "{\"text\": \"a b\"}\n");
-        assert!(place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]).status.success());
-    };
-    case("package by another method", &arguments, prepare, 1, &["package is a package", "quantized already"])
-}
-
-fn evaluations() -> Vec<Case> {
-    let mmlu = br#"{"subject": "law", "question": "q", "choice0": "a", "choice1": "b", "choice2": "c", "choice3": "d", "answer": 0}"#;
-    let few_shot = |what, examples: usize, says: &[&'static str]| {
-        let arguments =
-            ["eval", "-m", "model.gguf", "--task", "mmlu", "--data", "data.jsonl", "--few-shot", "examples.jsonl"];
-        let prepare = move |place: &Place| {
-            place.write("model.gguf", Gguf::tiny().bytes());
-            place.write("data.jsonl", String::from_utf8_lossy(mmlu).replace("law", "history"));
-            place.write("examples.jsonl", [&mmlu[..], b"\n"].concat().repeat(examples));
-        };
-        case(what, &arguments, prepare, 1, says)
-    };
-    vec![
-        data("empty data file", "lambada", b"\n", &["the data file is empty"]),
-        data("data that is not text", "perplexity", b"word \xff", &["UTF-8", "byte 5"]),
-        data("data that is not JSON", "lambada", b"{\"text\": \"a b\"}\n{\"text\"\n", &["line 2", "not JSON"]),
-        data("data row that is no object", "lambada", b"[]", &["line 1", "expected a JSON object"]),
-        data("data of another task", "lambada", mmlu, &["line 1", "\"text\" is missing", "expected a text"]),
-        data(
-            "number where a text belongs",
-            "winogrande",
-            br#"{"sentence": 1}"#,
-            &["line 1", "\"sentence\" is a number", "expected a text"],
-        ),
-        data(
-            "sentence without a blank",
-            "winogrande",
-            br#"{"sentence": "He sat.", "option1": "a", "option2": "b", "answer": "1"}"#,
-            &["line 1", "\"sentence\" has no blank"],
-        ),
-        data(
-            "three endings",
-            "hellaswag",
-            br#"{"activity_label": "a", "ctx": "b", "endings": ["c", "d", "e"], "label": 1}"#,
-            &["line 1", "\"endings\" has 3 entries", "expected a list of 4 texts"],
-        ),
-        data(
-            "answer out of range",
-            "hellaswag",
-            br#"{"activity_label": "a", "ctx": "b", "endings": ["c", "d", "e", "f"], "label": 4}"#,
-            &["line 1", "\"label\" is \"4\"", "expected one of 0, 1, 2, 3"],
-        ),
-        data(
-            "choices in no list",
-            "openbookqa",
-            br#"{"Question Stem": "a", "Choices": "b or c", "Answer Key": "A"}"#,
-            &["line 1", "\"Choices\" does not list four choices"],
-        ),
-        data(
-            "data row longer than the context",
-            "lambada",
-            br#"{"text": "It was the longest row of all, and the model would have no room for it."}"#,
-            &["line 1", "context of 70 tokens", "the model's 64"],
-        ),
-        input(
-            "data file that is not there",
-            &["eval", "-m", "model.gguf", "--task", "lambada", "--data", "data.jsonl"],
-            &["data.jsonl", "No such file"],
-        ),
-        evaluation(
-            "several tasks, one file",
-            &["--task", "lambada,mmlu", "--data", "a.jsonl"],
-            &["a.jsonl", "folder", "2 tasks"],
-        ),
-        evaluation(
-            "folder without the data of a task",
-            &["--task", "hellaswag", "--data", "data"],
-            &["data: ", "no file for hellaswag", "hellaswag*.jsonl"],
-        ),
-        evaluation(
-            "folder with two files for a task",
-            &["--task", "lambada", "--data", "data"],
-            &["data: ", "lambada_a.jsonl and lambada_b.jsonl", "expected one file"],
-        ),
-        evaluation(
-            "pruning without shadows",
-            &["--task", "lambada", "--data", "a.jsonl", "--method", "w8a8", "--prune", "none"],
-            &["--prune is for --method shadow"],
-        ),
-        package_by_method(),
-        few_shot("too few solved examples", 4, &["examples.jsonl", "\"law\" has 4 solved examples", "expected 5"]),
-        few_shot("subject without solved examples", 5, &["data.jsonl, line 1", "\"history\"", "examples.jsonl"]),
-        usage("unknown task", &["eval", "--task", "chess", "--data", "data.jsonl"], &["chess", "lambada"]),
-        usage(
-            "unknown method",
-            &["eval", "--task", "lambada", "--data", "data.jsonl", "--method", "float,int5"],
-            &["int5", "llm.int8"],
-        ),
-        usage("limit of 0", &["eval", "--task", "lambada", "--data", "data.jsonl", "--limit", "0"], &["--limit"]),
-    ]
-}
-
 fn inputs() -> Vec<Case> {
     let prompt_file = |what, content: fn() -> Vec<u8>, says: &[&'static str]| {
         let prepare = move |place: &Place| {
@@ -473,115 +350,6 @@ fn inputs() -> Vec<Case> {
     ]
 }
 
-/// A package with something wrong in one file.
-fn package(
-    what: &'static str,
-    arguments: &[&'static str],
-    file: &'static str,
-    change: impl Fn(Vec<u8>) -> Vec<u8> + 'static,
-    says: &[&'static str],
-) -> Case {
-    let prepare = move |place: &Place| {
-        place.write("model.gguf", Gguf::tiny().bytes());
-        let prepared = place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]);
-        assert!(prepared.status.success(), "{}", stderr(&prepared));
-        let path = format!("package/{file}");
-        let bytes = change(std::fs::read(place.path(&path)).unwrap());
-        place.write(&path, bytes);
-    };
-    case(what, arguments, prepare, 1, &[&[file], says].concat())
-}
-
-fn packages() -> Vec<Case> {
-    let run = &["run", "-m", "package", "-p", "Hello"];
-    let verify = &["verify", "package"];
-    let prepare = &["prepare", "model.gguf", "-o", "package"];
-    let replace = |from: &'static str, to: &'static str| {
-        move |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replacen(from, to, 1).into_bytes()
-    };
-    let alter_last = |mut bytes: Vec<u8>| {
-        *bytes.last_mut().unwrap() ^= 1;
-        bytes
-    };
-    let texts = |what, name: &'static str, content: &'static str, says: &[&'static str]| {
-        let prepare = move |place: &Place| {
-            place.write("model.gguf", Gguf::tiny().bytes());
-            place.write(name, content);
-        };
-        case(what, &["prepare", "model.gguf", "-o", "package", "--calibrate", name], prepare, 1, says)
-    };
-    vec![
-        package(
-            "package of a newer Triad",
-            run,
-            "package.json",
-            replace("\"format\": 2", "\"format\": 3"),
-            &["newer Triad", "format is 3", "reads 2"],
-        ),
-        package(
-            "package for other kernels",
-            run,
-            "package.json",
-            replace("n16k4", "n32k8"),
-            &["n32k8", "n16k4", "prepare the model again"],
-        ),
-        package(
-            "package without a field",
-            run,
-            "package.json",
-            replace("\"layout\"", "\"lay-out\""),
-            &["package/package.json: ", "lay-out"],
-        ),
-        package("package.json that is not JSON", run, "package.json", |_| b"{".to_vec(), &["package/package.json: "]),
-        package(
-            "package cut in the weights",
-            run,
-            "weights.safetensors",
-            |mut bytes| {
-                bytes.truncate(5000);
-                bytes
-            },
-            &["package/weights.safetensors: 5000 bytes", "truncated"],
-        ),
-        package(
-            "package with a tensor of another name",
-            run,
-            "weights.safetensors",
-            |mut bytes| {
-                let at = bytes.windows(7).position(|window| window == b"\"blocks").unwrap();
-                bytes[at + 1] = b'B';
-                bytes
-            },
-            &["\"blocks.0.", "is missing"],
-        ),
-        package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
-        case(
-            "package that is there already",
-            prepare,
-            |place| {
-                place.write("model.gguf", Gguf::tiny().bytes());
-                place.write("package/package.json", "");
-            },
-            1,
-            &["package: ", "--force replaces it"],
-        ),
-        case("folder that is no package", verify, |place| place.write("package/a", ""), 1, &["no package.json"]),
-        case(
-            "folder of something else in a package's place",
-            prepare,
-            |place| {
-                place.write("model.gguf", Gguf::tiny().bytes());
-                place.write("package/photo.jpg", "");
-            },
-            1,
-            &["package: ", "is no package: it is not replaced"],
-        ),
-        texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
-        texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),
-        usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),
-    ]
-}
-
 fn studies() -> Vec<Case> {
     let domain = |what, argument: &'static str, says: &[&'static str]| {
         let prepare = |place: &Place| {
@@ -640,13 +408,18 @@ fn studies() -> Vec<Case> {
 #[test]
 fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
     let mut table = String::from(
-        "# What bad input gives\n\nEvery row is a test (`crates/cli/tests/bad_input.rs`), which also writes this page. \
+        "# What bad input gives\n\nEvery row is a test (`crates/cli/tests/bad_input`), which also writes this page. \
          Files that are wrong, and inputs, exit with 1; a wrong command line exits with 2.\n\n\
          | what is wrong | command | exit | first line on standard error |\n| --- | --- | --- | --- |\n",
     );
     let mut failures = Vec::new();
-    for case in
-        files().into_iter().chain(folders()).chain(inputs()).chain(packages()).chain(evaluations()).chain(studies())
+    for case in files()
+        .into_iter()
+        .chain(folders())
+        .chain(inputs())
+        .chain(packages::cases())
+        .chain(evaluations::cases())
+        .chain(studies())
     {
         let place = Place::new();
         (case.prepare)(&place);
@@ -671,13 +444,11 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
 
 /// Digests are those of a package, whose bytes may depend on the processor.
 fn without_digests(line: &str) -> String {
-    let is_digest = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let words = line.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric());
-    let masked = words.map(|word| {
-        let (plain, end) = word.split_at(word.trim_end_matches(|letter: char| !letter.is_ascii_alphanumeric()).len());
-        [if is_digest(plain) { "DIGEST" } else { plain }, end].concat()
-    });
-    masked.collect()
+    let is_digest = |word: &&str| word.bytes().filter(u8::is_ascii_hexdigit).count() == 64;
+    line.split(' ')
+        .map(|word| Some(word).filter(|word| !is_digest(word)).unwrap_or("DIGEST"))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The page is written in the words of Linux.

@@ -1,0 +1,114 @@
+//! Damaged packages, and preparations that can't be.
+
+use super::support::gguf::Gguf;
+use super::support::{Place, stderr};
+use super::{Case, case, usage};
+
+/// A package with something wrong in one file.
+fn package(
+    what: &'static str,
+    arguments: &[&'static str],
+    file: &'static str,
+    change: impl Fn(Vec<u8>) -> Vec<u8> + 'static,
+    says: &[&'static str],
+) -> Case {
+    let prepare = move |place: &Place| {
+        place.write("model.gguf", Gguf::tiny().bytes());
+        let prepared = place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]);
+        assert!(prepared.status.success(), "{}", stderr(&prepared));
+        let path = format!("package/{file}");
+        let bytes = change(std::fs::read(place.path(&path)).unwrap());
+        place.write(&path, bytes);
+    };
+    case(what, arguments, prepare, 1, &[&[file], says].concat())
+}
+
+pub fn cases() -> Vec<Case> {
+    let run = &["run", "-m", "package", "-p", "Hello"];
+    let verify = &["verify", "package"];
+    let prepare = &["prepare", "model.gguf", "-o", "package"];
+    let replace = |from: &'static str, to: &'static str| {
+        move |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().replacen(from, to, 1).into_bytes()
+    };
+    let alter_last = |mut bytes: Vec<u8>| {
+        *bytes.last_mut().unwrap() ^= 1;
+        bytes
+    };
+    let texts = |what, name: &'static str, content: &'static str, says: &[&'static str]| {
+        let prepare = move |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            place.write(name, content);
+        };
+        case(what, &["prepare", "model.gguf", "-o", "package", "--calibrate", name], prepare, 1, says)
+    };
+    vec![
+        package(
+            "package of a newer Triad",
+            run,
+            "package.json",
+            replace("\"format\": 2", "\"format\": 3"),
+            &["newer Triad", "format is 3", "reads 2"],
+        ),
+        package(
+            "package for other kernels",
+            run,
+            "package.json",
+            replace("n16k4", "n32k8"),
+            &["n32k8", "n16k4", "prepare the model again"],
+        ),
+        package(
+            "package without a field",
+            run,
+            "package.json",
+            replace("\"layout\"", "\"lay-out\""),
+            &["package/package.json: ", "lay-out"],
+        ),
+        package("package.json that is not JSON", run, "package.json", |_| b"{".to_vec(), &["package/package.json: "]),
+        package(
+            "package cut in the weights",
+            run,
+            "weights.safetensors",
+            |mut bytes| {
+                bytes.truncate(5000);
+                bytes
+            },
+            &["package/weights.safetensors: 5000 bytes", "truncated"],
+        ),
+        package(
+            "package with a tensor of another name",
+            run,
+            "weights.safetensors",
+            |mut bytes| {
+                let at = bytes.windows(7).position(|window| window == b"\"blocks").unwrap();
+                bytes[at + 1] = b'B';
+                bytes
+            },
+            &["\"blocks.0.", "is missing"],
+        ),
+        package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
+        case(
+            "package that is there already",
+            prepare,
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("package/package.json", "");
+            },
+            1,
+            &["package: ", "--force replaces it"],
+        ),
+        case("folder that is no package", verify, |place| place.write("package/a", ""), 1, &["no package.json"]),
+        case(
+            "folder of something else in a package's place",
+            prepare,
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("package/photo.jpg", "");
+            },
+            1,
+            &["package: ", "is no package: it is not replaced"],
+        ),
+        texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
+        texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),
+        usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),
+    ]
+}
