@@ -13,8 +13,15 @@ const PART_ROWS: usize = 16;
 const PARALLEL: usize = 1 << 15;
 /// Activations that are quantized at once.
 const LANES: usize = 16;
-/// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them.
-const OFFSET: u8 = 128;
+/// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them; those of ARM take
+/// them as they are.
+const OFFSET: u8 = if cfg!(target_arch = "aarch64") { 0 } else { 128 };
+
+/// A number as it is.
+#[inline(always)]
+pub(super) fn signed(stored: u8) -> i8 {
+    (stored ^ OFFSET) as i8
+}
 
 /// The input of linear layers, `[rows, in_features]`, quantized to INT8: symmetric, with a scale for each
 /// row and a list of outliers. Its memory is used again by the next input.
@@ -128,7 +135,7 @@ impl QuantizedRows {
 
     /// The quantized numbers of a row, from −127 to 127.
     pub fn values(&self, row: usize) -> impl ExactSizeIterator<Item = i8> {
-        self.quads(row).as_flattened()[..self.in_features].iter().map(|value| (value ^ OFFSET) as i8)
+        self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
     }
 
     /// Number of outliers in all rows.
@@ -154,7 +161,7 @@ impl QuantizedRows {
         self.parts().iter().flat_map(|part| &part.remainders).copied().collect()
     }
 
-    /// The stored numbers of a row, 128 too large, four by four; the last four are padded with zeros.
+    /// The stored numbers of a row ([`signed`]), four by four; the last four are padded with zeros.
     pub(super) fn quads(&self, row: usize) -> &[[u8; QUAD]] {
         let quads = self.in_features.div_ceil(QUAD);
         &self.values.as_chunks().0[row * quads..][..quads]

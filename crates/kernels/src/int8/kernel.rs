@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512_vnni::Avx512Vnni;
 use super::reference::Reference;
 use super::{Int8Weight, QuantizedRows};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512_vnni::Avx512Vnni};
+#[cfg(target_arch = "aarch64")]
+use super::{dotprod::DotProduct, i8mm::MatrixProduct, neon::Neon};
 use crate::shared_output::SharedOutput;
 
 /// One way to multiply. All kernels sum the same products in i32 and end each output in one order of
@@ -42,6 +44,14 @@ pub(super) fn available() -> &'static [Box<dyn Kernel>] {
         let table = [
             #[cfg(target_arch = "x86_64")]
             boxed(Avx512Vnni::new()),
+            #[cfg(target_arch = "x86_64")]
+            boxed(Avx2::new()),
+            #[cfg(target_arch = "aarch64")]
+            boxed(MatrixProduct::new()),
+            #[cfg(target_arch = "aarch64")]
+            boxed(DotProduct::new()),
+            #[cfg(target_arch = "aarch64")]
+            boxed(Some(Neon)),
             boxed(Some(Reference)),
         ];
         table.into_iter().flatten().collect()

@@ -13,14 +13,23 @@
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512_vnni;
+#[cfg(target_arch = "aarch64")]
+mod dotprod;
+#[cfg(target_arch = "aarch64")]
+mod i8mm;
 mod kernel;
 mod layout;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod reference;
 mod shadow;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod weight;
 
 pub use activations::QuantizedRows;

@@ -1,0 +1,41 @@
+//! Kernels whose tiles are some rows of one block of output channels: what is left of them is how to sum products.
+
+use super::kernel::{Rectangle, output};
+use super::layout::{BLOCK, QUAD, STEP};
+
+/// The quads of some rows of activations.
+pub(super) type Rows<'a, const ROWS: usize> = [&'a [[u8; QUAD]]; ROWS];
+
+/// Sums of one block of output channels for some rows.
+pub(super) type Sums<const ROWS: usize> = [[i32; BLOCK]; ROWS];
+
+/// Computes a rectangle with `sum`, which gets the activations of [`Rows`] and all steps of a block, both equally long.
+#[inline(always)]
+pub(super) fn multiply<const ROWS: usize>(
+    rectangle: &Rectangle,
+    sum: impl Fn(Rows<ROWS>, &[[i8; STEP]]) -> Sums<ROWS>,
+) {
+    for column in rectangle.columns.clone().step_by(BLOCK) {
+        let columns = column..(column + BLOCK).min(rectangle.columns.end);
+        let weights = rectangle.weight.block(column / BLOCK);
+        for row in rectangle.rows.clone().step_by(ROWS) {
+            let rows = row..(row + ROWS).min(rectangle.rows.end);
+            let mut x: Rows<ROWS> = [&[]; ROWS];
+            for (index, x) in x.iter_mut().enumerate() {
+                // Where rows are missing, the last one is computed again and left out.
+                *x = rectangle.x.quads((row + index).min(rows.end - 1));
+            }
+            let sums = sum(x, weights);
+            for (row, sums) in rows.zip(&sums) {
+                // SAFETY: the rectangle belongs to this task alone.
+                #[allow(unsafe_code)]
+                let out = unsafe { rectangle.out.row(row, columns.clone()) };
+                let row_scale = rectangle.x.scales()[row];
+                for ((out, column), sum) in out.iter_mut().zip(columns.clone()).zip(sums) {
+                    let bias = rectangle.bias.map_or(0.0, |bias| bias[column]);
+                    *out = output(*sum, row_scale, rectangle.weight.scales[column], bias);
+                }
+            }
+        }
+    }
+}
