@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
+use triad_kernels::{int8, matmul};
 
 use crate::output;
 
@@ -19,6 +20,8 @@ pub struct Machine {
     pub architecture: &'static str,
     /// Those that matter here and that this processor has.
     pub instruction_sets: Vec<&'static str>,
+    /// Those that multiply matrices here.
+    pub kernels: Kernels,
     /// Cores that exist, hyper-threads not counted.
     pub cores: Option<usize>,
     /// Threads that run at once in this process.
@@ -31,6 +34,15 @@ pub struct Machine {
     pub memory_bytes: Option<u64>,
     /// Bytes of memory that a program could take now without swapping.
     pub memory_available_bytes: Option<u64>,
+}
+
+/// Names of the kernels for each number format.
+#[derive(Debug, Serialize)]
+pub struct Kernels {
+    pub int8: &'static str,
+    /// `None` where bf16 is multiplied as f32.
+    pub bf16: Option<&'static str>,
+    pub f32: &'static str,
 }
 
 /// Hardware threads with one highest clock.
@@ -62,6 +74,11 @@ impl Machine {
             processor: ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key)),
             architecture: std::env::consts::ARCH,
             instruction_sets: instruction_sets(),
+            kernels: Kernels {
+                int8: int8::kernel_name(),
+                bf16: matmul::bf16_kernel_name(),
+                f32: matmul::kernel_name(),
+            },
             cores: cores(&cpus),
             threads: threads(),
             core_groups: core_groups(&cpus),

@@ -62,7 +62,8 @@ fn main() -> ExitCode {
     if verbose {
         tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::DEBUG).init();
     }
-    let done = interrupt::install().and_then(|()| match command {
+    let tier = triad_kernels::tier::asked().map(|_| ()).map_err(anyhow::Error::msg);
+    let done = tier.and_then(|()| interrupt::install()).and_then(|()| match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Pull(arguments) => pull::run(&arguments),
         Command::Prepare(arguments) => prepare::run(&arguments),

@@ -3,7 +3,7 @@
 //! [`matmul`](mod@matmul) multiplies activations by a weight [`Matrix`] of any format in f32; [`attention`](mod@attention) reads keys and
 //! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them; [`log_softmax`] scores logits.
 //! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights for decode.
-//! [`peak`] measures what this processor could do at most. All matrices are row-major.
+//! [`peak`] measures what this processor could do at most; [`tier`] says which instructions kernels may use. All matrices are row-major.
 //!
 //! Parallel operators run on the rayon pool that is current where they are called. Work is cut into
 //! pieces whose size does not depend on the number of threads, so that results don't either.
@@ -32,6 +32,7 @@ pub mod rope;
 mod shared_output;
 #[cfg(test)]
 mod testing;
+pub mod tier;
 mod vectorize;
 
 pub use attention::attention;

@@ -73,6 +73,11 @@ pub fn kernel_name() -> &'static str {
     product::kernel_name()
 }
 
+/// The name of the kernel that products in bf16 use on this processor; `None` if they are made in f32.
+pub fn bf16_kernel_name() -> Option<&'static str> {
+    product::bf16_kernel_name()
+}
+
 /// One block of output columns; the tasks of one matmul write disjoint columns.
 struct Task<'a> {
     x: &'a [f32],

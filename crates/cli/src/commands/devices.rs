@@ -2,14 +2,17 @@
 
 use anyhow::Result;
 
-use crate::machine::Machine;
+use crate::machine::{Kernels, Machine};
 use crate::output;
 
 /// Show the processors of this machine, their instruction sets and memory.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad devices
-  triad devices --json")]
+  triad devices --json
+
+The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps kernels from using
+better instructions than that.")]
 pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
@@ -32,10 +35,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .map(|cache| format!("L{} {} × {}", cache.level, cache.count, output::bytes(cache.bytes)))
         .collect();
     let or_unknown = |list: Vec<String>| if list.is_empty() { unknown() } else { list.join(", ") };
+    let Kernels { int8, bf16, f32 } = machine.kernels;
     output::fields(&[
         ("processor", machine.processor.unwrap_or_else(unknown)),
         ("architecture", machine.architecture.into()),
         ("instruction sets", or_unknown(machine.instruction_sets.iter().map(ToString::to_string).collect())),
+        ("kernels", format!("INT8 {}, bf16 {}, f32 {}", int8, bf16.unwrap_or("none"), f32)),
         ("cores", format!("{cores}; {} threads at once", machine.threads)),
         ("clock", or_unknown(groups)),
         ("caches", or_unknown(caches)),

@@ -244,6 +244,21 @@ fn devices_says_what_the_machine_has() {
     let object = json(&Place::new().triad(&["devices", "--json"]));
     assert_eq!(object["architecture"], std::env::consts::ARCH);
     assert!(object["threads"].as_u64().unwrap() > 0);
+    assert!(object["kernels"]["int8"].is_string() && object["kernels"]["f32"].is_string(), "{object}");
+}
+
+#[test]
+fn kernels_use_no_better_instructions_than_asked_for() {
+    let place = Place::new();
+    let devices = |tier: &str| place.command(&["devices", "--json"]).env("TRIAD_KERNELS", tier).output().unwrap();
+    let kernels = |tier: &str| json(&devices(tier))["kernels"].clone();
+    let plain = serde_json::json!({"int8": "reference", "bf16": null, "f32": "portable"});
+    assert_eq!(kernels("reference"), plain);
+    assert_eq!(kernels(""), json(&place.triad(&["devices", "--json"]))["kernels"]);
+    let unknown = devices("sse9");
+    assert_eq!(unknown.status.code(), Some(1));
+    let said = stderr(&unknown);
+    assert!(said.contains("TRIAD_KERNELS is \"sse9\"") && said.contains("reference"), "{said}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::arch::x86_64::{
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use crate::tier::Tier;
 
 /// Rows of a tile: with [`PARTS`] they make twelve of sixteen registers.
 const ROWS: usize = 3;
@@ -26,6 +27,10 @@ impl Avx2 {
 impl Kernel for Avx2 {
     fn name(&self) -> &'static str {
         "avx2-vpmaddwd"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Avx2
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

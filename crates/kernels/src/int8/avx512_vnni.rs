@@ -9,6 +9,7 @@ use std::arch::x86_64::{
 
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
+use crate::tier::Tier;
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
 const ROWS: usize = 6;
@@ -31,6 +32,10 @@ impl Avx512Vnni {
 impl Kernel for Avx512Vnni {
     fn name(&self) -> &'static str {
         "avx512-vpdpbusd"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Avx512
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -7,6 +7,7 @@ use std::arch::is_aarch64_feature_detected;
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use crate::tier::Tier;
 
 /// Rows of a tile: with [`PARTS`] they make 24 of 32 registers.
 const ROWS: usize = 6;
@@ -25,6 +26,10 @@ impl DotProduct {
 impl Kernel for DotProduct {
     fn name(&self) -> &'static str {
         "dotprod-sdot"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Dotprod
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -11,6 +11,7 @@ use std::arch::is_aarch64_feature_detected;
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use crate::tier::Tier;
 
 /// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
 const PAIRS: usize = 3;
@@ -30,6 +31,10 @@ impl MatrixProduct {
 impl Kernel for MatrixProduct {
     fn name(&self) -> &'static str {
         "i8mm-smmla"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::I8mm
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

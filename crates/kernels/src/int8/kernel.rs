@@ -10,12 +10,16 @@ use super::{avx2::Avx2, avx512_vnni::Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::{dotprod::DotProduct, i8mm::MatrixProduct, neon::Neon};
 use crate::shared_output::SharedOutput;
+use crate::tier::{self, Tier};
 
 /// One way to multiply. All kernels sum the same products in i32 and end each output in one order of
 /// operations, [`output`]'s, so that all of them give the same bits.
 pub(super) trait Kernel: Send + Sync {
     /// Instruction set and, after it, the instruction that multiplies.
     fn name(&self) -> &'static str;
+
+    /// The tier that it belongs to.
+    fn tier(&self) -> Tier;
 
     /// Computes the outputs of one rectangle.
     fn multiply(&self, rectangle: &Rectangle);
@@ -38,7 +42,7 @@ pub(super) fn output(sum: i32, row_scale: f32, weight_scale: f32, bias: f32) -> 
     sum as f32 * (row_scale * weight_scale) + bias
 }
 
-/// The kernels that this processor can run, best first; the last is the reference.
+/// The kernels that this processor can run and that may be used, best first; the last is the reference.
 pub(super) fn available() -> &'static [Box<dyn Kernel>] {
     static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
         let table = [
@@ -54,7 +58,7 @@ pub(super) fn available() -> &'static [Box<dyn Kernel>] {
             boxed(Some(Neon)),
             boxed(Some(Reference)),
         ];
-        table.into_iter().flatten().collect()
+        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
     });
     &AVAILABLE
 }

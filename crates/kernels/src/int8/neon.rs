@@ -8,6 +8,7 @@ use std::arch::aarch64::{
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use crate::tier::Tier;
 
 /// Rows of a tile: with [`PARTS`] they make sixteen of 32 registers.
 const ROWS: usize = 2;
@@ -20,6 +21,10 @@ pub(super) struct Neon;
 impl Kernel for Neon {
     fn name(&self) -> &'static str {
         "neon-smlal"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Neon
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -4,6 +4,7 @@ use super::activations::signed;
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use crate::tier::Tier;
 use crate::vectorize::vectorize;
 
 /// Rows that share one widening of the weights.
@@ -15,6 +16,10 @@ pub(super) struct Reference;
 impl Kernel for Reference {
     fn name(&self) -> &'static str {
         "reference"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Reference
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -2,6 +2,7 @@
 
 use super::kernel::{Kernel, Panel};
 use super::portable;
+use crate::tier::Tier;
 
 /// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx2(());
@@ -15,6 +16,10 @@ impl Avx2 {
 impl Kernel for Avx2 {
     fn name(&self) -> &'static str {
         "avx2"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Avx2
     }
 
     fn multiply(&self, panel: &Panel) {

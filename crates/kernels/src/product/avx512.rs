@@ -27,6 +27,10 @@ macro_rules! kernel {
                 $name
             }
 
+            fn tier(&self) -> crate::tier::Tier {
+                crate::tier::Tier::Avx512
+            }
+
             fn multiply(&self, panel: &Panel) {
                 panel.check();
                 // SAFETY: `new` has found the instructions.

@@ -7,6 +7,7 @@ use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
 use crate::shared_output::SharedOutput;
+use crate::tier::{self, Tier};
 
 /// Columns of a block: what a tile's width is a multiple of.
 pub(super) const LANES: usize = 16;
@@ -16,6 +17,9 @@ pub(super) const LANES: usize = 16;
 pub(super) trait Kernel: Send + Sync {
     /// Its instruction set.
     fn name(&self) -> &'static str;
+
+    /// The tier that it belongs to.
+    fn tier(&self) -> Tier;
 
     /// All rows of one panel.
     fn multiply(&self, panel: &Panel);
@@ -67,6 +71,7 @@ impl Panel<'_> {
 }
 
 /// Asserts that sixteen words of sixteen rows lie in both slices.
+#[cfg(target_arch = "x86_64")]
 pub(super) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_stride: usize) {
     let last = |stride| (LANES - 1) * stride + LANES;
     assert!(last(from_stride) <= from.len() && last(to_stride) <= to.len());
@@ -77,13 +82,13 @@ pub(super) fn bf16() -> Option<&'static dyn Bf16Kernel> {
     #[cfg(target_arch = "x86_64")]
     {
         static KERNEL: LazyLock<Option<Avx512Bf16>> = LazyLock::new(Avx512Bf16::new);
-        KERNEL.as_ref().map(|kernel| kernel as &dyn Bf16Kernel)
+        KERNEL.as_ref().filter(|kernel| tier::may_be_used(kernel.tier())).map(|kernel| kernel as &dyn Bf16Kernel)
     }
     #[cfg(not(target_arch = "x86_64"))]
     None
 }
 
-/// The kernels for f32 that this processor can run, best first.
+/// The kernels for f32 that this processor can run and that may be used, best first.
 pub(super) fn available() -> &'static [Box<dyn Kernel>] {
     static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
         let table = [
@@ -93,7 +98,7 @@ pub(super) fn available() -> &'static [Box<dyn Kernel>] {
             boxed(Avx2::new()),
             boxed(Some(Portable)),
         ];
-        table.into_iter().flatten().collect()
+        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
     });
     &AVAILABLE
 }

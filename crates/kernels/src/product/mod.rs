@@ -55,6 +55,11 @@ pub(crate) fn kernel_name() -> &'static str {
     kernel::available()[0].name()
 }
 
+/// The name of the kernel for pairs of bf16 on this processor, if there is one.
+pub(crate) fn bf16_kernel_name() -> Option<&'static str> {
+    Some(kernel::bf16()?.name())
+}
+
 /// `out[.., columns] = left[rows, depth] · weightᵀ`, or `+=`, for all rows of `out`, with `weight[columns, depth]`.
 ///
 /// # Safety

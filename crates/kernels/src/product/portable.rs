@@ -1,6 +1,7 @@
 //! Plain Rust, which the compiler turns into the vector instructions that every processor of the target has.
 
 use super::kernel::{Kernel, LANES, Panel};
+use crate::tier::Tier;
 
 /// Rows of the largest tile.
 const ROWS: usize = 4;
@@ -10,6 +11,10 @@ pub(super) struct Portable;
 impl Kernel for Portable {
     fn name(&self) -> &'static str {
         "portable"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Reference
     }
 
     fn multiply(&self, panel: &Panel) {

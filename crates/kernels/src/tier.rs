@@ -1,0 +1,110 @@
+//! Which kernels are used: the best that this processor can run, or none better than a tier that was asked for.
+
+use std::sync::LazyLock;
+
+/// The environment variable that asks for a tier, by name: to see what another processor would run, or to leave out
+/// kernels that are suspected.
+pub const VARIABLE: &str = "TRIAD_KERNELS";
+
+/// A set of instructions that kernels are written for. Of one architecture the better ones come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// x86-64 with AVX-512; VNNI and BF16 where a kernel multiplies INT8 and bf16.
+    Avx512,
+    /// x86-64 with AVX2 and fused multiply-adds.
+    Avx2,
+    /// ARM with 8-bit matrix products.
+    I8mm,
+    /// ARM with 8-bit dot products.
+    Dotprod,
+    /// Every 64-bit ARM.
+    Neon,
+    /// Plain Rust, on every processor.
+    Reference,
+}
+
+impl Tier {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Avx512, Self::Avx2, Self::I8mm, Self::Dotprod, Self::Neon, Self::Reference];
+
+    /// Its name in [`VARIABLE`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::I8mm => "i8mm",
+            Self::Dotprod => "dotprod",
+            Self::Neon => "neon",
+            Self::Reference => "reference",
+        }
+    }
+
+    /// Whether this processor has its instructions.
+    pub fn is_supported(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "aarch64")]
+            Self::I8mm => std::arch::is_aarch64_feature_detected!("i8mm"),
+            #[cfg(target_arch = "aarch64")]
+            Self::Dotprod => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => true,
+            Self::Reference => true,
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// The tiers that this processor has, best first.
+    pub fn supported() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|tier| tier.is_supported())
+    }
+
+    /// The tier called `name`.
+    ///
+    /// # Errors
+    /// If there is none, or this processor lacks its instructions: the names that it could have been.
+    pub fn named(name: &str) -> Result<Self, String> {
+        Self::supported().find(|tier| tier.name() == name).ok_or_else(|| {
+            let names: Vec<_> = Self::supported().map(Self::name).collect();
+            format!("{VARIABLE} is {name:?}, expected what this processor has: {}", names.join(", "))
+        })
+    }
+}
+
+/// The tier that [`VARIABLE`] asks for; `None` if it is not set or empty.
+///
+/// # Errors
+/// As [`Tier::named`].
+pub fn asked() -> Result<Option<Tier>, String> {
+    let name = std::env::var(VARIABLE).unwrap_or_default();
+    if name.is_empty() { Ok(None) } else { Tier::named(&name).map(Some) }
+}
+
+/// Whether a kernel of `tier` may be used: none better than what was asked for. What cannot be asked for counts as
+/// nothing asked: whoever starts a program says so by [`asked`].
+pub(crate) fn may_be_used(tier: Tier) -> bool {
+    static ASKED: LazyLock<Option<Tier>> = LazyLock::new(|| asked().unwrap_or_default());
+    ASKED.is_none_or(|asked| tier >= asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tier_is_found_by_its_name_and_others_are_errors_that_say_which_there_are() {
+        for tier in Tier::supported() {
+            assert_eq!(Tier::named(tier.name()), Ok(tier));
+        }
+        for wrong in ["sse9", "", "AVX2"] {
+            let error = Tier::named(wrong).unwrap_err();
+            assert!(error.contains(VARIABLE) && error.contains(wrong) && error.ends_with("reference"), "{error}");
+        }
+        // No processor has both.
+        assert!(!(Tier::Avx2.is_supported() && Tier::Neon.is_supported()));
+    }
+}
