@@ -4,8 +4,8 @@ use half::{bf16, f16, slice::HalfFloatSliceExt};
 
 use crate::vectorize::Fused;
 
-/// Independent partial sums: enough to fill four AVX-512 registers, the same on every processor so that
-/// the result is too.
+/// Independent partial sums: enough to fill four AVX-512 registers, the same on every processor, so that results differ
+/// at most by whether products are rounded before they are added.
 const LANES: usize = 64;
 
 /// Σ a·b of two f32 slices of one length.

@@ -5,8 +5,8 @@
 //! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights for decode.
 //! [`peak`] measures what this processor could do at most; [`tier`] says which instructions kernels may use. All matrices are row-major.
 //!
-//! Parallel operators run on the rayon pool that is current where they are called. Work is cut into
-//! pieces whose size does not depend on the number of threads, so that results don't either.
+//! Parallel operators run on the rayon pool that is current where they are called. However work
+//! is cut, every output is summed in the same order, so that the number of threads changes no bit of it.
 //!
 //! ```
 //! use triad_kernels::{matmul, Matrix};

@@ -1,9 +1,10 @@
-//! Which kernels are used: the best that this processor can run, or none better than a tier that was asked for.
+//! Which kernels multiply matrices: the best that this processor can run, or none better than a tier that was asked for.
+//! Plain loops (norms, activations, scalar products) are always compiled for the best.
 
 use std::sync::LazyLock;
 
-/// The environment variable that asks for a tier, by name: to see what another processor would run, or to leave out
-/// kernels that are suspected.
+/// The environment variable that asks for a tier, by name: to see how fast others are, or to leave out one that is
+/// suspected.
 pub const VARIABLE: &str = "TRIAD_KERNELS";
 
 /// A set of instructions that kernels are written for. Of one architecture the better ones come first.
@@ -80,7 +81,8 @@ impl Tier {
 /// # Errors
 /// As [`Tier::named`].
 pub fn asked() -> Result<Option<Tier>, String> {
-    let name = std::env::var(VARIABLE).unwrap_or_default();
+    let name = std::env::var_os(VARIABLE).unwrap_or_default();
+    let name = name.to_string_lossy();
     if name.is_empty() { Ok(None) } else { Tier::named(&name).map(Some) }
 }
 

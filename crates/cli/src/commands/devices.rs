@@ -11,8 +11,8 @@ use crate::output;
   triad devices
   triad devices --json
 
-The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps kernels from using
-better instructions than that.")]
+The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
+using better instructions than that.")]
 pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]

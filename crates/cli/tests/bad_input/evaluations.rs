@@ -117,6 +117,11 @@ pub fn cases() -> Vec<Case> {
             &["--task", "lambada", "--data", "a.jsonl", "--method", "w8a8", "--prune", "none"],
             &["--prune is for --method shadow"],
         ),
+        evaluation(
+            "smoothing without shadows",
+            &["--task", "lambada", "--data", "a.jsonl", "--smoothing", "0"],
+            &["--smoothing is for --method shadow"],
+        ),
         package_by_method(),
         few_shot("too few solved examples", 4, &["examples.jsonl", "\"law\" has 4 solved examples", "expected 5"]),
         few_shot("subject without solved examples", 5, &["data.jsonl, line 1", "\"history\"", "examples.jsonl"]),

@@ -444,11 +444,14 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
 
 /// Digests are those of a package, whose bytes may depend on the processor.
 fn without_digests(line: &str) -> String {
-    let is_digest = |word: &&str| word.bytes().filter(u8::is_ascii_hexdigit).count() == 64;
-    line.split(' ')
-        .map(|word| Some(word).filter(|word| !is_digest(word)).unwrap_or("DIGEST"))
-        .collect::<Vec<_>>()
-        .join(" ")
+    let is_digest = |word: &str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let words = line.split_inclusive(|letter: char| !letter.is_ascii_alphanumeric());
+    let masked = words.map(|word| {
+        let end = word.trim_start_matches(char::is_alphanumeric);
+        let plain = &word[..word.len() - end.len()];
+        [if is_digest(plain) { "DIGEST" } else { plain }, end].concat()
+    });
+    masked.collect()
 }
 
 /// The page is written in the words of Linux.

@@ -4,7 +4,8 @@
 //! One task is one key-value head and a tile of query rows. Block by block of the cache, keys and values are brought
 //! into the form that kernels multiply, once for all strips of the tile. Every strip gets its scores, the online softmax
 //! makes weights of them (`softmax`), and the weighted values are added to what earlier blocks gave. Blocks begin at
-//! multiples of [`BLOCK`] positions, so that neither tiles nor chunks nor threads change a bit.
+//! multiples of [`BLOCK`] positions, so that neither tiles nor chunks nor threads change a bit of finite numbers. (A value
+//! that is none makes every row of its block none: what is hidden is multiplied by zero.)
 
 mod softmax;
 #[cfg(test)]
@@ -42,7 +43,7 @@ pub struct Shape {
 /// Number format of queries, keys, weights and values in attention's products; sums are in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// f32: nothing is rounded.
+    /// Everything in f32.
     Exact,
     /// bf16 on processors that multiply it, twice as fast as f32; f32 on others.
     Fast,
@@ -50,7 +51,7 @@ pub enum Precision {
 
 /// Keys of a block.
 const BLOCK: usize = 256;
-/// Query rows times query heads of a strip, at most: its scores stay in a core's second-level cache.
+/// Query rows times query heads of a strip, unless one row has more: its scores stay in a core's second-level cache.
 const STRIP: usize = 96;
 /// Strips of a tile, at most.
 const STRIPS: usize = 4;

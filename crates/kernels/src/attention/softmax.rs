@@ -49,6 +49,10 @@ impl Running {
             scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
         }
         let largest = largest(&scores[visible]).max(self.largest);
+        if largest == HIDDEN {
+            // Nothing to be relative to: every score is minus infinity or not a number, and so is the mean no number.
+            self.sum = f32::NAN;
+        }
         if largest > self.largest {
             let factor = (self.largest - largest).exp2();
             self.sum *= factor;

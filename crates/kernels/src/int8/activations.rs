@@ -60,7 +60,7 @@ impl QuantizedRows {
     /// Quantizes `x`, `[rows, in_features]`, with the static scale of the layer:
     /// `clamp(round(x · (1 / scale)), −127, 127)`, rounding half to even.
     ///
-    /// `smoothing`, `[in_features]`, is multiplied to `x` first (SmoothQuant). With `shadow`, what clipping
+    /// `smoothing`, `[in_features]`, is multiplied to `x` first. With `shadow`, what clipping
     /// takes from each |x| > 127 · scale, x − sign(x) · 127 · scale, is recorded as an outlier.
     ///
     /// # Panics

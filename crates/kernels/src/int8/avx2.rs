@@ -54,7 +54,7 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
         for part in 0..PARTS {
             // SAFETY: a step has sixteen bytes for each part.
             #[allow(unsafe_code)]
-            let weights = unsafe { _mm_loadu_si128(weights.as_ptr().add(part * BLOCK).cast()) };
+            let weights = unsafe { _mm_loadu_si128(weights.as_ptr().add(part * 4 * QUAD).cast()) };
             let weights = _mm256_cvtepi8_epi16(weights);
             for (sums, quad) in sums.iter_mut().zip(quads) {
                 sums[part] = _mm256_add_epi32(sums[part], _mm256_madd_epi16(weights, quad));

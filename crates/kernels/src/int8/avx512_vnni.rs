@@ -148,9 +148,9 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usiz
     }
 }
 
-/// The mask of the first `count` lanes.
+/// The mask of the first `count` lanes, at most sixteen.
 fn lanes(count: usize) -> __mmask16 {
-    u16::MAX >> (BLOCK - count)
+    ((1u32 << count) - 1) as u16
 }
 
 #[target_feature(enable = "avx512f")]

@@ -157,9 +157,9 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
     _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(factors), sums)
 }
 
-/// The mask of the first `count` lanes.
+/// The mask of the first `count` lanes, at most sixteen.
 pub(super) fn lanes(count: usize) -> __mmask16 {
-    u16::MAX >> (LANES - count)
+    ((1u32 << count) - 1) as u16
 }
 
 /// # Safety

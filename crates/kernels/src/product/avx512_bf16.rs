@@ -3,8 +3,8 @@
 use std::arch::x86_64::{
     __m256bh, __m256i, __m512, __m512bh, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm512_add_ps,
     _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps,
-    _mm512_mask_loadu_ps, _mm512_mask_storeu_epi32, _mm512_or_si512, _mm512_reduce_add_ps, _mm512_roundscale_ps,
-    _mm512_scalef_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_ps,
+    _mm512_mask_loadu_ps, _mm512_mask_storeu_epi32, _mm512_max_ps, _mm512_or_si512, _mm512_reduce_add_ps,
+    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_ps,
 };
 
 use super::avx512::{BLOCKS, ROWS, kernel, lanes, transpose};
@@ -33,10 +33,6 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
 }
 
 impl Bf16Kernel for Avx512Bf16 {
-    fn words(&self) -> &dyn Kernel {
-        self
-    }
-
     fn narrow(&self, row: &[f32], words: &mut [u32]) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
@@ -107,6 +103,8 @@ fn powers(exponents: &[f32], largest: f32, words: &mut [u32]) -> f32 {
 /// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the polynomial of degree 3 whose largest relative error, 7.5e-5, is the least.
 #[target_feature(enable = "avx512f")]
 fn power(x: __m512) -> __m512 {
+    // Minus infinity would leave no number as rest. What is not a number stays so in the second operand.
+    let x = _mm512_max_ps(_mm512_set1_ps(-200.0), x);
     let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
     let r = _mm512_sub_ps(x, n);
     let mut series = _mm512_set1_ps(0.055_171_67);
@@ -119,11 +117,10 @@ fn power(x: __m512) -> __m512 {
 /// At most sixteen numbers, with `rest` behind them.
 #[target_feature(enable = "avx512f")]
 fn load(numbers: &[f32], rest: f32) -> __m512 {
-    let mask = if numbers.is_empty() { 0 } else { lanes(numbers.len()) };
     // SAFETY: the mask covers the slice's length.
     #[allow(unsafe_code)]
     unsafe {
-        _mm512_mask_loadu_ps(_mm512_set1_ps(rest), mask, numbers.as_ptr())
+        _mm512_mask_loadu_ps(_mm512_set1_ps(rest), lanes(numbers.len()), numbers.as_ptr())
     }
 }
 

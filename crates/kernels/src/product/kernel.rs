@@ -32,9 +32,6 @@ pub(super) trait Kernel: Send + Sync {
 /// A kernel for pairs of bf16, and what else its processor can do with them. Numbers are rounded to the even neighbour
 /// where two are as near.
 pub(super) trait Bf16Kernel: Kernel {
-    /// Itself, as the kernel that multiplies pairs.
-    fn words(&self) -> &dyn Kernel;
-
     /// Pairs of neighbours of a row, a zero beside the last of an odd number.
     fn narrow(&self, row: &[f32], words: &mut [u32]);
 

@@ -113,7 +113,7 @@ impl Bf16Rows {
         let source = Source::Int8(weight, self.in_features);
         let depth = self.in_features.div_ceil(2);
         // SAFETY: as the caller promises.
-        unsafe { panels(self.kernel.words(), &self.words, depth, source, out, columns, Write::Replace) };
+        unsafe { panels(self.kernel, &self.words, depth, source, out, columns, Write::Replace) };
     }
 }
 

@@ -21,7 +21,7 @@ impl Multiplier {
     /// In bf16 if `fast`, and if this processor has instructions for it; in f32 otherwise.
     pub(crate) fn new(fast: bool) -> Self {
         let bf16 = if fast { bf16() } else { None };
-        let kernel = bf16.map_or(&*available()[0], |bf16| bf16.words());
+        let kernel = bf16.map_or(&*available()[0], |bf16| bf16 as &dyn Kernel);
         Self { kernel, bf16 }
     }
 

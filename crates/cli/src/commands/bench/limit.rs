@@ -1,4 +1,4 @@
-//! What this machine allows at most: the times that no program could stay below.
+//! What this machine allows at most: the times that no program of this number format could stay below.
 
 use serde::Serialize;
 use triad_engine::{KvFormat, Model};
@@ -11,9 +11,9 @@ use super::measure::{DECODE_PROMPT, Measurement, Test};
 #[derive(Clone, Copy, Serialize)]
 pub struct Limit {
     pub threads: usize,
-    /// `None` where the processor has no instructions for it.
+    /// `None` where it cannot be measured.
     pub int8_operations_per_second: Option<f64>,
-    /// `None` where the processor has no instructions for it.
+    /// `None` where the processor has no instructions for it: bf16 is then multiplied as f32.
     pub bf16_operations_per_second: Option<f64>,
     pub f32_operations_per_second: f64,
     pub bytes_read_per_second: f64,
@@ -30,25 +30,26 @@ impl Limit {
         }
     }
 
-    /// How much of what the limit allows was reached: the least time / the median one.
-    pub fn share(&self, measured: &Measurement, model: &Model) -> f64 {
+    /// How much of what the limit allows was reached: the least time / the median one; `None` where the limit is not
+    /// known.
+    pub fn share(&self, measured: &Measurement, model: &Model) -> Option<f64> {
         let least = match measured.test {
-            Test::Prefill => self.prefill_seconds(model, measured.tokens),
+            Test::Prefill => self.prefill_seconds(model, measured.tokens)?,
             Test::Decode => self.decode_seconds(model, measured.tokens),
         };
-        least * measured.tokens_per_second.median / measured.tokens as f64
+        Some(least * measured.tokens_per_second.median / measured.tokens as f64)
     }
 
     /// Linear layers and attention at the peak of the numbers that they multiply.
-    fn prefill_seconds(&self, model: &Model, tokens: usize) -> f64 {
+    fn prefill_seconds(&self, model: &Model, tokens: usize) -> Option<f64> {
         let operations = Operations::of_prefill(model.description(), tokens);
         let f32 = self.f32_operations_per_second;
         let (linear, attention) = if model.weights().is_int8() {
-            (self.int8_operations_per_second, self.bf16_operations_per_second)
+            (self.int8_operations_per_second?, self.bf16_operations_per_second.unwrap_or(f32))
         } else {
-            (None, None)
+            (f32, f32)
         };
-        operations.linear / linear.unwrap_or(f32) + operations.attention / attention.unwrap_or(f32)
+        Some(operations.linear / linear + operations.attention / attention)
     }
 
     /// Every weight, and the keys and values so far, read once a token.

@@ -24,8 +24,8 @@ pub struct Report {
 pub struct Compared {
     #[serde(flatten)]
     pub measured: Measurement,
-    /// The least time that the machine allows / the median one.
-    pub share_of_limit: f64,
+    /// The least time that the machine allows / the median one, where that is known.
+    pub share_of_limit: Option<f64>,
 }
 
 impl Report {
@@ -39,7 +39,7 @@ impl Report {
                 Test::Decode => "decode",
             };
             let rates = [rate.min, rate.median, rate.max].map(|rate| format!("{rate:.1}"));
-            let share = format!("{:.0} %", 100.0 * compared.share_of_limit);
+            let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
             [vec![threads.to_string(), test.into(), tokens.to_string()], rates.to_vec(), vec![share]].concat()
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use triad_engine::prepare::calibration::Calibration;
-use triad_engine::prepare::plan::PlanOptions;
 use triad_engine::prepare::{self, PrepareOptions, Prune, Quantized};
 use triad_engine::{Cancel, Model};
 
-use crate::arguments::{self, SmoothingArgument};
+use crate::arguments;
 
 /// How the linear layers are computed.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -38,8 +37,9 @@ pub struct MethodArguments {
     /// as many as a loss of 0.3 % on held-out text allows; several with commas between them are compared [default: 0.85]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune, value_delimiter = ',')]
     prune: Vec<Prune>,
-    #[command(flatten)]
-    smoothing: SmoothingArgument,
+    /// How inputs without a shadow are smoothed with --method shadow, from 0, not at all, to 1 [default: 0.7]
+    #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
+    smoothing: Option<f64>,
 }
 
 /// One way to compute.
@@ -84,7 +84,9 @@ impl Method {
 impl MethodArguments {
     /// Every way that was asked for once, the float model first: the others are compared with it.
     pub fn variants(&self) -> Result<Vec<Variant>> {
-        ensure!(self.prune.is_empty() || self.method.contains(&Method::Shadow), "--prune is for --method shadow");
+        let shadow = self.method.contains(&Method::Shadow);
+        ensure!(self.prune.is_empty() || shadow, "--prune is for --method shadow");
+        ensure!(self.smoothing.is_none() || shadow, "--smoothing is for --method shadow");
         let rates = if self.prune.is_empty() { &[Prune::default()][..] } else { &self.prune };
         let mut variants: Vec<Variant> = Vec::new();
         for method in &self.method {
@@ -101,15 +103,18 @@ impl MethodArguments {
     }
 
     fn options(&self, prune: Prune) -> PrepareOptions {
-        let plan = PlanOptions { smoothing: self.smoothing.smoothing as f32, ..PlanOptions::default() };
-        PrepareOptions { plan, prune, ..PrepareOptions::default() }
+        let mut options = PrepareOptions { prune, ..PrepareOptions::default() };
+        if let Some(smoothing) = self.smoothing {
+            options.plan.smoothing = smoothing as f32;
+        }
+        options
     }
 
     /// The one way to evaluate a package, which the user calls `name`.
     pub fn package(&self, name: &str) -> Result<Variant> {
         ensure!(
-            self.method == [Method::Float] && self.prune.is_empty(),
-            "{name} is a package, which is quantized already: expected no --method and no --prune"
+            self.method == [Method::Float] && self.prune.is_empty() && self.smoothing.is_none(),
+            "{name} is a package, which is quantized already: expected no --method, --prune or --smoothing"
         );
         Ok(Variant::as_it_is("package"))
     }

@@ -73,6 +73,8 @@ struct Outcome {
     method: &'static str,
     /// Share of the shadows left out, with the method that has them.
     pruned: Option<f64>,
+    /// How far inputs without a shadow are smoothed, with the method that has shadows.
+    smoothing: Option<f32>,
     /// Seconds of calibrating, where the method needs it, and quantizing.
     prepare_seconds: f64,
     #[serde(flatten)]
@@ -120,6 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let outcome = |evaluation| Outcome {
             method: variant.method,
             pruned: preparation.map(|preparation| preparation.pruned),
+            smoothing: preparation.map(|preparation| preparation.options.plan.smoothing),
             prepare_seconds: seconds + if variant.calibrates() { calibration_seconds } else { 0.0 },
             evaluation,
         };

@@ -109,7 +109,7 @@ mod tests {
         let notes = Vec::new();
         let evaluation =
             Evaluation { task, metrics, count: 0, tokens: 0, seconds: 0.0, tokens_per_second: 0.0, notes, rows };
-        Outcome { method: "", pruned: None, prepare_seconds: 0.0, evaluation }
+        Outcome { method: "", pruned: None, smoothing: None, prepare_seconds: 0.0, evaluation }
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 impl Report for Found {
     fn text(&self) -> String {
-        let names = [vec!["outliers without shadow", "without shadow", "shadows"], self.float.columns()].concat();
+        let names = [vec!["smoothing", "without shadow", "shadows"], self.float.columns()].concat();
         let labels = |labels: [&str; 3]| labels.map(str::to_owned).to_vec();
         let mut rows = vec![[labels(["float", "-", "-"]), self.float.cells(None)].concat()];
         for curve in &self.curves {
