@@ -126,15 +126,6 @@ pub fn count(text: &str) -> Result<usize, String> {
     whole_number(text, 0, MOST_TOKENS)
 }
 
-/// How inputs without a shadow are smoothed.
-#[derive(Clone, Copy, clap::Args)]
-pub struct SmoothingArgument {
-    /// How far channels beyond the clip threshold are scaled down where there is no shadow to compute them: 0 cuts them
-    /// off, as the paper does, 1 brings all of them within it
-    #[arg(long, value_name = "SHARE", default_value = "0.7", value_parser = share)]
-    pub smoothing: f64,
-}
-
 /// Reads a share of a whole.
 pub fn share(text: &str) -> Result<f64, String> {
     let share = text.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));

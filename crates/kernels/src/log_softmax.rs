@@ -14,18 +14,24 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
     vectorize_fused(
         #[inline(always)]
         |fused| {
-            let mut largest = [f32::NEG_INFINITY; LANES];
-            let (blocks, rest) = x.as_chunks::<LANES>();
-            for block in blocks {
-                for (largest, x) in largest.iter_mut().zip(block) {
-                    *largest = if *x > *largest { *x } else { *largest };
-                }
-            }
-            let largest = largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+            let largest = largest(x);
             let total: f64 = x.chunks(BLOCK).map(|x| f64::from(sum_exp(x, largest, fused))).sum();
             f64::from(largest) + total.ln()
         },
     )
+}
+
+/// The largest number that is one; minus infinity if there is none.
+#[inline(always)]
+pub(crate) fn largest(x: &[f32]) -> f32 {
+    let mut largest = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    for block in blocks {
+        for (largest, x) in largest.iter_mut().zip(block) {
+            *largest = if *x > *largest { *x } else { *largest };
+        }
+    }
+    largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
 }
 
 #[inline(always)]

@@ -14,7 +14,7 @@ use triad_engine::prepare::{PrepareOptions, Prune};
 use triad_engine::quantize::{DecodeWeights, WeightScales};
 use triad_model::fetch;
 
-use crate::arguments::{self, CalibrationArguments, ModelArgument, SmoothingArgument};
+use crate::arguments::{self, CalibrationArguments, ModelArgument};
 use crate::{machine, output, prepared};
 
 /// Prepare a model: calibrate it, quantize it to INT8, and write a package.
@@ -53,8 +53,10 @@ pub struct Arguments {
     /// Loss on held-out text that --prune auto may cost, as a share of the float model's
     #[arg(long, value_name = "SHARE", default_value = "0.003", value_parser = arguments::share)]
     budget: f64,
-    #[command(flatten)]
-    smoothing: SmoothingArgument,
+    /// How far channels beyond the clip threshold are scaled down where there is no shadow to compute them: 0 cuts them
+    /// off, as the paper does, 1 brings all of them within it
+    #[arg(long, value_name = "SHARE", default_value = "0.7", value_parser = arguments::share)]
+    smoothing: f64,
     /// Hot channels give at least this share of the outliers
     #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = arguments::share)]
     hot_share: f64,
@@ -112,7 +114,7 @@ impl Arguments {
                 Decode::Int4 => DecodeWeights::Int4,
             },
             hot_share: self.hot_share,
-            smoothing: self.smoothing.smoothing as f32,
+            smoothing: self.smoothing as f32,
             ..PlanOptions::default()
         };
         let prune = match self.prune {

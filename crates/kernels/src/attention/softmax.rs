@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::activation::soft_cap;
+use crate::log_softmax::largest;
 use crate::product::Multiplier;
 use crate::vectorize::vectorize;
 
@@ -48,7 +49,11 @@ impl Running {
             soft_cap(scores, cap);
             scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
         }
-        let largest = largest(&scores[visible]).max(self.largest);
+        let of_block = vectorize(
+            #[inline(always)]
+            || largest(&scores[visible.clone()]),
+        );
+        let largest = of_block.max(self.largest);
         if largest == HIDDEN {
             // Nothing to be relative to: every score is minus infinity or not a number, and so is the mean no number.
             self.sum = f32::NAN;
@@ -73,20 +78,4 @@ impl Running {
             || out.iter_mut().zip(output).for_each(|(out, output)| *out = output * factor),
         );
     }
-}
-
-fn largest(scores: &[f32]) -> f32 {
-    vectorize(
-        #[inline(always)]
-        || {
-            let mut largest = [HIDDEN; 16];
-            let (blocks, rest) = scores.as_chunks::<16>();
-            for block in blocks {
-                for (largest, score) in largest.iter_mut().zip(block) {
-                    *largest = if *score > *largest { *score } else { *largest };
-                }
-            }
-            largest.iter().chain(rest).copied().fold(HIDDEN, f32::max)
-        },
-    )
 }

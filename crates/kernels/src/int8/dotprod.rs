@@ -2,7 +2,6 @@
 
 use std::arch::aarch64::{int8x16_t, int32x4_t, vdupq_n_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32, vst1q_s32};
 use std::arch::asm;
-use std::arch::is_aarch64_feature_detected;
 
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
@@ -19,7 +18,7 @@ pub(super) struct DotProduct(());
 
 impl DotProduct {
     pub(super) fn new() -> Option<Self> {
-        is_aarch64_feature_detected!("dotprod").then_some(Self(()))
+        Tier::Dotprod.is_supported().then_some(Self(()))
     }
 }
 

@@ -6,7 +6,6 @@ use std::arch::aarch64::{
     vst1q_s32, vzip1q_s32, vzip2q_s32,
 };
 use std::arch::asm;
-use std::arch::is_aarch64_feature_detected;
 
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
@@ -24,7 +23,7 @@ pub(super) struct MatrixProduct(());
 
 impl MatrixProduct {
     pub(super) fn new() -> Option<Self> {
-        is_aarch64_feature_detected!("i8mm").then_some(Self(()))
+        Tier::I8mm.is_supported().then_some(Self(()))
     }
 }
 

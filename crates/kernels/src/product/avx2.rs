@@ -9,7 +9,7 @@ pub(super) struct Avx2(());
 
 impl Avx2 {
     pub(super) fn new() -> Option<Self> {
-        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
+        Tier::Avx2.is_supported().then_some(Self(()))
     }
 }
 

@@ -146,7 +146,7 @@ pub(super) struct Avx512(());
 
 impl Avx512 {
     pub(super) fn new() -> Option<Self> {
-        is_x86_feature_detected!("avx512f").then_some(Self(()))
+        crate::tier::Tier::Avx512.is_supported().then_some(Self(()))
     }
 }
 
