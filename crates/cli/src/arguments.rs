@@ -8,7 +8,8 @@ use anyhow::{Result, ensure};
 use triad_engine::package::Package;
 use triad_engine::prepare::Prune;
 use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::{Error, LoadOptions, Model};
+use triad_engine::{Error, LoadOptions, Model, Threads};
+use triad_kernels::Cores;
 use triad_model::fetch;
 
 use crate::commands::pull;
@@ -33,9 +34,30 @@ pub struct ModelArgument {
 pub struct ModelArguments {
     #[command(flatten)]
     pub name: ModelArgument,
-    /// Threads that compute [default: one for each core]
+    #[command(flatten)]
+    pub threads: ThreadArguments,
+}
+
+/// Threads that compute.
+#[derive(clap::Args)]
+pub struct ThreadArguments {
+    /// Threads that compute [default: one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N", value_parser = threads)]
-    pub threads: Option<usize>,
+    threads: Option<usize>,
+    /// Compute on these cores, such as 0-3,6, with one thread on each that stays there
+    #[arg(long, value_name = "LIST", value_parser = Cores::parse, conflicts_with = "threads")]
+    cores: Option<Cores>,
+}
+
+impl ThreadArguments {
+    /// What they say.
+    pub fn threads(&self) -> Threads {
+        match (&self.cores, self.threads) {
+            (Some(cores), _) => Threads::On(cores.clone()),
+            (None, Some(count)) => Threads::Count(count),
+            (None, None) => Threads::Automatic,
+        }
+    }
 }
 
 /// What a model is calibrated on.
@@ -78,7 +100,7 @@ impl ModelArguments {
     /// The model as it is, ready to run: a model file in float, a package in INT8.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
-        Ok(Arc::new(load(&path, &self.name.model, self.threads)?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads.threads())?))
     }
 
     /// The model in float, to be quantized in several ways; a package has been quantized in one.
@@ -89,20 +111,20 @@ impl ModelArguments {
             "{} is a package, which is quantized already: expected the model file that it was prepared from",
             path.display()
         );
-        Ok(Arc::new(load(&path, &self.name.model, self.threads)?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads.threads())?))
     }
 
     /// The model, ready to run: prepared, unless it is wanted in `float`.
     pub fn load_prepared(&self, float: bool) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
-        let path = if float { path } else { prepared::package_of(&path, &name.model, *threads)? };
-        Ok(Arc::new(load(&path, &name.model, *threads)?))
+        let path = if float { path } else { prepared::package_of(&path, &name.model, threads.threads())? };
+        Ok(Arc::new(load(&path, &name.model, threads.threads())?))
     }
 }
 
 /// The model at `path`, which the user calls `name`, ready to run.
-pub fn load(path: &Path, name: &str, threads: Option<usize>) -> Result<Model> {
+pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
     let options = LoadOptions { threads };
     if Package::is_at(path) {

@@ -10,7 +10,7 @@ use serde_json::json;
 use triad_engine::package::{self, Existing, Package, Prepared, Progress, Recipe};
 use triad_engine::prepare::PrepareOptions;
 use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::{Cancel, Error, LoadOptions, memory};
+use triad_engine::{Cancel, Error, LoadOptions, Threads, memory};
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
@@ -24,7 +24,7 @@ const KEY_DIGITS: usize = 16;
 
 /// The package of the model at `path`, which the user calls `name`: itself if it is one, else one in the cache that is
 /// made now if it is not there.
-pub fn package_of(path: &Path, name: &str, threads: Option<usize>) -> Result<PathBuf> {
+pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
     if Package::is_at(path) {
         return Ok(path.into());
     }

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add, soft_cap};
 use triad_kernels::attention::{Precision, Shape};
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{attention, matmul};
@@ -233,7 +233,7 @@ impl Forward<'_> {
             RopePairing::Adjacent => Pairing::Adjacent,
         };
         let rotate = |x: &mut [f32], heads: usize, norm: Option<&Norm>| {
-            x.par_chunks_mut(TASK_ROWS * heads * head_dim).enumerate().for_each(|(task, x)| {
+            for_each_chunk(chunks_mut(x, TASK_ROWS * heads * head_dim), 1, |task, x| {
                 if let Some(norm) = norm {
                     rms_norm_in_place(x, &norm.weight, norm.epsilon);
                 }
@@ -286,11 +286,12 @@ impl Forward<'_> {
         input.apply(&weights.linears, description::Linear::Up, up);
         let inner = if feed_forward.gated {
             input.apply(&weights.linears, description::Linear::Gate, gate);
-            let tasks = gate.par_chunks_mut(task).zip(up.par_chunks(task));
-            tasks.for_each(|(gate, up)| activate_and_multiply(gate, up, activation));
+            for_each_chunk(chunks_mut(gate, task), 1, |index, gate| {
+                activate_and_multiply(gate, &up[index * task..][..gate.len()], activation);
+            });
             gate
         } else {
-            up.par_chunks_mut(task).for_each(|up| activate(up, activation));
+            for_each_chunk(chunks_mut(up, task), 1, |_, up| activate(up, activation));
             up
         };
         observe(&mut self.observer, index, LinearInput::Down, inner);
@@ -307,9 +308,12 @@ fn observe(observer: &mut Option<Observer>, block: usize, input: LinearInput, x:
 
 fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
     let task = TASK_ROWS * norm.weight.len();
-    out.par_chunks_mut(task).zip(x.par_chunks(task)).for_each(|(out, x)| match &norm.bias {
-        None => rms_norm(x, &norm.weight, norm.epsilon, out),
-        Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
+    for_each_chunk(chunks_mut(out, task), 1, |index, out| {
+        let x = &x[index * task..][..out.len()];
+        match &norm.bias {
+            None => rms_norm(x, &norm.weight, norm.epsilon, out),
+            Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
+        }
     });
 }
 
@@ -317,11 +321,11 @@ fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
 fn post_normalize(norm: Option<&Norm>, x: &mut [f32]) {
     if let Some(norm) = norm {
         let task = TASK_ROWS * norm.weight.len();
-        x.par_chunks_mut(task).for_each(|x| rms_norm_in_place(x, &norm.weight, norm.epsilon));
+        for_each_chunk(chunks_mut(x, task), 1, |_, x| rms_norm_in_place(x, &norm.weight, norm.epsilon));
     }
 }
 
 fn add_rows(x: &mut [f32], y: &[f32]) {
     const TASK: usize = 1 << 14;
-    x.par_chunks_mut(TASK).zip(y.par_chunks(TASK)).for_each(|(x, y)| add(x, y));
+    for_each_chunk(chunks_mut(x, TASK), 1, |index, x| add(x, &y[index * TASK..][..x.len()]));
 }

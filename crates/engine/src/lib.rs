@@ -43,6 +43,7 @@ mod score;
 mod session;
 mod stop;
 pub mod study;
+mod threads;
 pub mod weights;
 
 pub use cancel::Cancel;
@@ -54,6 +55,7 @@ pub use linear_input::LinearInput;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
 pub use session::{Session, SessionOptions};
+pub use threads::Threads;
 
 /// README's examples of the library are tested as this documentation.
 #[cfg(doctest)]

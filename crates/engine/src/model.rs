@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
 use triad_model::description::ModelDescription;
@@ -13,13 +13,14 @@ use triad_model::tokenizer::{Special, Tokenizer};
 use crate::error::{Error, Result};
 use crate::package::Package;
 use crate::quantize::Quantization;
+use crate::threads::Threads;
 use crate::weights::Weights;
 
 /// How a model is loaded.
 #[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Threads that compute; `None`: one for each core that the process may use.
-    pub threads: Option<usize>,
+    /// Threads that compute.
+    pub threads: Threads,
 }
 
 /// Description, weights, tokenizer, template, threads: everything that sessions share.
@@ -29,7 +30,7 @@ pub struct Model {
     /// Shared by the models that are made from this one.
     text: Arc<Text>,
     generation_defaults: GenerationDefaults,
-    pool: Arc<ThreadPool>,
+    pool: Arc<Pool>,
 }
 
 impl Model {
@@ -52,7 +53,7 @@ impl Model {
         let pool = pool(options)?;
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
         let text = || text(checkpoint.source(), checkpoint.generation_defaults(), checkpoint.path());
-        let (weights, text) = pool.join(|| Weights::load(checkpoint), text);
+        let (weights, text) = beside(|| pool.install(|| Weights::load(checkpoint)), text);
         Ok(Self {
             description: checkpoint.description().clone(),
             weights: weights?,
@@ -70,7 +71,7 @@ impl Model {
         let pool = pool(options)?;
         let generation_defaults = &package.manifest().generation;
         let text = || text(&package.source()?, generation_defaults, package.path());
-        let (weights, text) = pool.join(|| package.weights(), text);
+        let (weights, text) = beside(|| pool.install(|| package.weights()), text);
         Ok(Self {
             description: package.description().clone(),
             weights: weights?,
@@ -101,7 +102,7 @@ impl Model {
     /// # Errors
     /// If the threads cannot be started.
     pub fn with_threads(self, threads: usize) -> Result<Self> {
-        Ok(Self { pool: pool(&LoadOptions { threads: Some(threads) })?, ..self })
+        Ok(Self { pool: pool(&LoadOptions { threads: Threads::Count(threads) })?, ..self })
     }
 
     /// This float model with its linear layers in INT8.
@@ -132,7 +133,7 @@ impl Model {
     }
 
     /// Runs `work` on the model's threads.
-    pub(crate) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+    pub(crate) fn install<R>(&self, work: impl FnOnce() -> R) -> R {
         self.pool.install(work)
     }
 
@@ -166,7 +167,7 @@ impl Model {
 
     /// Threads that compute.
     pub fn threads(&self) -> usize {
-        self.pool.current_num_threads()
+        self.pool.threads()
     }
 
     /// Tokens of a plain prompt, with the model's leading special token if it has one.
@@ -181,7 +182,7 @@ impl Model {
         Ok(tokenizer.encode(text, Special::AsText)?)
     }
 
-    pub(crate) fn pool(&self) -> &ThreadPool {
+    pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
 }
@@ -217,12 +218,15 @@ fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<T
     }
 }
 
-fn pool(options: &LoadOptions) -> Result<Arc<ThreadPool>> {
-    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    if !(1..=1024).contains(&threads) {
-        let value = threads.to_string();
-        return Err(Error::Option { name: "the number of threads", value, expected: "1 to 1024" });
-    }
-    let builder = ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("triad-{index}"));
-    builder.build().map(Arc::new).map_err(|error| Error::Threads { threads, reason: error.to_string() })
+fn pool(options: &LoadOptions) -> Result<Arc<Pool>> {
+    options.threads.start().map(Arc::new)
+}
+
+/// Both results, of two computations at the same time.
+fn beside<A, B: Send>(first: impl FnOnce() -> A, second: impl FnOnce() -> B + Send) -> (A, B) {
+    std::thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        (first, second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }

@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
-use rayon::prelude::*;
+use triad_kernels::chunks::map;
 use triad_kernels::log_softmax::log_sum_exp;
 
 use crate::cancel::Cancel;
@@ -118,11 +118,10 @@ impl Session {
             cancel.check()?;
             let logits = &mut logits[..targets.len() * vocab];
             forward.logits(targets.iter().map(|target| target.row), logits);
-            let scored: Vec<_> = logits
-                .par_chunks_exact(vocab)
-                .zip(targets)
-                .map(|(logits, target)| (log_probability(logits, target.token), is_likeliest(logits, target.token)))
-                .collect();
+            let scored = map(targets.len(), |index| {
+                let (logits, token) = (&logits[index * vocab..][..vocab], targets[index].token);
+                (log_probability(logits, token), is_likeliest(logits, token))
+            });
             for ((log_probability, likeliest), target) in scored.into_iter().zip(targets) {
                 if !log_probability.is_finite() {
                     return Err(Error::NotFinite);

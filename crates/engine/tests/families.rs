@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use safetensors::SafeTensors;
-use triad_engine::{Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions};
+use triad_engine::{Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
 
 /// Largest difference of a logit, relative to the largest logit of the prompt.
 const TOLERANCE: f32 = 1e-4;
@@ -56,7 +56,7 @@ fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
 }
 
 fn model(checkpoint: &str) -> Arc<Model> {
-    Arc::new(Model::load(&folder().join(checkpoint), &LoadOptions { threads: Some(2) }).expect(checkpoint))
+    Arc::new(Model::load(&folder().join(checkpoint), &LoadOptions { threads: Threads::Count(2) }).expect(checkpoint))
 }
 
 fn logits(model: &Arc<Model>, tokens: &[u32], context: usize, chunk: usize) -> Vec<f32> {

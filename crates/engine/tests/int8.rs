@@ -6,13 +6,13 @@ use triad_engine::prepare::calibration::Calibration;
 use triad_engine::prepare::plan::{self, PlanOptions};
 use triad_engine::prepare::{PrepareOptions, Prune, baselines, decide, weight_statistics};
 use triad_engine::quantize::{DecodeWeights, Quantization};
-use triad_engine::{Branch, Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions};
+use triad_engine::{Branch, Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
 
 const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
 
 fn model(family: &str, threads: usize) -> Arc<Model> {
     let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Some(threads) }).unwrap())
+    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(threads) }).unwrap())
 }
 
 fn pieces(model: &Model, count: usize) -> Vec<Vec<u32>> {

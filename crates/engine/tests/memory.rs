@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use triad_engine::{LoadOptions, Model, memory};
+use triad_engine::{LoadOptions, Model, Threads, memory};
 use triad_model::checkpoint::Checkpoint;
 
 #[test]
@@ -11,7 +11,7 @@ fn weights_take_what_was_said_before_they_were_loaded() {
     for model in ["llama", "llama.gguf", "gemma2.gguf", "phi2", "phi3", "qwen3.gguf"] {
         let path = folder.join(model);
         let said = memory::of_weights(&Checkpoint::open(&path).unwrap());
-        let loaded = Model::load(&path, &LoadOptions { threads: Some(1) }).unwrap();
+        let loaded = Model::load(&path, &LoadOptions { threads: Threads::Count(1) }).unwrap();
         assert_eq!(said.total(), loaded.weights().bytes(), "{model}: {said:?}");
     }
 }

@@ -105,7 +105,9 @@ fn what_cannot_be_scored_is_refused_by_name() {
     let mut description = triad_model::family::shape("smollm2-135m").unwrap();
     description.blocks.truncate(1);
     (description.vocab, description.context) = (VOCAB, CONTEXT);
-    let model = Arc::new(Model::random(description, &triad_engine::LoadOptions { threads: Some(1) }, 1).unwrap());
+    let model = Arc::new(
+        Model::random(description, &triad_engine::LoadOptions { threads: triad_engine::Threads::Count(1) }, 1).unwrap(),
+    );
     let mut session = session(&model, 16, KvFormat::F16);
     let mut message = |tokens: &[u32], scored_from| {
         session.score(&[Branch { tokens, scored_from }], &Cancel::new(), |_| {}).unwrap_err().to_string()

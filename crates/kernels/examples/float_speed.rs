@@ -17,7 +17,7 @@ fn main() {
         let peak = f32_operations_per_second(threads);
         let narrow = bf16_operations_per_second(threads).unwrap_or(peak);
         println!("\n{threads} threads, peak {:.0} GFLOPS, with INT8 weights {:.0}", peak / 1e9, narrow / 1e9);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        let pool = triad_kernels::pool::Pool::new(threads).expect("a pool");
         pool.install(|| SHAPES.iter().for_each(|(input, output)| measure(*input, *output, [peak, narrow])));
     }
 }

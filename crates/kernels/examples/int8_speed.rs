@@ -17,7 +17,7 @@ fn main() {
             Some(peak) => println!("\n{threads} threads, peak {:.0} GOPS", peak / 1e9),
             None => println!("\n{threads} threads, peak unknown"),
         }
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+        let pool = triad_kernels::pool::Pool::new(threads).expect("a pool");
         pool.install(|| SHAPES.iter().for_each(|(input, output)| measure(*input, *output, peak)));
     }
 }

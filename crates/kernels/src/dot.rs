@@ -20,12 +20,6 @@ pub(crate) fn dot_bf16(a: &[f32], b: &[bf16], fused: Fused) -> f32 {
     dot_with(a, b, fused, |b| f32::from_bits(u32::from(b.to_bits()) << 16))
 }
 
-/// Σ a·b with `b` in INT8, without its scale.
-#[inline(always)]
-pub(crate) fn dot_int8(a: &[f32], b: &[i8], fused: Fused) -> f32 {
-    dot_with(a, b, fused, f32::from)
-}
-
 #[inline(always)]
 fn dot_with<T: Copy>(a: &[f32], b: &[T], fused: Fused, widen: impl Fn(T) -> f32) -> f32 {
     debug_assert_eq!(a.len(), b.len());

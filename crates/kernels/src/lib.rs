@@ -5,8 +5,7 @@
 //! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights for decode.
 //! [`peak`] measures what this processor could do at most; [`tier`] says which instructions kernels may use. All matrices are row-major.
 //!
-//! Parallel operators run on the rayon pool that is current where they are called. However work
-//! is cut, every output is summed in the same order, so that the number of threads changes no bit of it.
+//! Parallel operators run on the [`pool`] that is installed where they are called. However work is cut, every output is summed in the same order, so that the number of threads changes no bit of it.
 //!
 //! ```
 //! use triad_kernels::{matmul, Matrix};
@@ -19,7 +18,10 @@
 
 pub mod activation;
 pub mod attention;
+pub mod chunks;
+mod cores;
 mod dot;
+mod int16;
 pub mod int4;
 pub mod int8;
 pub mod log_softmax;
@@ -27,6 +29,7 @@ pub mod matmul;
 mod matrix;
 pub mod norm;
 pub mod peak;
+pub mod pool;
 mod product;
 pub mod rope;
 mod shared_output;
@@ -36,5 +39,6 @@ pub mod tier;
 mod vectorize;
 
 pub use attention::attention;
+pub use cores::Cores;
 pub use matmul::matmul;
 pub use matrix::Matrix;

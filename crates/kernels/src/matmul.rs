@@ -2,17 +2,18 @@
 //!
 //! Prefill has many rows: the output is cut into blocks of columns, one task each, and the block's weights are
 //! packed for a `product`; with weights in INT8, which bf16 represents exactly, activations are rounded to bf16 where
-//! the processor multiplies that faster. Decode has one row: each output is one scalar product, and memory bandwidth is the limit.
+//! the processor multiplies that faster. Decode has one row: each output is one scalar product, with weights in INT8 and
+//! INT4 one of integers, and memory bandwidth is the limit.
 
 use std::cell::RefCell;
 
-use rayon::prelude::*;
-
-use crate::dot::{dot, dot_bf16, dot_int8};
+use crate::dot::{dot, dot_bf16};
+use crate::int4::{self, SplitRows};
+use crate::int16::Int16Rows;
 use crate::product::{self, Bf16Rows, PANEL, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize_fused;
-use crate::{Matrix, int4};
+use crate::{Matrix, pool};
 
 /// From this many rows on, packing the weights pays.
 const PRODUCT_ROWS: usize = 4;
@@ -21,6 +22,7 @@ const DOT_WEIGHTS: usize = 1 << 16;
 
 thread_local! {
     static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static INTEGERS: RefCell<Integers> = RefCell::default();
 }
 
 /// `out[rows, out_features] = x[rows, in_features] · weightᵀ + bias`.
@@ -45,13 +47,17 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
         Matrix::Int8 { .. } if rows >= PRODUCT_ROWS => Bf16Rows::new(x, in_features),
         _ => None,
     };
+    let mut integers = INTEGERS.take();
+    if rows < PRODUCT_ROWS {
+        integers.fill(x, in_features, weight);
+    }
     let task_columns = if rows < PRODUCT_ROWS { (DOT_WEIGHTS / in_features.max(1)).max(1) } else { PANEL };
     let tasks = out_features.div_ceil(task_columns);
     let run = |task: usize| {
         let first = task * task_columns;
         let columns = first..(first + task_columns).min(out_features);
         let weight = weight.rows(first, columns.len(), in_features);
-        let task = Task { x, narrow: narrow.as_ref(), rows, in_features, weight, columns, out };
+        let task = Task { x, narrow: narrow.as_ref(), integers: &integers, rows, in_features, weight, columns, out };
         if rows < PRODUCT_ROWS {
             task.by_dot();
         } else {
@@ -61,11 +67,8 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
             task.add_bias(bias);
         }
     };
-    if tasks == 1 {
-        run(0);
-    } else {
-        (0..tasks).into_par_iter().with_max_len(1).for_each(run);
-    }
+    pool::for_each(tasks, 1, run);
+    INTEGERS.set(integers);
 }
 
 /// The name of the kernel that products of many rows use on this processor.
@@ -78,10 +81,37 @@ pub fn bf16_kernel_name() -> Option<&'static str> {
     product::bf16_kernel_name()
 }
 
+/// Activations for scalar products with integers.
+#[derive(Default)]
+struct Integers {
+    int16: Int16Rows,
+    /// For INT4, where the processor multiplies it as integers.
+    split: Option<SplitRows>,
+}
+
+impl Integers {
+    /// Takes `x`, `[rows, in_features]`, in the forms that scalar products with `weight` want.
+    fn fill(&mut self, x: &[f32], in_features: usize, weight: Matrix) {
+        match weight {
+            Matrix::Int8 { .. } => self.int16.fill(x, in_features),
+            Matrix::Int4 { .. } => {
+                self.split = self.split.take().or_else(SplitRows::new);
+                if let Some(split) = &mut self.split {
+                    self.int16.fill(x, in_features);
+                    split.fill(&self.int16);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 /// One block of output columns; the tasks of one matmul write disjoint columns.
 struct Task<'a> {
     x: &'a [f32],
     narrow: Option<&'a Bf16Rows>,
+    /// Filled if there are few rows.
+    integers: &'a Integers,
     rows: usize,
     in_features: usize,
     weight: Matrix<'a>,
@@ -91,6 +121,14 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn by_dot(&self) {
+        if let (Matrix::Int4 { values, scales }, Some(split)) = (self.weight, &self.integers.split) {
+            for row in 0..self.rows {
+                // SAFETY: these columns belong to this task alone.
+                #[allow(unsafe_code)]
+                split.dots(row, values, scales, unsafe { self.out.row(row, self.columns.clone()) });
+            }
+            return;
+        }
         WIDENED.with_borrow_mut(|scratch| {
             vectorize_fused(
                 #[inline(always)]
@@ -107,7 +145,9 @@ impl Task<'_> {
                             out[0] = match weight {
                                 Matrix::F32(weight) => dot(x, weight, fused),
                                 Matrix::Bf16(weight) => dot_bf16(x, weight, fused),
-                                Matrix::Int8 { values, scales } => dot_int8(x, values, fused) * scales[0],
+                                Matrix::Int8 { values, scales } => {
+                                    self.integers.int16.dot_int8(row, values) * scales[0]
+                                }
                                 Matrix::Int4 { values, scales } => int4::dot(x, values, scales),
                                 Matrix::F16(_) => unreachable!("widened above"),
                             };
@@ -190,6 +230,13 @@ mod tests {
         Ok(())
     }
 
+    /// What is left of `x` in INT16.
+    fn in_int16(x: &[f32], depth: usize) -> Vec<f32> {
+        let mut rows = Int16Rows::default();
+        rows.fill(x, depth);
+        rows.to_f32()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
@@ -212,11 +259,16 @@ mod tests {
             ] {
                 compare(&x, &x, rows, matrix, &exact, bias.as_deref())?;
             }
-            // A product with INT8 may round activations to bf16.
-            let rounds = rows >= PRODUCT_ROWS && Bf16Rows::new(&x, depth).is_some();
-            let multiplied = x.iter().map(|x| if rounds { bf16::from_f32(*x).to_f32() } else { *x });
+            // A product with INT8 rounds few rows of activations to INT16 and many, perhaps, to bf16.
+            let multiplied = if rows < PRODUCT_ROWS {
+                in_int16(&x, depth)
+            } else if Bf16Rows::new(&x, depth).is_some() {
+                x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
+            } else {
+                x.clone()
+            };
             let matrix = Matrix::Int8 { values: &bytes, scales: &scales };
-            compare(&x, &multiplied.collect::<Vec<_>>(), rows, matrix, &scaled.collect::<Vec<_>>(), bias.as_deref())?;
+            compare(&x, &multiplied, rows, matrix, &scaled.collect::<Vec<_>>(), bias.as_deref())?;
         }
 
         #[test]
@@ -234,14 +286,16 @@ mod tests {
                 f32::from(number) * scales[group].to_f32()
             }).collect();
             let x = values(rows * depth, seed ^ 3);
-            compare(&x, &x, rows, Matrix::Int4 { values: &bytes, scales: &scales }, &exact, None)?;
+            let integers = rows < PRODUCT_ROWS && SplitRows::new().is_some();
+            let multiplied = if integers { in_int16(&x, depth) } else { x.clone() };
+            compare(&x, &multiplied, rows, Matrix::Int4 { values: &bytes, scales: &scales }, &exact, None)?;
         }
 
         #[test]
         fn the_number_of_threads_does_not_change_a_bit(rows in 1usize..20, columns in 1usize..700, seed: u64) {
             let (x, weight) = (values(rows * 64, seed), values(columns * 64, seed ^ 1));
             let run = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let pool = pool::Pool::new(threads).unwrap();
                 let mut out = vec![0.0; rows * columns];
                 pool.install(|| matmul(&x, rows, Matrix::F32(&weight), columns, None, &mut out));
                 out

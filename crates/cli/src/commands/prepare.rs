@@ -14,7 +14,7 @@ use triad_engine::prepare::{PrepareOptions, Prune};
 use triad_engine::quantize::{DecodeWeights, WeightScales};
 use triad_model::fetch;
 
-use crate::arguments::{self, CalibrationArguments, ModelArgument};
+use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
 use crate::{machine, output, prepared};
 
 /// Prepare a model: calibrate it, quantize it to INT8, and write a package.
@@ -63,9 +63,8 @@ pub struct Arguments {
     /// Replace a package that is there already
     #[arg(long)]
     force: bool,
-    /// Threads that compute [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = arguments::threads)]
-    threads: Option<usize>,
+    #[command(flatten)]
+    threads: ThreadArguments,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -152,7 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (None, true) => (prepared::cached(&path, &options, &text)?, Existing::Replace),
     };
     let checkpoint = prepared::open(&path, &arguments.model)?;
-    let load = LoadOptions { threads: arguments.threads };
+    let load = LoadOptions { threads: arguments.threads.threads() };
     let recipe = Recipe { checkpoint, text, options, load, existing };
     let prepared = prepared::prepare(&recipe, &destination, &arguments.model)?;
     let (tokens, calibration_seconds) = prepared.calibrated;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
-use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions};
+use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
 
 use crate::support::gguf::{Gguf, VOCAB, Value};
 use crate::support::{Place, stderr, stdout};
@@ -67,7 +67,7 @@ struct Plain(Arc<Model>);
 
 impl Plain {
     fn new(place: &Place) -> Self {
-        Self(Arc::new(Model::load(&place.path("model.gguf"), &LoadOptions { threads: Some(1) }).unwrap()))
+        Self(Arc::new(Model::load(&place.path("model.gguf"), &LoadOptions { threads: Threads::Count(1) }).unwrap()))
     }
 
     /// Log-likelihood of `continuation` after `context`, and whether greedy decoding gives it. Before a text that

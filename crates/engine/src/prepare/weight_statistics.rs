@@ -1,6 +1,6 @@
 //! What the weights say about the channels that they read.
 
-use rayon::prelude::*;
+use triad_kernels::chunks::map;
 
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Linear, Weight, Weights};
@@ -14,7 +14,7 @@ pub struct ChannelWeights {
     pub largest: Vec<f32>,
 }
 
-/// For each block and each of its inputs in the order of [`LinearInput::ALL`], on the current rayon pool.
+/// For each block and each of its inputs in the order of [`LinearInput::ALL`], on the threads that are installed.
 ///
 /// # Panics
 /// If the weights are not in float.
@@ -42,7 +42,7 @@ fn of_linear(linear: &Linear) -> ChannelWeights {
     let channels = matrix.in_features();
     // Columns are summed by task in an order that does not depend on the number of threads.
     const TASK_ROWS: usize = 64;
-    let tasks = (0..matrix.out_features().div_ceil(TASK_ROWS)).into_par_iter().map(|task| {
+    let tasks = map(matrix.out_features().div_ceil(TASK_ROWS), |task| {
         let rows = task * TASK_ROWS..((task + 1) * TASK_ROWS).min(matrix.out_features());
         let mut values = vec![0.0; rows.len() * channels];
         matrix.rows_to_f32(rows, &mut values);
@@ -55,7 +55,6 @@ fn of_linear(linear: &Linear) -> ChannelWeights {
         }
         sums
     });
-    let tasks: Vec<_> = tasks.collect();
     let mut sums = ChannelWeights { energy: vec![0.0; channels], largest: vec![0.0; channels] };
     for task in tasks {
         sums.energy.iter_mut().zip(task.energy).for_each(|(sum, energy)| *sum += energy);

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::{Matrix, int4, int8};
 use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::Element;
@@ -139,10 +139,10 @@ impl WeightMatrix {
         }
     }
 
-    /// Some rows in f32, on the current rayon pool.
+    /// Some rows in f32, on the threads that are installed.
     pub fn rows_to_f32(&self, rows: Range<usize>, out: &mut [f32]) {
         let task_rows = (TASK_ELEMENTS / self.in_features).max(1);
-        out.par_chunks_mut(task_rows * self.in_features).enumerate().for_each(|(task, out)| {
+        for_each_chunk(chunks_mut(out, task_rows * self.in_features), 1, |task, out| {
             let first = rows.start + task * task_rows;
             for (row, out) in out.chunks_exact_mut(self.in_features).enumerate() {
                 self.row(first + row, out);
@@ -207,7 +207,7 @@ impl WeightMatrix {
     pub(super) fn random(out_features: usize, in_features: usize, seed: u64) -> Self {
         let scale = (3.0 / in_features as f32).sqrt() / 32768.0;
         let mut values = vec![bf16::ZERO; out_features * in_features];
-        values.par_chunks_mut(TASK_ELEMENTS).enumerate().for_each(|(task, values)| {
+        for_each_chunk(chunks_mut(&mut values, TASK_ELEMENTS), 1, |task, values| {
             let mut state = seed ^ (task as u64).wrapping_mul(0xd134_2543_de82_ef95) | 1;
             for values in values.chunks_mut(4) {
                 state ^= state << 13;

@@ -10,7 +10,7 @@ pub(crate) mod quantized;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rayon::prelude::*;
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
 use triad_model::description::{ModelDescription, Norm as NormDescription, NormKind};
@@ -141,7 +141,7 @@ pub enum Embedding {
 }
 
 impl Weights {
-    /// Reads all weights of `checkpoint`, on the current rayon pool.
+    /// Reads all weights of `checkpoint`, on the threads that are installed.
     pub(crate) fn load(checkpoint: &Arc<Checkpoint>) -> Result<Self> {
         let reader = Reader { checkpoint };
         let description = checkpoint.description();
@@ -329,11 +329,11 @@ impl Stored<'_> {
         let elements = self.bytes.len() / format.block_bytes() * format.block_elements();
         let mut values = vec![0.0; elements];
         let task_elements = TASK_ELEMENTS.next_multiple_of(format.block_elements());
-        let stored = self.bytes.par_chunks(task_elements / format.block_elements() * format.block_bytes());
-        values
-            .par_chunks_mut(task_elements)
-            .zip(stored)
-            .for_each(|(values, stored)| dequantize(format, stored, values));
+        let task_bytes = task_elements / format.block_elements() * format.block_bytes();
+        for_each_chunk(chunks_mut(&mut values, task_elements), 1, |task, values| {
+            let stored = &self.bytes[task * task_bytes..];
+            dequantize(format, &stored[..stored.len().min(task_bytes)], values);
+        });
         self.checkpoint.release(self.info);
         values
     }

@@ -7,7 +7,7 @@ use crate::linear_input::LinearInput;
 use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
 
 impl Weights {
-    /// These float weights with every linear layer in INT8, on the current rayon pool. Norms and embedding are shared.
+    /// These float weights with every linear layer in INT8, on the threads that are installed. Norms and embedding are shared.
     ///
     /// `known` are these weights by a plan that differs in clip thresholds, shadows and smoothing only: matrices that
     /// come to the same are shared with it.

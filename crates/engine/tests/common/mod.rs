@@ -1,7 +1,7 @@
 //! Small random models of every kind that a description can say.
 
 use proptest::prelude::*;
-use triad_engine::{LoadOptions, Model};
+use triad_engine::{LoadOptions, Model, Threads};
 use triad_model::description::{
     Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
     RopePairing, RopeScaling,
@@ -79,6 +79,6 @@ prop_compose! {
             output_bias,
             logit_soft_cap,
         };
-        Model::random(description, &LoadOptions { threads: Some(threads) }, seed).unwrap()
+        Model::random(description, &LoadOptions { threads: Threads::Count(threads) }, seed).unwrap()
     }
 }

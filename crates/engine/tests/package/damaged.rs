@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use triad_engine::package::{Manifest, Package};
-use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions};
+use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
 
 use crate::tiny::Place;
 
@@ -16,7 +16,7 @@ const WEIGHTS: &str = "weights.safetensors";
 
 /// Opens and loads the package at `path`; the error if there is one.
 fn load(path: &Path) -> Result<Model, String> {
-    Model::load(path, &LoadOptions { threads: Some(1) }).map_err(|error| error.to_string())
+    Model::load(path, &LoadOptions { threads: Threads::Count(1) }).map_err(|error| error.to_string())
 }
 
 /// Changes a file of a fresh package; the error names it and has these words.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use triad_engine::package::{Existing, Package};
 use triad_engine::prepare::{PrepareOptions, Prune};
 use triad_engine::quantize::{DecodeWeights, OutputWeights};
-use triad_engine::{Cancel, Error, LoadOptions, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Error, LoadOptions, Model, Session, SessionOptions, Threads};
 
 use crate::tiny::{Place, files, text};
 
@@ -37,7 +37,7 @@ fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
         recipe.options.plan.decode_weights = decode_weights;
         recipe.options.plan.output_weights = output_weights;
         let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
-        let load = LoadOptions { threads: Some(2) };
+        let load = LoadOptions { threads: Threads::Count(2) };
         let float = Model::from_checkpoint(&recipe.checkpoint, &load).unwrap();
         let plan = package.manifest().preparation.quantization();
         assert_eq!(plan.shadows(), 4, "half of eight inputs");
@@ -57,7 +57,7 @@ fn the_same_model_text_and_options_give_the_same_bytes_on_any_number_of_threads(
     let mut recipe = place.recipe();
     recipe.options.prune = Prune::AUTO;
     let first = files(place.prepare(&recipe, "first").unwrap().package.path());
-    recipe.load.threads = Some(1);
+    recipe.load.threads = Threads::Count(1);
     assert!(first == files(place.prepare(&recipe, "second").unwrap().package.path()));
     let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["package.json", "package.json.sha256", "tokenizer.gguf", "weights.safetensors"]);

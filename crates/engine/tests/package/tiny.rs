@@ -6,7 +6,7 @@ use std::sync::Arc;
 use triad_engine::package::{Existing, Package, Prepared, Progress, Recipe, prepare};
 use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::prepare::{PrepareOptions, Prune};
-use triad_engine::{Cancel, LoadOptions, Result};
+use triad_engine::{Cancel, LoadOptions, Result, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::Format;
@@ -105,7 +105,7 @@ impl Place {
             checkpoint: Arc::new(Checkpoint::open(self.path("model.gguf")).unwrap()),
             text: text(12),
             options: PrepareOptions { prune: Prune::Rate(0.5), ..PrepareOptions::default() },
-            load: LoadOptions { threads: Some(2) },
+            load: LoadOptions { threads: Threads::Count(2) },
             existing: Existing::Refuse,
         }
     }

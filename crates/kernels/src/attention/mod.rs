@@ -14,11 +14,9 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use rayon::prelude::*;
-
-use crate::Matrix;
 use crate::product::{Multiplier, Operand};
 use crate::shared_output::SharedOutput;
+use crate::{Matrix, pool};
 use softmax::Running;
 
 /// What attention needs to know of a block.
@@ -107,14 +105,14 @@ pub fn attention(
     let strip = (STRIP / group).max(1);
     // Large tiles share the work on keys and values, as long as every thread has one or two.
     let tasks = |strips: usize| shape.kv_heads * rows.div_ceil(strips * strip);
-    let strips = (1..=STRIPS).rev().find(|strips| tasks(*strips) >= 2 * rayon::current_num_threads()).unwrap_or(1);
+    let strips = (1..=STRIPS).rev().find(|strips| tasks(*strips) >= 2 * pool::threads()).unwrap_or(1);
     let tile_rows = strips * strip;
     let tiles = rows.div_ceil(tile_rows);
     let multiplier = Multiplier::new(shape.precision == Precision::Fast);
     let out = SharedOutput::new(out, width);
     let pass = Pass { queries, first_position, keys, values, context, shape, group, strip, multiplier, out };
     // The last tiles see the most keys: they start first, so that no thread is left with a long one.
-    (0..shape.kv_heads * tiles).into_par_iter().with_max_len(1).for_each(|task| {
+    pool::for_each(shape.kv_heads * tiles, 1, |task| {
         let (tile, kv_head) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
         let rows = tile * tile_rows..((tile + 1) * tile_rows).min(rows);
         SCRATCH.with_borrow_mut(|scratch| pass.tile(kv_head, rows, scratch));

@@ -155,7 +155,7 @@ fn the_number_of_threads_changes_no_bit() {
         let shape =
             Shape { heads: 4, kv_heads: 2, head_dim: dim, scale: 0.25, window: Some(150), soft_cap: None, precision };
         let run = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let pool = pool::Pool::new(threads).unwrap();
             let mut out = vec![f32::NAN; queries.len()];
             let caches = (Matrix::F16(&keys), Matrix::F16(&values));
             pool.install(|| attention(&queries, 90, caches.0, caches.1, context, &shape, &mut out));

@@ -1,10 +1,9 @@
 //! Activations in INT8, with those that INT8 cannot hold beside them.
 
-use rayon::prelude::*;
-
 use super::layout::QUAD;
 use super::weight::{largest_magnitude, scale_for};
 use super::{LARGEST, MAX_IN_FEATURES};
+use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::vectorize::vectorize;
 
 /// Rows quantized by one task, whose outliers lie together.
@@ -187,11 +186,13 @@ impl QuantizedRows {
         if self.parts.len() < rows.div_ceil(PART_ROWS) {
             self.parts.resize_with(rows.div_ceil(PART_ROWS), Part::default);
         }
-        let parts = x.par_chunks(PART_ROWS * in_features).zip(self.values.par_chunks_mut(PART_ROWS * stride));
-        let parts = parts.zip(self.scales.par_chunks_mut(PART_ROWS)).zip(&mut self.parts);
-        parts.with_min_len(PARALLEL.div_ceil(PART_ROWS * in_features)).for_each(|(((x, values), scales), part)| {
+        let numbers = (chunks_mut(&mut self.values, PART_ROWS * stride), chunks_mut(&mut self.scales, PART_ROWS));
+        let parts = (numbers, chunks_mut(&mut self.parts, 1));
+        for_each_chunk(parts, PARALLEL.div_ceil(PART_ROWS * in_features), |index, ((values, scales), part)| {
+            let part = &mut part[0];
             part.clear();
-            let rows = x.chunks_exact(in_features).zip(values.chunks_exact_mut(stride)).zip(scales);
+            let x = x[index * PART_ROWS * in_features..].chunks_exact(in_features);
+            let rows = x.zip(values.chunks_exact_mut(stride)).zip(scales);
             for ((x, values), scale) in rows {
                 values[in_features..].fill(OFFSET);
                 *scale = quantize(x, &mut values[..in_features], part);

@@ -5,9 +5,8 @@
 //! step of a dot-product instruction, which sums four products into each of its 32-bit lanes.
 //! Both dimensions are padded with zeros.
 
-use rayon::prelude::*;
-
 use super::weight::Int8Weight;
+use crate::chunks::{chunks_mut, for_each_chunk};
 
 /// The name of the packed layout, as packages store it.
 pub const LAYOUT: &str = "n16k4";
@@ -36,8 +35,9 @@ fn block_len(in_features: usize) -> usize {
 /// If a slice's length contradicts the shape.
 pub fn pack(row_major: &[i8], out_features: usize, in_features: usize, packed: &mut [i8]) {
     check(row_major.len(), packed.len(), out_features, in_features);
-    let blocks = packed.par_chunks_mut(block_len(in_features).max(1));
-    blocks.zip(row_major.par_chunks((BLOCK * in_features).max(1))).for_each(|(packed, rows)| {
+    for_each_chunk(chunks_mut(packed, block_len(in_features).max(1)), 1, |block, packed| {
+        let rows = &row_major[block * BLOCK * in_features..];
+        let rows = &rows[..rows.len().min(BLOCK * in_features)];
         packed.fill(0);
         for (lane, row) in rows.chunks_exact(in_features).enumerate() {
             for (step, quad) in row.chunks(QUAD).enumerate() {
@@ -54,8 +54,8 @@ pub fn pack(row_major: &[i8], out_features: usize, in_features: usize, packed: &
 pub fn unpack(weight: Int8Weight, row_major: &mut [i8]) {
     let in_features = weight.in_features;
     check(row_major.len(), weight.packed.len(), weight.out_features, in_features);
-    let blocks = weight.packed.par_chunks(block_len(in_features).max(1));
-    blocks.zip(row_major.par_chunks_mut((BLOCK * in_features).max(1))).for_each(|(packed, rows)| {
+    for_each_chunk(chunks_mut(row_major, (BLOCK * in_features).max(1)), 1, |block, rows| {
+        let packed = &weight.packed[block * block_len(in_features)..];
         for (lane, row) in rows.chunks_exact_mut(in_features).enumerate() {
             for (step, quad) in row.chunks_mut(QUAD).enumerate() {
                 quad.copy_from_slice(&packed[step * STEP + lane * QUAD..][..quad.len()]);

@@ -1,9 +1,8 @@
 //! `out = x · Wᵀ + bias` in INT8: checks the shapes and cuts the output into tasks.
 
-use rayon::prelude::*;
-
 use super::kernel::{Kernel, Rectangle, available};
 use super::{Int8Weight, QuantizedRows};
+use crate::pool;
 use crate::shared_output::SharedOutput;
 
 /// Output columns of the widest tile of a kernel.
@@ -51,9 +50,5 @@ pub(super) fn matmul_with(
         let columns = column..(column + task_columns).min(out_features);
         kernel.multiply(&Rectangle { x, rows, weight, columns, bias, out });
     };
-    if down * across == 1 {
-        run(0);
-    } else {
-        (0..down * across).into_par_iter().with_max_len(1).for_each(run);
-    }
+    pool::for_each(down * across, 1, run);
 }

@@ -1,13 +1,11 @@
 //! What the quantized activations lack, times the weights: added to the outputs of the INT8 matmul.
 
-use rayon::prelude::*;
-
 use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
-use crate::Matrix;
 use crate::product::{PANEL, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
+use crate::{Matrix, pool};
 
 /// Output channels of one task: four registers of sums, independent of each other.
 const LANES: usize = 4 * BLOCK;
@@ -86,8 +84,7 @@ pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out:
             product(&left, depth, right, out, columns, Write::Add);
         }
     };
-    let tasks = (0..out_features.div_ceil(FLOAT_COLUMNS)).into_par_iter();
-    tasks.with_min_len(PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS)).for_each(task);
+    pool::for_each(out_features.div_ceil(FLOAT_COLUMNS), PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS), task);
 }
 
 /// Calls `add` for pieces of the rows that have outliers: with those, the first output channel and the outputs.
@@ -123,6 +120,5 @@ fn each_piece(
             },
         );
     };
-    let tasks = (0..out_features.div_ceil(LANES)).into_par_iter();
-    tasks.with_min_len(PARALLEL.div_ceil(outliers * LANES)).for_each(task);
+    pool::for_each(out_features.div_ceil(LANES), PARALLEL.div_ceil(outliers * LANES), task);
 }

@@ -81,7 +81,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// `matmul_int8` and `shadow` on so many threads.
 fn product(x: &QuantizedRows, weight: Int8Weight, bias: Option<&[f32]>, threads: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * weight.out_features];
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let pool = crate::pool::Pool::new(threads).unwrap();
     pool.install(|| {
         matmul_int8(x, weight, bias, &mut out);
         shadow(x, weight, &mut out);

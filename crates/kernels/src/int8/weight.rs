@@ -1,9 +1,8 @@
 //! Weights in INT8: what they are and how they are made.
 
-use rayon::prelude::*;
-
 use super::layout::packed_len;
 use super::{LARGEST, MAX_IN_FEATURES};
+use crate::chunks::{chunks_mut, for_each_chunk, map};
 use crate::vectorize::vectorize;
 
 /// The weight of a linear layer, `[out_features, in_features]`, in INT8: symmetric, one scale for each
@@ -41,10 +40,11 @@ impl Int8Weight<'_> {
 /// If a slice's length contradicts the shape.
 pub fn quantize_weight_rows(weight: &[f32], in_features: usize, scales: &mut [f32], row_major: &mut [i8]) {
     check(weight, in_features, scales, row_major);
-    let rows = weight.par_chunks_exact(in_features).zip(row_major.par_chunks_exact_mut(in_features));
-    rows.zip(scales).for_each(|((weight, quantized), scale)| {
-        *scale = scale_for(largest_magnitude(weight));
-        quantize(weight, *scale, quantized);
+    let rows = (chunks_mut(row_major, in_features), chunks_mut(scales, 1));
+    for_each_chunk(rows, 1, |row, (quantized, scale)| {
+        let weight = &weight[row * in_features..][..in_features];
+        scale[0] = scale_for(largest_magnitude(weight));
+        quantize(weight, scale[0], quantized);
     });
 }
 
@@ -54,10 +54,10 @@ pub fn quantize_weight_rows(weight: &[f32], in_features: usize, scales: &mut [f3
 /// If a slice's length contradicts the shape.
 pub fn quantize_weight_tensor(weight: &[f32], in_features: usize, scales: &mut [f32], row_major: &mut [i8]) {
     check(weight, in_features, scales, row_major);
-    let scale = scale_for(weight.par_chunks(in_features).map(largest_magnitude).reduce(|| 0.0, wider));
+    let row = |row: usize| &weight[row * in_features..][..in_features];
+    let scale = scale_for(map(scales.len(), |index| largest_magnitude(row(index))).into_iter().fold(0.0, wider));
     scales.fill(scale);
-    let rows = weight.par_chunks_exact(in_features).zip(row_major.par_chunks_exact_mut(in_features));
-    rows.for_each(|(weight, quantized)| quantize(weight, scale, quantized));
+    for_each_chunk(chunks_mut(row_major, in_features), 1, |index, quantized| quantize(row(index), scale, quantized));
 }
 
 /// The sum of each row of `row_major`, `[out_features, in_features]`, for [`Int8Weight::sums`].

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use triad_engine::{KvFormat, LoadOptions, Model, memory};
+use triad_engine::{KvFormat, LoadOptions, Model, Threads, memory};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 
@@ -51,7 +51,7 @@ pub struct Arguments {
     /// Tokens to decode; 0 measures none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     decode: Vec<usize>,
-    /// Numbers of threads to measure with [default: one for each core]
+    /// Numbers of threads to measure with [default: one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
     threads: Vec<usize>,
     /// Measured runs of each test
@@ -73,7 +73,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         repeat: arguments.repeat,
         chunk: arguments.chunk,
     };
-    let threads = if arguments.threads.is_empty() { vec![machine::threads()] } else { arguments.threads.clone() };
+    let threads =
+        if arguments.threads.is_empty() { vec![Threads::Automatic.count()] } else { arguments.threads.clone() };
     let (name, mut model, load_seconds) = match &arguments.shape {
         Some(shape) => random(shape, &plan, threads[0])?,
         None => load(&arguments.model, threads[0], arguments.float)?,
@@ -110,12 +111,12 @@ fn lengths(asked: &[usize]) -> Vec<usize> {
 fn load(name: &str, threads: usize, float: bool) -> Result<(String, Model, f64)> {
     let path = ModelArgument { model: name.into() }.path()?;
     let prepared = || {
-        let package = prepared::package_of(&path, name, Some(threads));
+        let package = prepared::package_of(&path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}, --float measures it without"))
     };
     let path = if float { path.clone() } else { prepared()? };
     let start = Instant::now();
-    let model = arguments::load(&path, name, Some(threads))?;
+    let model = arguments::load(&path, name, Threads::Count(threads))?;
     Ok((name.into(), model, start.elapsed().as_secs_f64()))
 }
 
@@ -124,7 +125,7 @@ fn random(shape: &str, plan: &Plan, threads: usize) -> Result<(String, Model, f6
     machine::check_memory(shape, needed_memory(&description, plan))?;
     let _spinner = progress::spinner(format!("making random weights in the shape of {shape}"));
     let start = Instant::now();
-    let model = Model::random(description, &LoadOptions { threads: Some(threads) }, SEED)?;
+    let model = Model::random(description, &LoadOptions { threads: Threads::Count(threads) }, SEED)?;
     Ok((shape.into(), model, start.elapsed().as_secs_f64()))
 }
 

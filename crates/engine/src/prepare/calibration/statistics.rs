@@ -1,6 +1,6 @@
 //! What a calibration text shows of one linear input: per channel, how large its values get and how often.
 
-use rayon::prelude::*;
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 
 /// Bins of a histogram: four an octave, from 2⁻¹² to 2¹⁴.
 pub const BINS: usize = 104;
@@ -40,17 +40,17 @@ impl InputStatistics {
         (counts.len() == channels.checked_mul(BINS)?).then_some(Self { channels, rows, largest, counts })
     }
 
-    /// Adds `x` `[rows, channels]`, on the current rayon pool.
+    /// Adds `x` `[rows, channels]`, on the threads that are installed.
     ///
     /// # Panics
     /// If `x` is no whole number of rows.
     pub fn add(&mut self, x: &[f32]) {
         assert!(x.len().is_multiple_of(self.channels), "{} values in rows of {}", x.len(), self.channels);
         self.rows += (x.len() / self.channels) as u64;
-        let counts = self.counts.par_chunks_mut(TASK_CHANNELS * BINS);
-        let tasks = self.largest.par_chunks_mut(TASK_CHANNELS).zip(counts).enumerate();
-        tasks.for_each(|(task, (largest, counts))| {
-            for row in x.chunks_exact(self.channels) {
+        let channels = self.channels;
+        let tasks = (chunks_mut(&mut self.largest, TASK_CHANNELS), chunks_mut(&mut self.counts, TASK_CHANNELS * BINS));
+        for_each_chunk(tasks, 1, |task, (largest, counts)| {
+            for row in x.chunks_exact(channels) {
                 let values = &row[task * TASK_CHANNELS..][..largest.len()];
                 for ((value, largest), counts) in values.iter().zip(&mut *largest).zip(counts.chunks_exact_mut(BINS)) {
                     let magnitude = value.abs();

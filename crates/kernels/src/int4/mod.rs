@@ -4,14 +4,26 @@
 //! four; sixteen neighbours come out of sixteen bytes by one mask or shift. Four bits hold the number plus
 //! eight, so that numbers go from −8 to 7.
 
-use half::f16;
-use rayon::prelude::*;
+#[cfg(target_arch = "x86_64")]
+mod avx512_vnni;
+#[cfg(not(target_arch = "x86_64"))]
+mod unsplit;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512_vnni::SplitRows;
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use unsplit::SplitRows;
+
+use half::f16;
+
+use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::vectorize::vectorize;
 
 /// Neighbours of a row that share a scale.
 pub const GROUP: usize = 32;
 const HALF: usize = GROUP / 2;
+/// Groups quantized by a thread at a time.
+const TASK_GROUPS: usize = 1024;
 /// What is added to a number to store it.
 const OFFSET: u8 = 8;
 
@@ -26,9 +38,9 @@ const EXTREMES: [f32; 6] = [8.0, 7.75, 7.5, 7.25, 7.0, 6.75];
 pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
     check(values, scales);
     assert_eq!(weight.len(), values.len() * 2, "two weights a byte");
-    let groups = weight.par_chunks_exact(GROUP).zip(values.par_chunks_exact_mut(HALF)).zip(scales);
-    groups.for_each(|((weight, values), scale)| {
-        let weight = weight.first_chunk().expect("a chunk is a group");
+    let weight = weight.as_chunks::<GROUP>().0;
+    for_each_chunk((chunks_mut(values, HALF), chunks_mut(scales, 1)), TASK_GROUPS, |group, (values, scale)| {
+        let (weight, scale) = (&weight[group], &mut scale[0]);
         vectorize(
             #[inline(always)]
             || {

@@ -1,0 +1,118 @@
+//! Slices cut into chunks of one length, on the threads of the pool that is installed.
+
+use std::marker::PhantomData;
+
+use crate::pool;
+
+/// What can be cut into chunks that several threads write at once: [`chunks_mut`], and tuples of them.
+#[allow(unsafe_code)]
+pub trait Chunks: Sync {
+    /// One of them.
+    type Chunk;
+
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// One of them.
+    ///
+    /// # Safety
+    /// Each number, below the count, is asked for once.
+    unsafe fn chunk(&self, index: usize) -> Self::Chunk;
+}
+
+/// A slice in chunks.
+pub struct ChunksMut<'a, T> {
+    pointer: *mut T,
+    values: usize,
+    length: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the pointer comes from an exclusive borrow, and every chunk is given away once.
+#[allow(unsafe_code)]
+unsafe impl<T: Send> Sync for ChunksMut<'_, T> {}
+
+/// `values` in chunks of `length`; the last one may be shorter.
+///
+/// # Panics
+/// If `length` is zero.
+pub fn chunks_mut<T: Send>(values: &mut [T], length: usize) -> ChunksMut<'_, T> {
+    assert!(length > 0, "chunks of something");
+    ChunksMut { pointer: values.as_mut_ptr(), values: values.len(), length, lifetime: PhantomData }
+}
+
+#[allow(unsafe_code)]
+impl<'a, T: Send> Chunks for ChunksMut<'a, T> {
+    type Chunk = &'a mut [T];
+
+    fn count(&self) -> usize {
+        self.values.div_ceil(self.length)
+    }
+
+    unsafe fn chunk(&self, index: usize) -> &'a mut [T] {
+        assert!(index < self.count());
+        let start = index * self.length;
+        // SAFETY: in bounds; no other chunk overlaps it, and the caller asks for each once.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), self.length.min(self.values - start)) }
+    }
+}
+
+#[allow(unsafe_code)]
+impl<A: Chunks, B: Chunks> Chunks for (A, B) {
+    type Chunk = (A::Chunk, B::Chunk);
+
+    fn count(&self) -> usize {
+        self.0.count().min(self.1.count())
+    }
+
+    unsafe fn chunk(&self, index: usize) -> Self::Chunk {
+        // SAFETY: as the caller promises.
+        unsafe { (self.0.chunk(index), self.1.chunk(index)) }
+    }
+}
+
+/// Calls `work` with the number of each chunk and the chunk, `grain` of them at a time: see [`pool::for_each`].
+#[allow(clippy::needless_pass_by_value, reason = "what is borrowed is given away in chunks")]
+pub fn for_each_chunk<C: Chunks>(chunks: C, grain: usize, work: impl Fn(usize, C::Chunk) + Sync) {
+    pool::for_each(chunks.count(), grain, |index| {
+        // SAFETY: `for_each` calls with each number once.
+        #[allow(unsafe_code)]
+        let chunk = unsafe { chunks.chunk(index) };
+        work(index, chunk);
+    });
+}
+
+/// What `work` makes of each number below `tasks`, in their order.
+pub fn map<R: Send>(tasks: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let mut results: Vec<Option<R>> = (0..tasks).map(|_| None).collect();
+    for_each_chunk(chunks_mut(&mut results, 1), 1, |task, result| result[0] = Some(work(task)));
+    results.into_iter().map(|result| result.expect("every task ran")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn chunks_cover_a_slice_once(values in 0usize..100, length in 1usize..20, grain in 0usize..4, threads in 1usize..4) {
+            let (mut first, mut second) = (vec![0; values], vec![0; values.div_ceil(length)]);
+            pool::Pool::new(threads).unwrap().install(|| {
+                let chunks = (chunks_mut(&mut first, length), chunks_mut(&mut second, 1));
+                for_each_chunk(chunks, grain, |index, (first, second)| {
+                    first.iter_mut().enumerate().for_each(|(place, value)| *value += index * length + place);
+                    second[0] += index;
+                });
+            });
+            prop_assert_eq!(first, (0..values).collect::<Vec<_>>());
+            prop_assert_eq!(second, (0..values.div_ceil(length)).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn results_come_in_the_order_of_tasks(tasks in 0usize..100, threads in 1usize..4) {
+            let results = pool::Pool::new(threads).unwrap().install(|| map(tasks, |task| task * 3));
+            prop_assert_eq!(results, (0..tasks).map(|task| task * 3).collect::<Vec<_>>());
+        }
+    }
+}
