@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use commands::{bench, completions, devices, eval, info, logits, prepare, pull, run, study, tokenize, verify};
+use commands::{bench, completions, devices, eval, hwbench, info, logits, prepare, pull, run, study, tokenize, verify};
 use interrupt::Interrupted;
 
 /// Run language models on this device.
@@ -49,6 +49,7 @@ enum Command {
     Verify(verify::Arguments),
     Info(info::Arguments),
     Bench(bench::Arguments),
+    Hwbench(hwbench::Arguments),
     Eval(eval::Arguments),
     Study(study::Arguments),
     Logits(logits::Arguments),
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Hwbench(arguments) => hwbench::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
         Command::Study(arguments) => study::run(&arguments),
         Command::Logits(arguments) => logits::run(&arguments),

@@ -18,9 +18,9 @@ pub fn activate(x: &mut [f32], activation: Activation) {
     vectorize_fused(
         #[inline(always)]
         |fused| match activation {
-            Activation::Silu => x.iter_mut().for_each(|x| *x = silu(*x, fused)),
-            Activation::GeluTanh => x.iter_mut().for_each(|x| *x = gelu_tanh(*x, fused)),
-            Activation::Gelu => x.iter_mut().for_each(|x| *x = gelu(*x)),
+            Activation::Silu => each(x, |x| silu(x, fused)),
+            Activation::GeluTanh => each(x, |x| gelu_tanh(x, fused)),
+            Activation::Gelu => each(x, gelu),
         },
     );
 }
@@ -34,11 +34,25 @@ pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activatio
     vectorize_fused(
         #[inline(always)]
         |fused| match activation {
-            Activation::Silu => gate.iter_mut().zip(up).for_each(|(x, up)| *x = silu(*x, fused) * up),
-            Activation::GeluTanh => gate.iter_mut().zip(up).for_each(|(x, up)| *x = gelu_tanh(*x, fused) * up),
-            Activation::Gelu => gate.iter_mut().zip(up).for_each(|(x, up)| *x = gelu(*x) * up),
+            Activation::Silu => each_product(gate, up, |x| silu(x, fused)),
+            Activation::GeluTanh => each_product(gate, up, |x| gelu_tanh(x, fused)),
+            Activation::Gelu => each_product(gate, up, gelu),
         },
     );
+}
+
+#[inline(always)]
+fn each(x: &mut [f32], of: impl Fn(f32) -> f32) {
+    for x in x {
+        *x = of(*x);
+    }
+}
+
+#[inline(always)]
+fn each_product(gate: &mut [f32], up: &[f32], of: impl Fn(f32) -> f32) {
+    for (x, up) in gate.iter_mut().zip(up) {
+        *x = of(*x) * up;
+    }
 }
 
 /// `x = cap · tanh(x / cap)`.

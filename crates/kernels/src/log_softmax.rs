@@ -15,7 +15,10 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
         #[inline(always)]
         |fused| {
             let largest = largest(x);
-            let total: f64 = x.chunks(BLOCK).map(|x| f64::from(sum_exp(x, largest, fused))).sum();
+            let mut total = 0.0;
+            for x in x.chunks(BLOCK) {
+                total += f64::from(sum_exp(x, largest, fused));
+            }
             f64::from(largest) + total.ln()
         },
     )
@@ -43,7 +46,11 @@ fn sum_exp(x: &[f32], largest: f32, fused: Fused) -> f32 {
             *sum += exp(*x - largest, fused);
         }
     }
-    rest.iter().fold(sums.iter().sum(), |sum, x| sum + exp(*x - largest, fused))
+    let mut sum = sums.iter().sum();
+    for x in rest {
+        sum += exp(*x - largest, fused);
+    }
+    sum
 }
 
 #[cfg(test)]

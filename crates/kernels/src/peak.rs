@@ -137,18 +137,22 @@ fn bf16_round() -> Option<fn() -> f64> {
     None
 }
 
-/// Bytes that all threads together read in a round: more than caches hold.
-const BUFFER: usize = 256 << 20;
-/// Times that the buffer is read.
+/// Bytes that are more than caches hold.
+pub const MEMORY: usize = 256 << 20;
+/// Rounds of reading, the fastest of which counts.
 const READS: usize = 8;
+/// Bytes of a round, at least.
+const READ: usize = 64 << 20;
 
-/// Memory bandwidth of `threads` threads at once, in bytes a second: each sums up its share of
-/// 256 MiB, the fastest of eight times.
-pub fn bytes_read_per_second(threads: usize) -> f64 {
+/// Bandwidth of `threads` threads at once, in bytes a second: each sums up its share of `bytes`, again and again for
+/// small ones, the fastest of eight rounds. With [`MEMORY`] it is that of the memory, with fewer that of the cache that
+/// holds them.
+pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
     on_each(threads, || {
         // Written, so that it is memory and not the system's one page of zeros.
-        let buffer = vec![black_box(1u64); BUFFER / threads.max(1) / size_of::<u64>()];
-        let read = || {
+        let buffer = vec![black_box(1u64); (bytes / threads.max(1) / size_of::<u64>()).max(64)];
+        let times = (READ / threads.max(1)).div_ceil(size_of_val(&buffer[..]));
+        let read_once = || {
             vectorize(
                 #[inline(always)]
                 || {
@@ -161,7 +165,10 @@ pub fn bytes_read_per_second(threads: usize) -> f64 {
                     black_box(sums);
                 },
             );
-            size_of_val(&buffer[..]) as f64
+        };
+        let read = || {
+            (0..times).for_each(|_| read_once());
+            (times * size_of_val(&buffer[..])) as f64
         };
         (0..READS).map(|_| timed(read)).fold(0.0, f64::max)
     })

@@ -1,7 +1,8 @@
 //! Plain loops in the widest registers that this processor has.
 
 /// Runs `work` as compiled for the best instruction set of this processor: what is inlined into it, and only
-/// that, is vectorized for it. Mark closures and the functions that they call `#[inline(always)]`.
+/// that, is vectorized for it. Mark closures and the functions that they call `#[inline(always)]`, and write loops as
+/// loops: the closure of a `map` or `fold` may stay outside, where a fused multiply-add is a call of a function.
 #[inline(always)]
 pub(crate) fn vectorize<R>(mut work: impl FnMut() -> R) -> R {
     vectorize_fused(

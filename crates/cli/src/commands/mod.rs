@@ -4,6 +4,7 @@ pub mod bench;
 pub mod completions;
 pub mod devices;
 pub mod eval;
+pub mod hwbench;
 pub mod info;
 pub mod logits;
 pub mod prepare;

@@ -5,8 +5,10 @@
 //! into the form that kernels multiply, once for all strips of the tile. Every strip gets its scores, the online softmax
 //! makes weights of them (`softmax`), and the weighted values are added to what earlier blocks gave. Blocks begin at
 //! multiples of [`BLOCK`] positions, so that neither tiles nor chunks nor threads change a bit of finite numbers. (A value
-//! that is none makes every row of its block none: what is hidden is multiplied by zero.)
+//! that is none makes every row of its block none: what is hidden is multiplied by zero.) A single row, as in decode, goes
+//! another way (`row`), always in f32.
 
+mod row;
 mod softmax;
 #[cfg(test)]
 mod tests;
@@ -43,7 +45,7 @@ pub struct Shape {
 pub enum Precision {
     /// Everything in f32.
     Exact,
-    /// bf16 on processors that multiply it, twice as fast as f32; f32 on others.
+    /// bf16 on processors that multiply it, twice as fast as f32; f32 on others, and for a single row.
     Fast,
 }
 
@@ -100,6 +102,10 @@ pub fn attention(
     assert!(first_position + rows <= context, "positions {first_position} + {rows} in a context of {context}");
     for cache in [keys, values] {
         assert_eq!(cache.len(), shape.kv_heads * context * shape.head_dim, "keys and values fill the context");
+    }
+    if rows == 1 {
+        let start = shape.window.map_or(0, |window| (first_position + 1).saturating_sub(window));
+        return row::attend(queries, keys, values, context, start..first_position + 1, shape, out);
     }
     let group = shape.heads / shape.kv_heads;
     let strip = (STRIP / group).max(1);

@@ -84,6 +84,11 @@ fn nibble(scaled: f32) -> u8 {
     (scaled.round_ties_even() + f32::from(OFFSET)).clamp(0.0, 15.0) as u8
 }
 
+/// The name of the kernel that products of few rows use on this processor.
+pub fn kernel_name() -> &'static str {
+    if SplitRows::new().is_some() { "avx512-vpdpbusd" } else { "f32 × INT4" }
+}
+
 pub(crate) fn check(values: &[u8], scales: &[f16]) {
     assert_eq!(values.len(), scales.len() * HALF, "one scale for each group of {GROUP}");
 }

@@ -5,7 +5,7 @@ use triad_engine::{KvFormat, Model};
 use triad_kernels::peak;
 use triad_model::description::{BlockDescription, ModelDescription};
 
-use super::measure::{DECODE_PROMPT, Measurement, Test};
+use super::measure::{Measurement, Test};
 
 /// What a number of threads can do, each measured on its own. A product and its addition count two operations.
 #[derive(Clone, Copy, Serialize)]
@@ -26,18 +26,16 @@ impl Limit {
             int8_operations_per_second: peak::int8_operations_per_second(threads),
             bf16_operations_per_second: peak::bf16_operations_per_second(threads),
             f32_operations_per_second: peak::f32_operations_per_second(threads),
-            bytes_read_per_second: peak::bytes_read_per_second(threads),
+            bytes_read_per_second: peak::bytes_read_per_second(threads, peak::MEMORY),
         }
     }
 
-    /// How much of what the limit allows was reached: the least time / the median one; `None` where the limit is not
-    /// known.
-    pub fn share(&self, measured: &Measurement, model: &Model) -> Option<f64> {
-        let least = match measured.test {
-            Test::Prefill => self.prefill_seconds(model, measured.tokens)?,
-            Test::Decode => self.decode_seconds(model, measured.tokens),
-        };
-        Some(least * measured.tokens_per_second.median / measured.tokens as f64)
+    /// The least time that this test can take; `None` where the limit is not known.
+    pub fn seconds(&self, measured: &Measurement, model: &Model) -> Option<f64> {
+        match measured.test {
+            Test::Prefill => self.prefill_seconds(model, measured.tokens),
+            Test::Decode => Some(self.decode_seconds(model, measured.tokens, measured.context)),
+        }
     }
 
     /// Linear layers and attention at the peak of the numbers that they multiply.
@@ -53,15 +51,15 @@ impl Limit {
     }
 
     /// Every weight, and the keys and values so far, read once a token.
-    fn decode_seconds(&self, model: &Model, tokens: usize) -> f64 {
+    fn decode_seconds(&self, model: &Model, tokens: usize, context: usize) -> f64 {
         let weights = model.weights().bytes_per_token() * tokens;
-        (weights + cache_bytes(model.description(), tokens)) as f64 / self.bytes_read_per_second
+        (weights + cache_bytes(model.description(), tokens, context)) as f64 / self.bytes_read_per_second
     }
 }
 
-/// Bytes of keys and values that `tokens` tokens behind [`DECODE_PROMPT`] others read.
-fn cache_bytes(description: &ModelDescription, tokens: usize) -> usize {
-    let positions = (1..=tokens).map(|position| DECODE_PROMPT + position);
+/// Bytes of keys and values that `tokens` tokens behind `context` others read.
+fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize) -> usize {
+    let positions = (1..=tokens).map(|position| context + position);
     let of_block = |block: &BlockDescription| {
         let attention = &block.attention;
         let row = 2 * attention.kv_heads * attention.head_dim * KvFormat::default().bytes();
@@ -118,6 +116,6 @@ mod tests {
     fn decode_reads_the_keys_and_values_of_every_position_so_far() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         // Three heads of 64 in 30 blocks, keys and values of two bytes; 65 and 66 positions.
-        assert_eq!(cache_bytes(&description, 2), 30 * 2 * 3 * 64 * 2 * (65 + 66));
+        assert_eq!(cache_bytes(&description, 2, 64), 30 * 2 * 3 * 64 * 2 * (65 + 66));
     }
 }

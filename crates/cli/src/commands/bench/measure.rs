@@ -11,15 +11,14 @@ use crate::arguments::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::progress;
 
-/// Tokens of the prompt that a decode test starts behind.
-pub const DECODE_PROMPT: usize = 64;
-
 /// What is measured with every number of threads.
 pub struct Plan {
     /// Tokens of each prefill test.
     pub prompts: Vec<usize>,
     /// Tokens of each decode test.
     pub decodes: Vec<usize>,
+    /// Tokens that every decode test starts behind, in turn.
+    pub contexts: Vec<usize>,
     /// Measured runs of each test.
     pub repeat: usize,
     /// Chunk length in tokens.
@@ -42,6 +41,8 @@ pub struct Measurement {
     pub threads: usize,
     pub test: Test,
     pub tokens: usize,
+    /// Tokens before the first of these.
+    pub context: usize,
     pub tokens_per_second: Spread,
 }
 
@@ -66,8 +67,14 @@ impl Spread {
 impl Plan {
     /// Tokens of context that the longest test needs.
     pub fn context(&self) -> usize {
-        let decodes = self.decodes.iter().map(|tokens| tokens.saturating_add(DECODE_PROMPT));
-        self.prompts.iter().copied().chain(decodes).max().unwrap_or(1)
+        self.tests().map(|(_, tokens, context)| tokens.saturating_add(context)).max().unwrap_or(1)
+    }
+
+    /// Each test, how many tokens it runs, and behind how many.
+    fn tests(&self) -> impl Iterator<Item = (Test, usize, usize)> {
+        let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens, 0));
+        let decode = |tokens: usize| self.contexts.iter().map(move |context| (Test::Decode, tokens, *context));
+        prefills.chain(self.decodes.iter().flat_map(move |tokens| decode(*tokens)))
     }
 
     /// Runs all tests on a model called `name` that has `threads` threads.
@@ -77,20 +84,25 @@ impl Plan {
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens));
-        let decodes = self.decodes.iter().map(|tokens| (Test::Decode, *tokens));
-        let measure = |(test, tokens)| {
+        let measure = |(test, tokens, context)| {
             let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens on {threads} threads"));
-            let mut run = || match test {
-                Test::Prefill => prefill(&mut session, tokens, &cancel),
-                Test::Decode => decode(&mut session, tokens, &cancel),
+            session.truncate(0);
+            if context > 0 {
+                prefill(&mut session, context, &cancel)?;
+            }
+            let mut run = || {
+                session.truncate(context);
+                match test {
+                    Test::Prefill => prefill(&mut session, tokens, &cancel),
+                    Test::Decode => decode(&mut session, tokens, &cancel),
+                }
             };
             // Unmeasured: pages and caches are warm after it.
             run()?;
             let rates = (0..self.repeat).map(|_| Ok(tokens as f64 / run()?)).collect::<Result<_, Error>>()?;
-            Ok(Measurement { threads, test, tokens, tokens_per_second: Spread::of(rates) })
+            Ok(Measurement { threads, test, tokens, context, tokens_per_second: Spread::of(rates) })
         };
-        let measured: Result<_, Error> = prefills.chain(decodes).map(measure).collect();
+        let measured: Result<_, Error> = self.tests().map(measure).collect();
         measured.map_err(|error| match error {
             Error::Cancelled => Interrupted.into(),
             error => run_error(error, name),
@@ -106,7 +118,6 @@ fn tokens(count: usize, vocab: usize) -> Vec<u32> {
 /// Seconds for a prompt of `count` tokens.
 fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
     let prompt = tokens(count, session.model().description().vocab);
-    session.truncate(0);
     let start = Instant::now();
     session.prefill(&prompt, cancel, |_| {})?;
     Ok(start.elapsed().as_secs_f64())
@@ -114,7 +125,6 @@ fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, 
 
 /// Seconds for `count` tokens one by one.
 fn decode(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
-    prefill(session, DECODE_PROMPT, cancel)?;
     let answer = tokens(count, session.model().description().vocab);
     let start = Instant::now();
     for token in answer {
@@ -137,7 +147,8 @@ mod tests {
     #[test]
     fn the_context_holds_the_longest_test() {
         let plan = |prompts: &[usize], decodes: &[usize]| {
-            Plan { prompts: prompts.to_vec(), decodes: decodes.to_vec(), repeat: 1, chunk: 1 }.context()
+            let [prompts, decodes] = [prompts, decodes].map(<[usize]>::to_vec);
+            Plan { prompts, decodes, contexts: vec![0, 64], repeat: 1, chunk: 1 }.context()
         };
         assert_eq!(plan(&[64, 256], &[64]), 256);
         assert_eq!(plan(&[64], &[64]), 128);

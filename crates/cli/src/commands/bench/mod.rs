@@ -1,11 +1,14 @@
 //! `triad bench`: how fast a model runs on this machine.
 //!
-//! [`measure`] takes the times, [`limit`] says what the machine allows, [`report`] prints both.
+//! [`measure`] takes the times, [`limit`] says what the machine allows, [`report`] prints both and [`figure`] draws them.
 
+mod figure;
 mod limit;
 mod measure;
 mod report;
 
+use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +18,7 @@ use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 
 use crate::arguments::{self, ModelArgument};
+use crate::output_file::OutputFile;
 use crate::{machine, output, prepared, progress};
 use limit::Limit;
 use measure::{Measurement, Plan};
@@ -26,7 +30,7 @@ const SEED: u64 = 1;
 /// Measure how fast a model runs on this machine.
 ///
 /// A prefill test runs a prompt of N tokens from an empty session. A decode test makes N tokens one by one
-/// behind a prompt of 64. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
+/// behind --context others. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
 /// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8 and
 /// attention in bf16 for a package, all in f32 for a model in float), decode with reading all weights from memory.
 #[derive(clap::Args)]
@@ -34,6 +38,7 @@ const SEED: u64 = 1;
   triad bench                                             the default model
   triad bench -m model.gguf --prompt 256 --decode 0 --threads 1,2
   triad bench --shape qwen1.5-1.8b                        random weights in a known shape
+  triad bench --prompt 64,512,4096 --context 0,1024,4096 --decode 16 --svg lengths.svg
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json")]
 pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
@@ -51,6 +56,9 @@ pub struct Arguments {
     /// Tokens to decode; 0 measures none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     decode: Vec<usize>,
+    /// Tokens that decode tests start behind
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
+    context: Vec<usize>,
     /// Numbers of threads to measure with [default: one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
     threads: Vec<usize>,
@@ -60,6 +68,9 @@ pub struct Arguments {
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
+    /// Draw a figure of times over lengths, too
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -67,9 +78,11 @@ pub struct Arguments {
 
 /// Loads, measures, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let svg = arguments.svg.as_deref().map(OutputFile::create).transpose()?;
     let plan = Plan {
         prompts: lengths(&arguments.prompt),
         decodes: lengths(&arguments.decode),
+        contexts: arguments.context.clone(),
         repeat: arguments.repeat,
         chunk: arguments.chunk,
     };
@@ -97,10 +110,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let limits: Vec<_> = threads.iter().map(|count| Limit::measure(*count)).collect();
     let compare = |measured: Measurement| {
         let limit = limits.iter().find(|limit| limit.threads == measured.threads).expect("a limit for each");
-        Compared { share_of_limit: limit.share(&measured, &model), measured }
+        let seconds = limit.seconds(&measured, &model);
+        Compared::new(measured, seconds)
     };
     let results = results.into_iter().map(compare).collect();
     let report = Report { model: name, results, limits, load_seconds, peak_resident_bytes };
+    if let Some(file) = svg {
+        file.write(|file| file.write_all(figure::figure(&report).svg().as_bytes()))?;
+    }
     if arguments.json { output::json(&report) } else { report.print(model.description()) }
 }
 
@@ -141,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_shape_is_its_weights_in_two_bytes_and_a_little_more() {
-        let plan = Plan { prompts: vec![256], decodes: vec![], repeat: 1, chunk: 256 };
+        let plan = Plan { prompts: vec![256], decodes: vec![], contexts: vec![], repeat: 1, chunk: 256 };
         let description = family::shape("llama-2-7b").unwrap();
         let weights = 2 * description.parameters();
         let needed = needed_memory(&description, &plan);

@@ -24,23 +24,34 @@ pub struct Report {
 pub struct Compared {
     #[serde(flatten)]
     pub measured: Measurement,
-    /// The least time that the machine allows / the median one, where that is known.
+    /// The least time that the machine allows, where that is known.
+    pub limit_seconds: Option<f64>,
+    /// That / the median time.
     pub share_of_limit: Option<f64>,
+}
+
+impl Compared {
+    /// A measurement beside the least time that the machine allows.
+    pub fn new(measured: Measurement, limit_seconds: Option<f64>) -> Self {
+        let share = |least: f64| least * measured.tokens_per_second.median / measured.tokens as f64;
+        Self { limit_seconds, share_of_limit: limit_seconds.map(share), measured }
+    }
 }
 
 impl Report {
     /// Prints a table for people.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
-        let names = ["threads", "test", "tokens", "min tok/s", "median", "max", "of the limit"];
+        let names = ["threads", "test", "tokens", "behind", "min tok/s", "median", "max", "of the limit"];
         let row = |compared: &Compared| {
-            let Measurement { threads, test, tokens, tokens_per_second: rate } = &compared.measured;
+            let Measurement { threads, test, tokens, context, tokens_per_second: rate } = &compared.measured;
             let test = match test {
                 Test::Prefill => "prefill",
                 Test::Decode => "decode",
             };
             let rates = [rate.min, rate.median, rate.max].map(|rate| format!("{rate:.1}"));
             let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
-            [vec![threads.to_string(), test.into(), tokens.to_string()], rates.to_vec(), vec![share]].concat()
+            let labels = vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string()];
+            [labels, rates.to_vec(), vec![share]].concat()
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
         let mut lines = vec![

@@ -1,0 +1,301 @@
+//! Every kernel on the shapes of a model.
+
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::time::Instant;
+
+use half::f16;
+use serde::Serialize;
+use triad_kernels::activation::{Activation, activate_and_multiply, add};
+use triad_kernels::attention::{Precision, Shape};
+use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
+use triad_kernels::norm::rms_norm;
+use triad_kernels::{Matrix, int4, int8, matmul};
+use triad_model::description::{BlockDescription, ModelDescription};
+
+use super::peaks::Peaks;
+
+/// Each kernel runs at least this long and this often.
+const SECONDS: f64 = 0.15;
+const RUNS: usize = 5;
+/// Weights and caches that a decode's kernels take turns on: more bytes than caches hold.
+const DECODE_BYTES: usize = 192 << 20;
+/// Positions that the attention of one row looks at.
+const DECODE_CONTEXT: usize = 1024;
+
+/// One kernel on one shape.
+#[derive(Serialize)]
+pub struct Measured {
+    operator: &'static str,
+    kernel: &'static str,
+    /// `rows × in × out` of a linear layer; `rows × heads × head dim, positions` of attention; `rows × width` of others.
+    shape: String,
+    threads: usize,
+    /// The median.
+    seconds: f64,
+    bound_by: String,
+    /// The least time that the bound allows / the median; `None` where the bound is not known.
+    share_of_limit: Option<f64>,
+}
+
+impl Measured {
+    /// A row of the table.
+    pub fn cells(&self) -> Vec<String> {
+        let share = self.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
+        let microseconds = format!("{:.1} µs", self.seconds * 1e6);
+        let Self { operator, kernel, shape, threads, bound_by, .. } = self;
+        let labels = [*operator, *kernel, shape].map(str::to_owned);
+        labels.into_iter().chain([threads.to_string(), microseconds, bound_by.clone(), share]).collect()
+    }
+}
+
+/// What binds a kernel: the least time that it can take.
+struct Bound {
+    by: String,
+    seconds: Option<f64>,
+}
+
+/// Measures on the threads that are installed.
+pub struct Bench<'a> {
+    pub description: &'a ModelDescription,
+    pub peaks: &'a Peaks,
+    pub measured: &'a mut Vec<Measured>,
+}
+
+impl Bench<'_> {
+    /// Kernels of a prefill of `rows` tokens.
+    pub fn prefill(&mut self, rows: usize) {
+        for (in_features, out_features) in self.linear_shapes() {
+            let shape = format!("{rows} × {in_features} × {out_features}");
+            let operations = 2.0 * (rows * in_features * out_features) as f64;
+            let x = numbers(rows * in_features);
+            let mut out = vec![0.0; rows * out_features];
+            let weight = PackedInt8::random(in_features, out_features);
+            let mut quantized = QuantizedRows::default();
+            quantized.quantize_static(&x, in_features, 1.0 / 127.0, None, false);
+            let seconds = median(|| matmul_int8(&quantized, weight.view(), None, &mut out));
+            let bound = bound_of("INT8", operations, self.peaks.int8_operations_per_second);
+            self.push("INT8 matmul", int8::kernel_name(), shape.clone(), seconds, bound);
+
+            let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
+            let weight = Matrix::Int8 { values: &values, scales: &scales };
+            let seconds = median(|| matmul(&x, rows, weight, out_features, None, &mut out));
+            let bf16 = self.peaks.bf16_operations_per_second;
+            let (kernel, by, peak) = match matmul::bf16_kernel_name() {
+                Some(kernel) => (kernel, "bf16", bf16),
+                None => (matmul::kernel_name(), "f32", Some(self.peaks.f32_operations_per_second)),
+            };
+            self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
+
+            let weight = numbers(in_features * out_features);
+            let seconds = median(|| matmul(&x, rows, Matrix::F32(&weight), out_features, None, &mut out));
+            let bound = bound_of("f32", operations, Some(self.peaks.f32_operations_per_second));
+            self.push("f32 matmul", matmul::kernel_name(), shape, seconds, bound);
+        }
+        self.attention_of_rows(rows);
+        if self.peaks.threads == 1 {
+            self.elementwise(rows);
+        }
+    }
+
+    /// Kernels of a decode, of one row.
+    pub fn decode(&mut self) {
+        for (in_features, out_features) in self.linear_shapes() {
+            let shape = format!("1 × {in_features} × {out_features}");
+            let x = numbers(in_features);
+            let mut out = vec![0.0; out_features];
+            let weights = in_features * out_features;
+            let mut quantized = QuantizedRows::default();
+            quantized.quantize_static(&x, in_features, 1.0 / 127.0, None, false);
+            let copies = |bytes: usize| DECODE_BYTES.div_ceil(bytes);
+
+            let packed = vec![PackedInt8::random(in_features, out_features); copies(weights)];
+            let mut turn = packed.iter().cycle();
+            let seconds = median(|| matmul_int8(&quantized, turn.next().expect("endless").view(), None, &mut out));
+            self.push("INT8 matvec", int8::kernel_name(), shape.clone(), seconds, self.reading(weights));
+            drop(packed);
+
+            let scales = vec![0.01; out_features];
+            let values = vec![bytes(weights); copies(weights)];
+            let mut turn = values.iter().cycle();
+            let seconds = median(|| {
+                let weight = Matrix::Int8 { values: turn.next().expect("endless"), scales: &scales };
+                matmul(&x, 1, weight, out_features, None, &mut out);
+            });
+            self.push("matvec of INT8 weights", "INT16 × INT8", shape.clone(), seconds, self.reading(weights));
+            drop(values);
+
+            if in_features.is_multiple_of(int4::GROUP) {
+                let scales = vec![f16::from_f32(0.01); weights / int4::GROUP];
+                let size = weights / 2 + scales.len() * 2;
+                let values: Vec<u8> = bytes(weights / 2).iter().map(|byte| *byte as u8).collect();
+                let values = vec![values; copies(size)];
+                let mut turn = values.iter().cycle();
+                let seconds = median(|| {
+                    let weight = Matrix::Int4 { values: turn.next().expect("endless"), scales: &scales };
+                    matmul(&x, 1, weight, out_features, None, &mut out);
+                });
+                self.push("matvec of INT4 weights", int4::kernel_name(), shape.clone(), seconds, self.reading(size));
+            }
+        }
+        self.attention_of_one_row();
+    }
+
+    fn attention_of_rows(&mut self, rows: usize) {
+        for before in [0, 3 * rows] {
+            let (attention, shape) = self.attention_shape(Precision::Fast);
+            let context = before + rows;
+            let cache: Vec<f16> = halves(attention.kv_heads * context * attention.head_dim);
+            let queries = numbers(rows * attention.heads * attention.head_dim);
+            let mut out = vec![0.0; queries.len()];
+            let (keys, values) = (Matrix::F16(&cache), Matrix::F16(&cache));
+            let seconds =
+                median(|| triad_kernels::attention(&queries, before, keys, values, context, &attention, &mut out));
+            let seen = (before + 1..=context).sum::<usize>();
+            let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
+            let (kernel, by, peak) = match (matmul::bf16_kernel_name(), self.peaks.bf16_operations_per_second) {
+                (Some(kernel), Some(peak)) => (kernel, "bf16", peak),
+                _ => (matmul::kernel_name(), "f32", self.peaks.f32_operations_per_second),
+            };
+            let shape = format!("{rows} × {shape}, {context}");
+            self.push("attention", kernel, shape, seconds, bound_of(by, operations, Some(peak)));
+        }
+    }
+
+    fn attention_of_one_row(&mut self) {
+        let (attention, shape) = self.attention_shape(Precision::Fast);
+        let length = attention.kv_heads * DECODE_CONTEXT * attention.head_dim;
+        let size = 2 * length * size_of::<f16>();
+        let caches = vec![(halves(length), halves(length)); DECODE_BYTES.div_ceil(size)];
+        let queries = numbers(attention.heads * attention.head_dim);
+        let mut out = vec![0.0; queries.len()];
+        let mut turn = caches.iter().cycle();
+        let seconds = median(|| {
+            let (keys, values) = turn.next().expect("endless");
+            let (keys, values) = (Matrix::F16(keys), Matrix::F16(values));
+            triad_kernels::attention(&queries, DECODE_CONTEXT - 1, keys, values, DECODE_CONTEXT, &attention, &mut out);
+        });
+        let shape = format!("1 × {shape}, {DECODE_CONTEXT}");
+        self.push("attention", "f32 × f16", shape, seconds, self.reading(size));
+    }
+
+    /// What stands between the products. Threads share its rows: one tells all.
+    fn elementwise(&mut self, rows: usize) {
+        let hidden = self.description.hidden;
+        let width = self.description.blocks.iter().map(|block| block.feed_forward.width).max().unwrap_or(hidden);
+        let one = size_of::<f32>();
+        let (x, weight) = (numbers(rows * hidden), numbers(hidden));
+        let mut out = vec![0.0; rows * hidden];
+        let seconds = median(|| rms_norm(&x, &weight, 1e-5, &mut out));
+        self.push_elementwise("RMS norm", rows, hidden, seconds, 2 * rows * hidden * one);
+        let seconds = median(|| add(&mut out, &x));
+        self.push_elementwise("add", rows, hidden, seconds, 3 * rows * hidden * one);
+        let mut quantized = QuantizedRows::default();
+        let seconds = median(|| quantized.quantize_static(&x, hidden, 1.0 / 127.0, None, true));
+        self.push_elementwise("quantize", rows, hidden, seconds, rows * hidden * (one + 1));
+        let (mut gate, up) = (numbers(rows * width), numbers(rows * width));
+        let seconds = median(|| activate_and_multiply(&mut gate, &up, Activation::Silu));
+        self.push_elementwise("SiLU × up", rows, width, seconds, 3 * rows * width * one);
+    }
+
+    fn push_elementwise(&mut self, operator: &'static str, rows: usize, width: usize, seconds: f64, bytes: usize) {
+        let level = self.peaks.level_of(bytes);
+        let bound = Bound { by: level.name.clone(), seconds: Some(bytes as f64 / level.bytes_read_per_second) };
+        self.push(operator, "vectorized", format!("{rows} × {width}"), seconds, bound);
+    }
+
+    fn push(&mut self, operator: &'static str, kernel: &'static str, shape: String, seconds: f64, bound: Bound) {
+        self.measured.push(Measured {
+            operator,
+            kernel,
+            shape,
+            threads: self.peaks.threads,
+            seconds,
+            bound_by: bound.by,
+            share_of_limit: bound.seconds.map(|least| least / seconds),
+        });
+    }
+
+    /// Reading so many bytes from memory.
+    fn reading(&self, bytes: usize) -> Bound {
+        let memory = self.peaks.memory();
+        Bound { by: memory.name.clone(), seconds: Some(bytes as f64 / memory.bytes_read_per_second) }
+    }
+
+    /// Input and output features of the different linear layers.
+    fn linear_shapes(&self) -> BTreeSet<(usize, usize)> {
+        let of_block = |block: &BlockDescription| block.linears(self.description.hidden);
+        let linears = self.description.blocks.iter().flat_map(of_block);
+        linears.map(|linear| (linear.in_features, linear.out_features)).collect()
+    }
+
+    /// Of the first block, and in words.
+    fn attention_shape(&self, precision: Precision) -> (Shape, String) {
+        let attention = &self.description.blocks[0].attention;
+        let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
+        let shape = Shape { heads, kv_heads, head_dim, scale: 0.1, window: None, soft_cap: None, precision };
+        (shape, format!("{heads} × {head_dim}"))
+    }
+}
+
+/// Operations at a peak, where it is known.
+fn bound_of(by: &str, operations: f64, peak: Option<f64>) -> Bound {
+    Bound { by: by.into(), seconds: peak.map(|peak| operations / peak) }
+}
+
+/// A weight in the layout of the INT8 kernels.
+#[derive(Clone)]
+struct PackedInt8 {
+    in_features: usize,
+    packed: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+impl PackedInt8 {
+    fn random(in_features: usize, out_features: usize) -> Self {
+        let row_major = bytes(in_features * out_features);
+        let mut packed = vec![0; packed_len(out_features, in_features).expect("a matrix of a model")];
+        pack(&row_major, out_features, in_features, &mut packed);
+        let mut sums = vec![0; out_features];
+        row_sums(&row_major, in_features, &mut sums);
+        Self { in_features, packed, scales: vec![0.01; out_features], sums }
+    }
+
+    fn view(&self) -> Int8Weight<'_> {
+        Int8Weight {
+            out_features: self.scales.len(),
+            in_features: self.in_features,
+            packed: &self.packed,
+            scales: &self.scales,
+            sums: &self.sums,
+        }
+    }
+}
+
+/// Numbers from −1 to 1 without meaning.
+fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0).collect()
+}
+
+fn bytes(count: usize) -> Vec<i8> {
+    (0..count).map(|index| (index * 7919 % 255) as u8 as i8).collect()
+}
+
+fn halves(count: usize) -> Vec<f16> {
+    (0..count).map(|index| f16::from_f32((index * 7919 % 2003) as f32 / 1001.0 - 1.0)).collect()
+}
+
+/// Seconds of a run, the median of some, after one that does not count.
+fn median(mut run: impl FnMut()) -> f64 {
+    run();
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.len() < RUNS || start.elapsed().as_secs_f64() < SECONDS {
+        let start = Instant::now();
+        run();
+        times.push(start.elapsed().as_secs_f64());
+    }
+    black_box(&mut run);
+    times.sort_unstable_by(f64::total_cmp);
+    times[times.len() / 2]
+}

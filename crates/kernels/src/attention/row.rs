@@ -1,0 +1,171 @@
+//! Attention of one query row, as in decode: bound by reading keys and values, which nothing else shares.
+//!
+//! One task is one key-value head and one block of keys; the parts are put together in the order of the blocks.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::{BLOCK, Shape};
+use crate::Matrix;
+use crate::activation::{exp2, soft_cap};
+use crate::chunks::{chunks_mut, for_each_chunk};
+use crate::dot::dot;
+use crate::log_softmax::largest;
+use crate::vectorize::{Fused, vectorize, vectorize_fused};
+
+/// The score of what there is nothing of; one that is minus infinity has no weight beside it.
+const NOTHING: f32 = f32::MIN;
+/// Rows of values that are added at once.
+const TOGETHER: usize = 4;
+
+/// Buffers of a task.
+#[derive(Default)]
+struct Scratch {
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    /// `[heads of the group, keys]`.
+    scores: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    /// For each task and head of its group: weighted values `[head_dim]`, sum of the weights, largest score.
+    static PARTS: RefCell<Vec<f32>> = RefCell::default();
+    /// The queries, times what makes scores exponents of two.
+    static QUERIES: RefCell<Vec<f32>> = RefCell::default();
+}
+
+/// Attention of `queries[heads, head_dim]` over the positions `visible` of keys and values `[kv_heads, context, head_dim]`.
+pub(super) fn attend(
+    queries: &[f32],
+    keys: Matrix,
+    values: Matrix,
+    context: usize,
+    visible: Range<usize>,
+    shape: &Shape,
+    out: &mut [f32],
+) {
+    let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
+    let blocks = visible.start / BLOCK..visible.end.div_ceil(BLOCK);
+    let part = group * (dim + 2);
+    let (mut parts, mut scaled) = (PARTS.take(), QUERIES.take());
+    parts.resize(shape.kv_heads * blocks.len() * part, 0.0);
+    let scale = shape.scale * if shape.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E };
+    scaled.clear();
+    scaled.extend(queries.iter().map(|query| query * scale));
+    for_each_chunk(chunks_mut(&mut parts, part), 1, |task, part| {
+        let (kv_head, block) = (task / blocks.len(), blocks.start + task % blocks.len());
+        let seen = visible.start.max(block * BLOCK)..visible.end.min((block + 1) * BLOCK);
+        let (at, count) = (kv_head * context + seen.start, seen.len());
+        let queries = &scaled[kv_head * group * dim..][..group * dim];
+        SCRATCH.with_borrow_mut(|scratch| {
+            let keys = keys.rows(at, count, dim).as_f32(&mut scratch.keys);
+            let values = values.rows(at, count, dim).as_f32(&mut scratch.values);
+            scratch.scores.resize(group * BLOCK, 0.0);
+            let scores = &mut scratch.scores[..group * count];
+            vectorize_fused(
+                #[inline(always)]
+                |fused| score(queries, keys, dim, scores, fused),
+            );
+            if let Some(cap) = shape.soft_cap {
+                soft_cap(scores, cap);
+                scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
+            }
+            vectorize_fused(
+                #[inline(always)]
+                |fused| {
+                    for (weights, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
+                        let (output, sums) = part.split_at_mut(dim);
+                        sums[1] = largest(weights).max(NOTHING);
+                        sums[0] = weigh(weights, sums[1], fused);
+                        add_weighted(weights, values, output, fused);
+                    }
+                },
+            );
+        });
+    });
+    for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+        let of_head = |block: usize| {
+            let task = head / group * blocks.len() + block;
+            &parts[task * part + head % group * (dim + 2)..][..dim + 2]
+        };
+        join(&(0..blocks.len()).map(of_head), out);
+    }
+    PARTS.set(parts);
+    QUERIES.set(scaled);
+}
+
+/// `scores[heads, keys]` of `queries[heads, dim]`.
+#[inline(always)]
+fn score(queries: &[f32], keys: &[f32], dim: usize, scores: &mut [f32], fused: Fused) {
+    let count = keys.len() / dim;
+    for (index, key) in keys.chunks_exact(dim).enumerate() {
+        for (query, scores) in queries.chunks_exact(dim).zip(scores.chunks_exact_mut(count)) {
+            scores[index] = dot(query, key, fused);
+        }
+    }
+}
+
+/// Makes weights of scores, 2 to the power of each less the largest, and sums them.
+#[inline(always)]
+fn weigh(scores: &mut [f32], largest: f32, fused: Fused) -> f32 {
+    const LANES: usize = 16;
+    let mut sums = [0.0f32; LANES];
+    let (blocks, rest) = scores.as_chunks_mut::<LANES>();
+    for block in blocks {
+        for (score, sum) in block.iter_mut().zip(&mut sums) {
+            *score = exp2(*score - largest, fused);
+            *sum += *score;
+        }
+    }
+    for (score, sum) in rest.iter_mut().zip(&mut sums) {
+        *score = exp2(*score - largest, fused);
+        *sum += *score;
+    }
+    sums.iter().sum()
+}
+
+/// `out[dim] = Σ weights[key] · values[key, dim]`.
+#[inline(always)]
+fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) {
+    let dim = out.len();
+    out.fill(0.0);
+    let (fours, rest) = weights.as_chunks::<TOGETHER>();
+    for (weights, values) in fours.iter().zip(values.chunks_exact(TOGETHER * dim)) {
+        let (first, values) = values.split_at(dim);
+        let (second, values) = values.split_at(dim);
+        let (third, fourth) = values.split_at(dim);
+        for (index, out) in out.iter_mut().enumerate() {
+            let sum = fused.multiply_add(weights[0], first[index], *out);
+            let sum = fused.multiply_add(weights[1], second[index], sum);
+            let sum = fused.multiply_add(weights[2], third[index], sum);
+            *out = fused.multiply_add(weights[3], fourth[index], sum);
+        }
+    }
+    for (weight, values) in rest.iter().zip(values[fours.len() * TOGETHER * dim..].chunks_exact(dim)) {
+        for (out, value) in out.iter_mut().zip(values) {
+            *out = fused.multiply_add(*weight, *value, *out);
+        }
+    }
+}
+
+/// The weighted mean over all blocks of one head.
+fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) {
+    let dim = out.len();
+    let largest = parts.clone().map(|part| part[dim + 1]).fold(NOTHING, f32::max);
+    // Without a score that is a number, or all minus infinity, there is no mean.
+    let mut total = if largest == NOTHING { f32::NAN } else { 0.0 };
+    out.fill(0.0);
+    vectorize(
+        #[inline(always)]
+        || {
+            for part in parts.clone() {
+                let factor = (part[dim + 1] - largest).exp2();
+                total += factor * part[dim];
+                out.iter_mut().zip(part).for_each(|(out, part)| *out += factor * part);
+            }
+            let factor = total.recip();
+            out.iter_mut().for_each(|out| *out *= factor);
+        },
+    );
+}
