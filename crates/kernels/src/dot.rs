@@ -57,6 +57,53 @@ pub(crate) fn widen_bf16(from: &[bf16], to: &mut [f32]) {
 }
 
 /// Widens f16 to f32.
+///
+/// # Panics
+/// If they are not equally long.
 pub(crate) fn widen_f16(from: &[f16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "as many numbers as before");
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // The library converts eight at a time, each time in a function of its own.
+        let (blocks, rest) = from.as_chunks::<16>();
+        let (wide, wide_rest) = to.as_chunks_mut::<16>();
+        // SAFETY: the processor has the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            widen_blocks(blocks, wide);
+        }
+        return rest.convert_to_f32_slice(wide_rest);
+    }
     from.convert_to_f32_slice(to);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn widen_blocks(from: &[[f16; 16]], to: &mut [[f32; 16]]) {
+    use std::arch::x86_64::{_mm256_loadu_si256, _mm512_cvtph_ps, _mm512_storeu_ps};
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: sixteen numbers each.
+        #[allow(unsafe_code)]
+        unsafe {
+            _mm512_storeu_ps(to.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_f16_is_widened_to_its_value() {
+        let narrow: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        for skipped in [0, 7] {
+            let narrow = &narrow[skipped..];
+            let mut wide = vec![0.0; narrow.len()];
+            widen_f16(narrow, &mut wide);
+            for (narrow, wide) in narrow.iter().zip(wide) {
+                assert!(wide == narrow.to_f32() || wide.is_nan() && narrow.is_nan(), "{narrow} became {wide}");
+            }
+        }
+    }
 }

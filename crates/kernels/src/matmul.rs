@@ -121,14 +121,19 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn by_dot(&self) {
-        if let (Matrix::Int4 { values, scales }, Some(split)) = (self.weight, &self.integers.split) {
-            for row in 0..self.rows {
-                // SAFETY: these columns belong to this task alone.
-                #[allow(unsafe_code)]
-                split.dots(row, values, scales, unsafe { self.out.row(row, self.columns.clone()) });
+        for row in 0..self.rows {
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            let out = unsafe { self.out.row(row, self.columns.clone()) };
+            match (self.weight, &self.integers.split) {
+                (Matrix::Int8 { values, scales }, _) => self.integers.int16.dots_int8(row, values, scales, out),
+                (Matrix::Int4 { values, scales }, Some(split)) => split.dots(row, values, scales, out),
+                _ => return self.by_float_dot(),
             }
-            return;
         }
+    }
+
+    fn by_float_dot(&self) {
         WIDENED.with_borrow_mut(|scratch| {
             vectorize_fused(
                 #[inline(always)]
@@ -145,11 +150,8 @@ impl Task<'_> {
                             out[0] = match weight {
                                 Matrix::F32(weight) => dot(x, weight, fused),
                                 Matrix::Bf16(weight) => dot_bf16(x, weight, fused),
-                                Matrix::Int8 { values, scales } => {
-                                    self.integers.int16.dot_int8(row, values) * scales[0]
-                                }
                                 Matrix::Int4 { values, scales } => int4::dot(x, values, scales),
-                                Matrix::F16(_) => unreachable!("widened above"),
+                                Matrix::F16(_) | Matrix::Int8 { .. } => unreachable!("widened above, or integers"),
                             };
                         }
                     }

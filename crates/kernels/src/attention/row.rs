@@ -9,19 +9,22 @@ use super::{BLOCK, Shape};
 use crate::Matrix;
 use crate::activation::{exp2, soft_cap};
 use crate::chunks::{chunks_mut, for_each_chunk};
-use crate::dot::dot;
+use crate::dot::sum;
 use crate::log_softmax::largest;
+use crate::product::{Multiplier, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
 /// The score of what there is nothing of; one that is minus infinity has no weight beside it.
 const NOTHING: f32 = f32::MIN;
+/// Partial sums.
+const LANES: usize = 16;
 /// Rows of values that are added at once.
 const TOGETHER: usize = 4;
 
 /// Buffers of a task.
 #[derive(Default)]
 struct Scratch {
-    keys: Vec<f32>,
+    keys: Operand,
     values: Vec<f32>,
     /// `[heads of the group, keys]`.
     scores: Vec<f32>,
@@ -59,14 +62,11 @@ pub(super) fn attend(
         let (at, count) = (kv_head * context + seen.start, seen.len());
         let queries = &scaled[kv_head * group * dim..][..group * dim];
         SCRATCH.with_borrow_mut(|scratch| {
-            let keys = keys.rows(at, count, dim).as_f32(&mut scratch.keys);
+            scratch.keys.turn(Multiplier::new(false), keys.rows(at, count, dim), dim);
             let values = values.rows(at, count, dim).as_f32(&mut scratch.values);
             scratch.scores.resize(group * BLOCK, 0.0);
             let scores = &mut scratch.scores[..group * count];
-            vectorize_fused(
-                #[inline(always)]
-                |fused| score(queries, keys, dim, scores, fused),
-            );
+            scratch.keys.multiply(bytemuck::cast_slice(queries), count, scores, false);
             if let Some(cap) = shape.soft_cap {
                 soft_cap(scores, cap);
                 scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
@@ -95,21 +95,9 @@ pub(super) fn attend(
     QUERIES.set(scaled);
 }
 
-/// `scores[heads, keys]` of `queries[heads, dim]`.
-#[inline(always)]
-fn score(queries: &[f32], keys: &[f32], dim: usize, scores: &mut [f32], fused: Fused) {
-    let count = keys.len() / dim;
-    for (index, key) in keys.chunks_exact(dim).enumerate() {
-        for (query, scores) in queries.chunks_exact(dim).zip(scores.chunks_exact_mut(count)) {
-            scores[index] = dot(query, key, fused);
-        }
-    }
-}
-
 /// Makes weights of scores, 2 to the power of each less the largest, and sums them.
 #[inline(always)]
 fn weigh(scores: &mut [f32], largest: f32, fused: Fused) -> f32 {
-    const LANES: usize = 16;
     let mut sums = [0.0f32; LANES];
     let (blocks, rest) = scores.as_chunks_mut::<LANES>();
     for block in blocks {
@@ -122,7 +110,7 @@ fn weigh(scores: &mut [f32], largest: f32, fused: Fused) -> f32 {
         *score = exp2(*score - largest, fused);
         *sum += *score;
     }
-    sums.iter().sum()
+    sum(sums)
 }
 
 /// `out[dim] = Σ weights[key] · values[key, dim]`.
@@ -135,11 +123,12 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
         let (first, values) = values.split_at(dim);
         let (second, values) = values.split_at(dim);
         let (third, fourth) = values.split_at(dim);
-        for (index, out) in out.iter_mut().enumerate() {
-            let sum = fused.multiply_add(weights[0], first[index], *out);
-            let sum = fused.multiply_add(weights[1], second[index], sum);
-            let sum = fused.multiply_add(weights[2], third[index], sum);
-            *out = fused.multiply_add(weights[3], fourth[index], sum);
+        let (halves, others) = (first.iter().zip(second), third.iter().zip(fourth));
+        for ((out, (first, second)), (third, fourth)) in out.iter_mut().zip(halves).zip(others) {
+            let sum = fused.multiply_add(weights[0], *first, *out);
+            let sum = fused.multiply_add(weights[1], *second, sum);
+            let sum = fused.multiply_add(weights[2], *third, sum);
+            *out = fused.multiply_add(weights[3], *fourth, sum);
         }
     }
     for (weight, values) in rest.iter().zip(values[fours.len() * TOGETHER * dim..].chunks_exact(dim)) {

@@ -6,10 +6,10 @@
 //! group. What the weights' offset adds is in the sums from the start.
 
 use std::arch::x86_64::{
-    __m128i, __m512, __m512i, _mm_cvtph_ps, _mm_maskz_loadu_epi16, _mm512_add_epi32, _mm512_and_si512,
-    _mm512_castps128_ps512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps, _mm512_loadu_si512,
-    _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_set1_epi8, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi16,
+    __m128i, __m512, __m512i, _MM_HINT_T0, _mm_cvtph_ps, _mm_maskz_loadu_epi16, _mm_prefetch, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_castps128_ps512, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_fmadd_ps,
+    _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_set1_epi8,
+    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_srli_epi16,
 };
 
 use half::f16;
@@ -134,6 +134,8 @@ fn columns<const COLUMNS: usize>(
         let (bytes, halves) = (u64::MAX >> (64 - left * HALF), (1 << left) - 1);
         for (column, sums) in sums.iter_mut().enumerate() {
             let group = column * groups + first;
+            // What the next columns have at this place.
+            _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add((group + COLUMNS * groups) * HALF).cast());
             // SAFETY: the masks leave what lies beyond the column's groups alone.
             #[allow(unsafe_code)]
             let (values, scales) = unsafe {

@@ -1,21 +1,42 @@
 //! Activations in INT16, for scalar products with weights in INT8 and INT4: exact sums of integers, twice as fast as
 //! widening every weight to a float, and closer to the activations than bf16.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512_vnni;
+
+#[cfg(target_arch = "x86_64")]
+use crate::tier::{self, Tier};
 use crate::vectorize::vectorize;
+#[cfg(target_arch = "x86_64")]
+use avx512_vnni::Avx512Vnni;
 
 /// Rows of activations, each with a scale so small that neither a number nor a sum of products overflows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Int16Rows {
     in_features: usize,
     /// `[rows, in_features]`.
     values: Vec<i16>,
     scales: Vec<f32>,
+    #[cfg(target_arch = "x86_64")]
+    kernel: Option<Avx512Vnni>,
 }
 
 /// The largest magnitude of a number: 256 times one byte's.
 const LARGEST: f32 = 32512.0;
 /// The largest magnitude of a weight in INT8; one more than those that Triad makes.
 const LARGEST_WEIGHT: f64 = 128.0;
+
+impl Default for Int16Rows {
+    fn default() -> Self {
+        Self {
+            in_features: 0,
+            values: Vec::new(),
+            scales: Vec::new(),
+            #[cfg(target_arch = "x86_64")]
+            kernel: tier::may_be_used(Tier::Avx512).then(Avx512Vnni::new).flatten(),
+        }
+    }
+}
 
 impl Int16Rows {
     /// Takes `x`, `[rows, in_features]`, in place of what it held.
@@ -35,13 +56,28 @@ impl Int16Rows {
         rows.flat_map(|(row, scale)| row.iter().map(move |x| f32::from(*x) * scale)).collect()
     }
 
-    /// Σ x·w of a row with weights `[in_features]` in INT8, without their scale.
-    #[inline(always)]
-    pub(crate) fn dot_int8(&self, row: usize, weights: &[i8]) -> f32 {
-        let x = self.row(row);
-        // LLVM sums pairs of products of 16-bit numbers, as the instructions do.
-        let sum: i32 = x.iter().zip(weights).map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum();
-        sum as f32 * self.scales[row]
+    /// `out[columns]` = Σ x·w · scale of a row with weights `[columns, in_features]` in INT8 and their `scales[columns]`.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the others.
+    pub(crate) fn dots_int8(&self, row: usize, weights: &[i8], scales: &[f32], out: &mut [f32]) {
+        let (x, unit) = (self.row(row), self.scales[row]);
+        assert_eq!(weights.len(), x.len() * out.len(), "weights are [{}, {}]", out.len(), x.len());
+        assert_eq!(scales.len(), out.len(), "one scale for each column");
+        #[cfg(target_arch = "x86_64")]
+        if let Some(kernel) = self.kernel {
+            return kernel.dots(x, weights, |column, sum| out[column] = sum as f32 * (unit * scales[column]));
+        }
+        vectorize(
+            #[inline(always)]
+            || {
+                for ((out, scale), weights) in out.iter_mut().zip(scales).zip(weights.chunks_exact(x.len())) {
+                    // LLVM sums pairs of products of 16-bit numbers, as the instructions do.
+                    let sum: i32 = x.iter().zip(weights).map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum();
+                    *out = sum as f32 * (unit * scale);
+                }
+            },
+        );
     }
 
     /// Features of a row.
@@ -98,22 +134,44 @@ mod tests {
     use crate::testing::values;
     use proptest::prelude::*;
 
+    /// Without a kernel, as on other processors, or with the one that this processor has.
+    fn rows(portable: bool) -> Int16Rows {
+        let mut rows = Int16Rows::default();
+        #[cfg(target_arch = "x86_64")]
+        if portable {
+            rows.kernel = None;
+        }
+        let _ = portable;
+        rows
+    }
+
+    fn dot(rows: &Int16Rows, row: usize, weights: &[i8]) -> f32 {
+        let mut out = [f32::NAN];
+        rows.dots_int8(row, weights, &[1.0], &mut out);
+        out[0]
+    }
+
     proptest! {
         #[test]
         fn sums_are_those_of_numbers_within_half_a_unit(
-            depth in 1usize..700, seed: u64, exponent in -30i32..30, outlier in 0f32..1e4,
+            depth in 1usize..700, columns in 1usize..10, seed: u64, exponent in -30i32..30, outlier in 0f32..1e4,
+            portable: bool,
         ) {
             let mut x: Vec<f32> = values(depth, seed).iter().map(|x| x * 2f32.powi(exponent)).collect();
             x[seed as usize % depth] *= outlier;
-            let weights: Vec<i8> = values(depth, seed ^ 1).iter().map(|x| (x * 128.0) as i8).collect();
-            let mut rows = Int16Rows::default();
+            let weights: Vec<i8> = values(columns * depth, seed ^ 1).iter().map(|x| (x * 128.0) as i8).collect();
+            let mut rows = rows(portable);
             rows.fill(&x, depth);
             for (x, value) in x.iter().zip(rows.to_f32()) {
                 prop_assert!((x - value).abs() <= 0.501 * rows.scales[0], "{} is not {}", value, x);
             }
-            let expected: i64 =
-                rows.values.iter().zip(&weights).map(|(x, weight)| i64::from(*x) * i64::from(*weight)).sum();
-            prop_assert_eq!(rows.dot_int8(0, &weights), expected as f32 * rows.scales[0]);
+            let scales = values(columns, seed ^ 2);
+            let mut sums = vec![f32::NAN; columns];
+            rows.dots_int8(0, &weights, &scales, &mut sums);
+            for ((sum, scale), weights) in sums.iter().zip(&scales).zip(weights.chunks_exact(depth)) {
+                let products = rows.values.iter().zip(weights).map(|(x, weight)| i64::from(*x) * i64::from(*weight));
+                prop_assert_eq!(*sum, products.sum::<i64>() as f32 * (rows.scales[0] * scale));
+            }
         }
     }
 
@@ -121,11 +179,13 @@ mod tests {
     fn no_sum_overflows_with_the_largest_numbers_of_all() {
         for depth in [1, 516, 517, 576, 2048, 65_536] {
             for sign in [1.0, -1.0] {
-                let mut rows = Int16Rows::default();
-                rows.fill(&vec![sign * 3.0; depth], depth);
-                let sum = rows.dot_int8(0, &vec![-128; depth]);
-                let expected = -384.0 * sign * depth as f32;
-                assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                for portable in [false, true] {
+                    let mut rows = rows(portable);
+                    rows.fill(&vec![sign * 3.0; depth], depth);
+                    let sum = dot(&rows, 0, &vec![-128; depth]);
+                    let expected = -384.0 * sign * depth as f32;
+                    assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                }
             }
         }
     }
@@ -134,7 +194,7 @@ mod tests {
     fn a_number_that_is_not_finite_shows_and_zeros_are_zeros() {
         let mut rows = Int16Rows::default();
         rows.fill(&[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0], 2);
-        let sums: Vec<_> = (0..4).map(|row| rows.dot_int8(row, &[1, 1])).collect();
+        let sums: Vec<_> = (0..4).map(|row| dot(&rows, row, &[1, 1])).collect();
         assert!(sums[0].is_nan() && sums[1].is_nan());
         assert_eq!(sums[2..], [0.0, 0.0]);
     }
