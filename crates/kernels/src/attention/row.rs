@@ -52,6 +52,8 @@ pub(super) fn attend(
     let blocks = visible.start / BLOCK..visible.end.div_ceil(BLOCK);
     let part = group * (dim + 2);
     let (mut parts, mut scaled) = (PARTS.take(), QUERIES.take());
+    // For the whole context at once: later rows find memory there.
+    parts.reserve((shape.kv_heads * context.div_ceil(BLOCK) * part).saturating_sub(parts.len()));
     parts.resize(shape.kv_heads * blocks.len() * part, 0.0);
     let scale = shape.scale * if shape.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E };
     scaled.clear();
@@ -62,7 +64,10 @@ pub(super) fn attend(
         let (at, count) = (kv_head * context + seen.start, seen.len());
         let queries = &scaled[kv_head * group * dim..][..group * dim];
         SCRATCH.with_borrow_mut(|scratch| {
-            scratch.keys.turn(Multiplier::new(false), keys.rows(at, count, dim), dim);
+            let multiplier = Multiplier::new(false);
+            scratch.keys.reserve(multiplier, BLOCK, dim);
+            scratch.values.resize(scratch.values.len().max(BLOCK * dim), 0.0);
+            scratch.keys.turn(multiplier, keys.rows(at, count, dim), dim);
             let values = values.rows(at, count, dim).as_f32(&mut scratch.values);
             scratch.scores.resize(group * BLOCK, 0.0);
             let scores = &mut scratch.scores[..group * count];

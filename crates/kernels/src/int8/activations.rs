@@ -11,7 +11,7 @@ const PART_ROWS: usize = 16;
 /// Fewer activations than this are quantized before another thread wakes up.
 const PARALLEL: usize = 1 << 15;
 /// Activations that are quantized at once.
-const LANES: usize = 16;
+const LANES: usize = 64;
 /// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them; those of ARM take
 /// them as they are.
 const OFFSET: u8 = if cfg!(target_arch = "aarch64") { 0 } else { 128 };
@@ -251,27 +251,35 @@ fn quantize_row(
         #[inline(always)]
         || {
             let (whole, rest) = values.as_chunks_mut::<LANES>();
+            let (whole_x, rest_x) = x.as_chunks::<LANES>();
             let first_of_rest = whole.len() * LANES;
-            for (index, values) in whole.iter_mut().enumerate() {
-                let first = index * LANES;
-                let x = lanes(x, smoothing, first);
-                *values = quantize_lanes(x, inverse);
-                if any_exceeds(x, limit) {
-                    report(x, limit, values, |lane, x| beyond(first + lane, x));
+            let (whole_smoothing, rest_smoothing) =
+                smoothing.map_or((&[][..], &[][..]), |all| all.as_chunks::<LANES>());
+            for (index, (values, x)) in whole.iter_mut().zip(whole_x).enumerate() {
+                // Activations stay in registers: only where one exceeds the limit are they needed in memory.
+                let exceeds = match whole_smoothing.get(index) {
+                    None => quantize_lanes(|lane| x[lane], inverse, limit, values),
+                    Some(smoothing) => quantize_lanes(|lane| x[lane] * smoothing[lane], inverse, limit, values),
+                };
+                if exceeds {
+                    let x = whole_smoothing.get(index).map_or(*x, |smoothing| smoothed(x, smoothing));
+                    report(&x, limit, values, |lane, x| beyond(index * LANES + lane, x));
                 }
             }
             if !rest.is_empty() {
-                let x = lanes(x, smoothing, first_of_rest);
-                let values = quantize_lanes(x, inverse);
+                let x = padded(rest_x);
+                let x = if smoothing.is_some() { smoothed(&x, &padded(rest_smoothing)) } else { x };
+                let mut values = [0; LANES];
+                quantize_lanes(|lane| x[lane], inverse, limit, &mut values);
                 rest.copy_from_slice(&values[..rest.len()]);
-                report(x, limit, rest, |lane, x| beyond(first_of_rest + lane, x));
+                report(&x, limit, rest, |lane, x| beyond(first_of_rest + lane, x));
             }
         },
     );
 }
 
 /// Calls `beyond` with each lane that exceeds `limit`; what is not finite becomes zero.
-fn report(x: [f32; LANES], limit: f32, values: &mut [u8], mut beyond: impl FnMut(usize, f32)) {
+fn report(x: &[f32; LANES], limit: f32, values: &mut [u8], mut beyond: impl FnMut(usize, f32)) {
     for (lane, (x, value)) in x.iter().zip(values).enumerate() {
         if exceeds(*x, limit) {
             if !x.is_finite() {
@@ -283,48 +291,37 @@ fn report(x: [f32; LANES], limit: f32, values: &mut [u8], mut beyond: impl FnMut
 }
 
 #[inline(always)]
-fn any_exceeds(x: [f32; LANES], limit: f32) -> bool {
-    let mut any = false;
-    for x in &x {
-        any |= exceeds(*x, limit);
-    }
-    any
-}
-
-/// Activations from channel `first` on, after smoothing; zeros beyond the end of the row.
-#[inline(always)]
-fn lanes(x: &[f32], smoothing: Option<&[f32]>, first: usize) -> [f32; LANES] {
-    let mut lanes = first_lanes(&x[first..]);
-    if let Some(smoothing) = smoothing {
-        for (x, smoothing) in lanes.iter_mut().zip(first_lanes(&smoothing[first..])) {
-            *x *= smoothing;
-        }
+fn smoothed(x: &[f32; LANES], smoothing: &[f32; LANES]) -> [f32; LANES] {
+    let mut lanes = *x;
+    for (x, smoothing) in lanes.iter_mut().zip(smoothing) {
+        *x *= smoothing;
     }
     lanes
 }
 
+/// The end of a row, and zeros beyond it.
 #[inline(always)]
-fn first_lanes(values: &[f32]) -> [f32; LANES] {
-    if let Some(lanes) = values.first_chunk() {
-        return *lanes;
-    }
+fn padded(values: &[f32]) -> [f32; LANES] {
     let mut lanes = [0.0; LANES];
     lanes[..values.len()].copy_from_slice(values);
     lanes
 }
 
+/// Writes the numbers of `x`, and answers whether one of them exceeds `limit`.
 #[inline(always)]
-fn quantize_lanes(x: [f32; LANES], inverse: f32) -> [u8; LANES] {
+fn quantize_lanes(x: impl Fn(usize) -> f32, inverse: f32, limit: f32, values: &mut [u8; LANES]) -> bool {
     /// Adding 1.5 · 2²³ leaves the rounded number in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    let mut values = [0; LANES];
-    for (x, value) in x.iter().zip(&mut values) {
+    let mut any = false;
+    for (lane, value) in values.iter_mut().enumerate() {
+        let x = x(lane);
+        any |= exceeds(x, limit);
         let scaled = x * inverse;
         let above = if scaled < -LARGEST { -LARGEST } else { scaled };
         let clipped = if above > LARGEST { LARGEST } else { above };
         *value = (clipped + ROUND).to_bits() as u8 ^ OFFSET;
     }
-    values
+    any
 }
 
 /// Whether `x` lies beyond `limit` or is not a number.

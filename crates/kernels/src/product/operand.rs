@@ -91,6 +91,12 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
+    /// Allocates what [`Operand::turn`] needs for so many columns.
+    pub(crate) fn reserve(&mut self, multiplier: Multiplier, columns: usize, depth: usize) {
+        let words = columns.next_multiple_of(PANEL) * multiplier.words(depth);
+        self.words.reserve(words.saturating_sub(self.words.len()));
+    }
+
     /// Takes `matrix[columns, depth]`, which has its columns in rows.
     pub(crate) fn turn(&mut self, multiplier: Multiplier, matrix: Matrix, depth: usize) {
         self.columns = matrix.len() / depth;
