@@ -8,8 +8,7 @@ use anyhow::{Result, ensure};
 use triad_engine::package::Package;
 use triad_engine::prepare::Prune;
 use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::{Error, LoadOptions, Model, Threads};
-use triad_kernels::Cores;
+use triad_engine::{Cores, Error, LoadOptions, Model, Threads};
 use triad_model::fetch;
 
 use crate::commands::pull;
@@ -51,9 +50,9 @@ pub struct ThreadArguments {
 
 impl ThreadArguments {
     /// What they say.
-    pub fn threads(&self) -> Threads {
-        match (&self.cores, self.threads) {
-            (Some(cores), _) => Threads::On(cores.clone()),
+    pub fn chosen(&self) -> Threads {
+        match (self.cores, self.threads) {
+            (Some(cores), _) => Threads::On(cores),
             (None, Some(count)) => Threads::Count(count),
             (None, None) => Threads::Automatic,
         }
@@ -100,7 +99,7 @@ impl ModelArguments {
     /// The model as it is, ready to run: a model file in float, a package in INT8.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
-        Ok(Arc::new(load(&path, &self.name.model, self.threads.threads())?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen())?))
     }
 
     /// The model in float, to be quantized in several ways; a package has been quantized in one.
@@ -111,15 +110,15 @@ impl ModelArguments {
             "{} is a package, which is quantized already: expected the model file that it was prepared from",
             path.display()
         );
-        Ok(Arc::new(load(&path, &self.name.model, self.threads.threads())?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen())?))
     }
 
     /// The model, ready to run: prepared, unless it is wanted in `float`.
     pub fn load_prepared(&self, float: bool) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
-        let path = if float { path } else { prepared::package_of(&path, &name.model, threads.threads())? };
-        Ok(Arc::new(load(&path, &name.model, threads.threads())?))
+        let path = if float { path } else { prepared::package_of(&path, &name.model, threads.chosen())? };
+        Ok(Arc::new(load(&path, &name.model, threads.chosen())?))
     }
 }
 

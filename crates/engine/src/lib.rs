@@ -56,6 +56,7 @@ pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
 pub use session::{Session, SessionOptions};
 pub use threads::Threads;
+pub use triad_kernels::Cores;
 
 /// README's examples of the library are tested as this documentation.
 #[cfg(doctest)]

@@ -21,8 +21,11 @@ impl Threads {
     /// How many they are.
     pub fn count(&self) -> usize {
         match self {
-            Self::Automatic => Cores::fast()
-                .map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), |fast| fast.len()),
+            Self::Automatic => {
+                // Which also knows of a container's share.
+                let available = std::thread::available_parallelism().map_or(1, usize::from);
+                Cores::fast().map_or(available, |fast| fast.len().min(available))
+            }
             Self::Count(count) => *count,
             Self::On(cores) => cores.len(),
         }

@@ -8,7 +8,7 @@ use triad_engine::prepare::calibration::Calibration;
 use triad_engine::prepare::plan::{self, PlanOptions};
 use triad_engine::prepare::weight_statistics;
 use triad_engine::quantize::DecodeWeights;
-use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_engine::{Cancel, Cores, LoadOptions, Model, Session, SessionOptions, Threads};
 
 /// The system's allocator, and how often it was asked.
 struct Counting;
@@ -48,8 +48,11 @@ fn a_token_of_an_answer_allocates_nothing() {
     let path = format!("{}/../../tests/golden/families/gemma3", env!("CARGO_MANIFEST_DIR"));
     // On one thread: another one allocates its buffers when it is first faster than the others, whenever that is.
     let float = Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1) }).unwrap());
+    let core = Cores::of_this_thread().and_then(|cores| cores.iter().next()).map(|core| Cores::from_iter([core]));
+    let pinned = core.map_or(Threads::Count(1), Threads::On);
     let models = [
         ("float", Arc::clone(&float)),
+        ("float on a core", Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: pinned }).unwrap())),
         ("INT8", Arc::new(int8(&float, DecodeWeights::Int8))),
         ("INT4", Arc::new(int8(&float, DecodeWeights::Int4))),
     ];

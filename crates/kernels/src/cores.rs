@@ -2,17 +2,18 @@
 
 use std::io;
 
-/// Some cores, by the numbers that the system gives them, ascending.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cores(Vec<usize>);
-
 /// Numbers that a set of cores can hold, at most.
 const MOST: usize = 1024;
+const BITS: usize = u64::BITS as usize;
+
+/// Some cores, by the numbers that the system gives them. Copied without asking for memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Cores([u64; MOST / BITS]);
 
 impl Cores {
     /// One core.
     pub(crate) fn one(core: usize) -> Self {
-        Self(vec![core])
+        Self::from_iter([core])
     }
 
     /// Reads numbers and ranges as the system writes them: `0-3,6`.
@@ -21,32 +22,36 @@ impl Cores {
     /// If it is none, names a core twice, or one beyond 1023: what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || format!("expected numbers of cores from 0 to {}, each once, such as 0-3,6", MOST - 1);
-        let mut cores = Vec::new();
+        let mut cores = Self::from_iter([]);
         for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let number = |text: &str| text.trim().parse::<usize>().ok().filter(|core| *core < MOST);
             let (first, last) = number(first).zip(number(last)).ok_or_else(expected)?;
-            if first > last {
+            if first > last || (first..=last).any(|core| cores.contains(core)) {
                 return Err(expected());
             }
-            cores.extend(first..=last);
+            (first..=last).for_each(|core| cores.add(core));
         }
-        cores.sort_unstable();
-        if cores.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(expected());
-        }
-        Ok(Self(cores))
+        Ok(cores)
+    }
+
+    fn add(&mut self, core: usize) {
+        self.0[core / BITS] |= 1 << (core % BITS);
+    }
+
+    fn contains(&self, core: usize) -> bool {
+        self.0[core / BITS] >> (core % BITS) & 1 == 1
     }
 
     /// How many there are.
     #[allow(clippy::len_without_is_empty, reason = "a set of cores has some")]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.iter().map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Their numbers.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.0.iter().copied()
+    /// Their numbers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        (0..MOST).filter(|core| self.contains(*core))
     }
 
     /// The fast ones of those that this thread may run on: at least four fifths as fast as the fastest, as the
@@ -59,10 +64,25 @@ impl Cores {
 
     fn fast_of(&self, speeds: &[u64]) -> Option<Self> {
         let fastest = *speeds.iter().max()?;
-        let fast =
-            |(core, speed): (usize, &u64)| (speed.saturating_mul(5) >= fastest.saturating_mul(4)).then_some(core);
-        let fast: Vec<_> = self.iter().zip(speeds).filter_map(fast).collect();
-        (fast.len() < self.len()).then_some(Self(fast))
+        let fast = |speed: u64| speed.saturating_mul(5) >= fastest.saturating_mul(4);
+        let fast: Self = self.iter().zip(speeds).filter_map(|(core, speed)| fast(*speed).then_some(core)).collect();
+        (fast.len() < self.len()).then_some(fast)
+    }
+}
+
+impl FromIterator<usize> for Cores {
+    /// # Panics
+    /// If a number is beyond 1023.
+    fn from_iter<I: IntoIterator<Item = usize>>(numbers: I) -> Self {
+        let mut cores = Self([0; MOST / BITS]);
+        numbers.into_iter().for_each(|core| cores.add(core));
+        cores
+    }
+}
+
+impl std::fmt::Debug for Cores {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 
@@ -80,8 +100,7 @@ impl Cores {
     /// Those that this thread may run on, if the system tells.
     pub fn of_this_thread() -> Option<Self> {
         let set = rustix::thread::sched_getaffinity(None).ok()?;
-        let cores: Vec<_> = (0..MOST).filter(|core| set.is_set(*core)).collect();
-        (!cores.is_empty()).then_some(Self(cores))
+        Some((0..MOST).filter(|core| set.is_set(*core)).collect())
     }
 
     /// Keeps this thread on these cores.
@@ -120,8 +139,8 @@ mod tests {
 
     #[test]
     fn cores_are_read_as_the_system_writes_them() {
-        assert_eq!(Cores::parse("0-2, 6"), Ok(Cores(vec![0, 1, 2, 6])));
-        assert_eq!(Cores::parse("3"), Ok(Cores(vec![3])));
+        assert_eq!(Cores::parse("0-2, 6"), Ok(Cores::from_iter([0, 1, 2, 6])));
+        assert_eq!(Cores::parse("3"), Ok(Cores::from_iter([3])));
         for wrong in ["", "x", "1-", "3-1", "1,1", "0-2,2", "1024", "0-99999999999", "-1"] {
             assert!(Cores::parse(wrong).unwrap_err().starts_with("expected numbers of cores"), "{wrong}");
         }
@@ -129,9 +148,9 @@ mod tests {
 
     #[test]
     fn fast_cores_are_those_near_the_fastest() {
-        let eight = Cores((0..8).collect());
+        let eight: Cores = (0..8).collect();
         let speeds = [300, 300, 300, 300, 850, 850, 850, 1024];
-        assert_eq!(eight.fast_of(&speeds), Some(Cores(vec![4, 5, 6, 7])));
+        assert_eq!(eight.fast_of(&speeds), Some(Cores::from_iter([4, 5, 6, 7])));
         assert_eq!(eight.fast_of(&[5; 8]), None, "cores of one speed are not told apart");
     }
 }

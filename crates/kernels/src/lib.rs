@@ -1,6 +1,6 @@
 //! Operators on the CPU over slices: the float path, which is the oracle of everything faster, and INT8.
 //!
-//! [`matmul`](mod@matmul) multiplies activations by a weight [`Matrix`] of any format in f32; [`attention`](mod@attention) reads keys and
+//! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format; [`attention`](mod@attention) reads keys and
 //! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them; [`log_softmax`] scores logits.
 //! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights for decode.
 //! [`peak`] measures what this processor could do at most; [`tier`] says which instructions kernels may use. All matrices are row-major.

@@ -76,6 +76,11 @@ pub fn kernel_name() -> &'static str {
     product::kernel_name()
 }
 
+/// The name of the kernel that products of few rows with weights in INT8 use on this processor.
+pub fn int16_kernel_name() -> &'static str {
+    Int16Rows::default().kernel_name()
+}
+
 /// The name of the kernel that products in bf16 use on this processor; `None` if they are made in f32.
 pub fn bf16_kernel_name() -> Option<&'static str> {
     product::bf16_kernel_name()
@@ -294,15 +299,24 @@ mod tests {
         }
 
         #[test]
-        fn the_number_of_threads_does_not_change_a_bit(rows in 1usize..20, columns in 1usize..700, seed: u64) {
+        fn the_number_of_threads_does_not_change_a_bit(rows in 1usize..20, columns in 1usize..2500, seed: u64) {
             let (x, weight) = (values(rows * 64, seed), values(columns * 64, seed ^ 1));
-            let run = |threads| {
-                let pool = pool::Pool::new(threads).unwrap();
-                let mut out = vec![0.0; rows * columns];
-                pool.install(|| matmul(&x, rows, Matrix::F32(&weight), columns, None, &mut out));
-                out
-            };
-            prop_assert_eq!(run(1), run(3));
+            let (bytes, scales): (Vec<_>, Vec<_>) = (weight.iter().map(|x| (x * 127.0) as i8).collect(), values(columns, 2));
+            let (mut packed, mut group_scales) = (vec![0; columns * 32], vec![f16::ZERO; columns * 2]);
+            int4::quantize_int4(&weight, &mut packed, &mut group_scales);
+            for matrix in [
+                Matrix::F32(&weight),
+                Matrix::Int8 { values: &bytes, scales: &scales },
+                Matrix::Int4 { values: &packed, scales: &group_scales },
+            ] {
+                let run = |threads| {
+                    let pool = pool::Pool::new(threads).unwrap();
+                    let mut out = vec![0.0; rows * columns];
+                    pool.install(|| matmul(&x, rows, matrix, columns, None, &mut out));
+                    out
+                };
+                prop_assert_eq!(run(1), run(3));
+            }
         }
     }
 

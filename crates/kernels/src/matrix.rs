@@ -17,7 +17,7 @@ pub enum Matrix<'a> {
     F16(&'a [f16]),
     /// Brain floats.
     Bf16(&'a [bf16]),
-    /// INT8 with one scale for each row. Activations stay float; for INT8 activations see [`int8`](crate::int8).
+    /// INT8 with one scale for each row. Activations are rounded to INT16 or bf16; for INT8 activations see [`int8`](crate::int8).
     Int8 {
         /// `[out_features, in_features]`, row-major.
         values: &'a [i8],

@@ -5,10 +5,10 @@
 //! a worker without work first spins for a while, which answers a thousand times as fast as the system wakes a thread, and
 //! then sleeps. Nothing is allocated for an operator.
 //!
-//! Outside a pool, and inside a task, [`for_each`] is a loop.
+//! Outside a pool, and inside one of several tasks, [`for_each`] is a loop.
 
 use std::any::Any;
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell, UnsafeCell};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,10 +28,12 @@ const LOOKS: u32 = 64;
 pub struct Pool {
     team: Arc<Team>,
     workers: Vec<JoinHandle<()>>,
-    /// Of the thread that installs: the first of [`Pool::pinned`].
-    core: Option<usize>,
+    /// Where the thread that installs is as long as it does, if not anywhere.
+    cores: Option<Cores>,
     /// Whoever has it is the one that computes.
     turn: Mutex<()>,
+    /// The thread that has it, as [`this_thread`] calls it; zero if none has.
+    owner: AtomicUsize,
 }
 
 /// What the workers share.
@@ -51,7 +53,8 @@ struct Team {
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is written by one thread only, and only while no worker is in; the state orders reads behind it.
+// SAFETY: `job` is written by the thread whose turn it is, and only while no worker is in; the state orders reads
+// behind it.
 #[allow(unsafe_code)]
 unsafe impl Sync for Team {}
 // SAFETY: what `job` points to is only used between the job's opening and its end, while the opener waits.
@@ -103,7 +106,15 @@ thread_local! {
     /// The team of the pool that is installed on this thread; none on workers and inside tasks.
     static CURRENT: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
     /// Threads of that pool, also inside tasks.
-    static THREADS: std::cell::Cell<usize> = const { std::cell::Cell::new(1) };
+    static THREADS: Cell<usize> = const { Cell::new(1) };
+    /// On a worker, the team that it belongs to.
+    static WORKER_OF: Cell<*const Team> = const { Cell::new(std::ptr::null()) };
+    static THIS_THREAD: u8 = const { 0 };
+}
+
+/// A number that no other living thread has.
+fn this_thread() -> usize {
+    THIS_THREAD.with(|place| std::ptr::from_ref(place).addr())
 }
 
 impl Pool {
@@ -117,7 +128,7 @@ impl Pool {
     /// If `threads` is zero.
     pub fn new(threads: usize) -> io::Result<Self> {
         let fast = Cores::fast().filter(|fast| fast.len() >= threads);
-        Self::start(threads, |_| fast.clone(), None)
+        Self::start(threads, |_| fast)
     }
 
     /// One thread on each of `cores`, which stays there; the thread that installs is on the first as long as it does.
@@ -128,22 +139,31 @@ impl Pool {
         let cores: Vec<_> = cores.iter().collect();
         for core in &cores {
             // Tried here, where it can be said.
-            let before = Cores::of_this_thread();
+            let unknown = || io::Error::other("the system does not say which cores this thread may run on");
+            let before = Cores::of_this_thread().ok_or_else(unknown)?;
             Cores::one(*core).keep_this_thread()?;
-            before.map_or(Ok(()), |before| before.keep_this_thread())?;
+            before.keep_this_thread()?;
         }
-        Self::start(cores.len(), |index| Some(Cores::one(cores[index])), Some(cores[0]))
+        Self::start(cores.len(), |index| Some(Cores::one(cores[index])))
     }
 
-    fn start(threads: usize, cores: impl Fn(usize) -> Option<Cores>, core: Option<usize>) -> io::Result<Self> {
+    /// The first of `threads` is the one that installs.
+    fn start(threads: usize, cores: impl Fn(usize) -> Option<Cores>) -> io::Result<Self> {
         assert!(threads > 0, "a pool of some threads");
-        let mut pool = Self { team: Arc::default(), workers: Vec::new(), core, turn: Mutex::new(()) };
+        let mut pool = Self {
+            team: Arc::default(),
+            workers: Vec::new(),
+            cores: cores(0),
+            turn: Mutex::new(()),
+            owner: AtomicUsize::new(0),
+        };
         for index in 1..threads {
             let (team, cores) = (Arc::clone(&pool.team), cores(index));
             let worker = std::thread::Builder::new().name(format!("triad-{index}")).spawn(move || {
                 // Where the system refuses, a thread merely runs on any core.
                 let _ = cores.map_or(Ok(()), |cores| cores.keep_this_thread());
                 THREADS.set(threads);
+                WORKER_OF.set(Arc::as_ptr(&team));
                 team.serve();
             });
             pool.workers.push(worker?);
@@ -157,13 +177,14 @@ impl Pool {
     }
 
     /// Runs `work` on this thread, with the pool's workers beside it for every [`for_each`]. Waits while another thread
-    /// does the same. Inside an `install` of the same pool it is a call.
+    /// does the same. Inside an `install` of the same pool, and inside its tasks, it is a call.
     ///
     /// # Panics
     /// With what `work` or a task of it panics.
     pub fn install<R>(&self, work: impl FnOnce() -> R) -> R {
-        let already = CURRENT.with_borrow(|current| current.as_ref().is_some_and(|team| Arc::ptr_eq(team, &self.team)));
-        if already {
+        // Nobody else writes the number of this thread.
+        let has_turn = self.owner.load(Ordering::Relaxed) == this_thread();
+        if has_turn || WORKER_OF.get() == Arc::as_ptr(&self.team) {
             return work();
         }
         let _installed = Installed::new(self);
@@ -185,6 +206,7 @@ impl Drop for Pool {
 
 /// As long as it lives, this thread computes with the pool.
 struct Installed<'a> {
+    pool: &'a Pool,
     _turn: MutexGuard<'a, ()>,
     outer: Option<Arc<Team>>,
     outer_threads: usize,
@@ -195,11 +217,13 @@ struct Installed<'a> {
 impl<'a> Installed<'a> {
     fn new(pool: &'a Pool) -> Self {
         let turn = lock(&pool.turn);
-        let cores = pool.core.and_then(|core| {
+        pool.owner.store(this_thread(), Ordering::Relaxed);
+        let cores = pool.cores.and_then(|cores| {
             let before = Cores::of_this_thread()?;
-            Cores::one(core).keep_this_thread().is_ok().then_some(before)
+            cores.keep_this_thread().is_ok().then_some(before)
         });
         Self {
+            pool,
             _turn: turn,
             outer: CURRENT.replace(Some(Arc::clone(&pool.team))),
             outer_threads: THREADS.replace(pool.threads()),
@@ -212,6 +236,7 @@ impl Drop for Installed<'_> {
     fn drop(&mut self) {
         CURRENT.set(self.outer.take());
         THREADS.set(self.outer_threads);
+        self.pool.owner.store(0, Ordering::Relaxed);
         let _ = self.cores.take().map_or(Ok(()), |cores| cores.keep_this_thread());
     }
 }
@@ -228,7 +253,7 @@ pub fn threads() -> usize {
 /// With what one of the calls panics.
 pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
     let grain = grain.max(1);
-    // Tasks inside a task, and in another pool's turn, are a loop.
+    // Inside a task there is no team, so that its own tasks are a loop.
     let team = if tasks > grain { CURRENT.take() } else { None };
     match team {
         Some(team) => {
@@ -254,10 +279,39 @@ impl Drop for Restore {
     }
 }
 
+/// An open job. Dropping it closes it and waits for the workers that are in.
+struct Open<'a>(&'a Team);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let state = &self.0.state;
+        state.fetch_and(!State::OPEN, Ordering::AcqRel);
+        let mut looks = 0u32;
+        while State(state.load(Ordering::Acquire)).workers() > 0 {
+            looks = looks.wrapping_add(1);
+            if looks > 64 * LOOKS && looks.is_multiple_of(LOOKS) {
+                // The worker that has the last task may be waiting for this core.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// A worker that is in. Dropping it leaves.
+struct Inside<'a>(&'a Team);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.state.fetch_sub(1, Ordering::Release);
+    }
+}
+
 impl Team {
     /// All tasks of an operator, by this thread and whichever workers come in time.
     fn run(&self, tasks: usize, grain: usize, work: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime changes. The pointer is used by workers that are in, and this call waits for them.
+        // SAFETY: only the lifetime changes. The pointer is used by workers that are in, and `Open` waits for them, also
+        // when something panics.
         #[allow(unsafe_code)]
         let work = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(work)
@@ -276,17 +330,9 @@ impl Team {
             drop(lock(&self.bed));
             self.alarm.notify_all();
         }
+        let open = Open(self);
         self.work_on(job);
-        self.state.fetch_and(!State::OPEN, Ordering::AcqRel);
-        let mut looks = 0;
-        while State(self.state.load(Ordering::Acquire)).workers() > 0 {
-            looks += 1;
-            if looks % LOOKS == 0 && looks > 64 * LOOKS {
-                // The worker that has the last task may be waiting for this core.
-                std::thread::yield_now();
-            }
-            std::hint::spin_loop();
-        }
+        drop(open);
         if let Some(panic) = lock(&self.panic).take() {
             resume_unwind(panic);
         }
@@ -311,7 +357,12 @@ impl Team {
         }));
         if let Err(panic) = outcome {
             self.next.store(job.tasks, Ordering::Relaxed);
-            lock(&self.panic).get_or_insert(panic);
+            let mut first = lock(&self.panic);
+            match &*first {
+                None => *first = Some(panic),
+                // Dropping it could panic again.
+                Some(_) => std::mem::forget(panic),
+            }
         }
     }
 
@@ -329,8 +380,8 @@ impl Team {
             // SAFETY: this worker is in: nobody writes the job.
             #[allow(unsafe_code)]
             let job = unsafe { *self.job.get() };
+            let _in = Inside(self);
             self.work_on(job.expect("an open job"));
-            self.state.fetch_sub(1, Ordering::Release);
         }
     }
 
@@ -404,9 +455,18 @@ mod tests {
         let pool = Pool::new(3).unwrap();
         for _ in 0..3 {
             std::thread::sleep(10 * SPIN);
-            // Each waits for the two others: it ends only if all three threads work.
-            let barrier = std::sync::Barrier::new(3);
-            pool.install(|| for_each(3, 1, |_| assert!(barrier.wait().is_leader() || threads() == 3)));
+            // Each task waits for the two others: it ends only if all three threads work.
+            let (barrier, seen) = (std::sync::Barrier::new(3), Mutex::new(Vec::new()));
+            pool.install(|| {
+                for_each(3, 1, |_| {
+                    barrier.wait();
+                    lock(&seen).push(this_thread());
+                });
+            });
+            let mut seen = seen.into_inner().unwrap();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), 3);
         }
     }
 
@@ -428,9 +488,12 @@ mod tests {
         let count = AtomicUsize::new(0);
         pool.install(|| {
             pool.install(|| for_each(4, 1, |_| for_each(5, 1, |_| add_one(&count))));
+            for_each(4, 1, |_| pool.install(|| for_each(5, 1, |_| add_one(&count))));
+            let other = Pool::new(2).unwrap();
+            other.install(|| pool.install(|| for_each(5, 1, |_| add_one(&count))));
             assert_eq!(threads(), 2);
         });
-        assert_eq!((count.into_inner(), threads()), (20, 1));
+        assert_eq!((count.into_inner(), threads()), (45, 1));
     }
 
     #[test]

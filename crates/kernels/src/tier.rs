@@ -1,5 +1,5 @@
 //! Which kernels multiply matrices: the best that this processor can run, or none better than a tier that was asked for.
-//! Plain loops (norms, activations, scalar products) are always compiled for the best.
+//! Plain loops (norms, activations, scalar products of floats) are always compiled for the best.
 
 use std::sync::LazyLock;
 

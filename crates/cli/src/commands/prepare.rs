@@ -151,7 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (None, true) => (prepared::cached(&path, &options, &text)?, Existing::Replace),
     };
     let checkpoint = prepared::open(&path, &arguments.model)?;
-    let load = LoadOptions { threads: arguments.threads.threads() };
+    let load = LoadOptions { threads: arguments.threads.chosen() };
     let recipe = Recipe { checkpoint, text, options, load, existing };
     let prepared = prepared::prepare(&recipe, &destination, &arguments.model)?;
     let (tokens, calibration_seconds) = prepared.calibrated;

@@ -154,39 +154,52 @@ fn bench_prints_the_object_that_later_versions_keep() {
         "8,16",
         "--decode",
         "4",
+        "--context",
+        "0,32",
+        "--svg",
+        "times.svg",
         "--threads",
         "1,2",
         "--repeat",
         "3",
         "--json",
     ];
-    let object = json(&place_with_context(1024).triad(&arguments));
+    let place = place_with_context(1024);
+    let object = json(&place.triad(&arguments));
     assert_eq!(keys(&object), ["model", "results", "limits", "load_seconds", "peak_resident_bytes"]);
     assert_eq!(object["model"], "model.gguf");
     let results = object["results"].as_array().unwrap();
     let tests: Vec<_> = results
         .iter()
-        .map(|result| (result["threads"].as_u64(), result["test"].as_str(), result["tokens"].as_u64()))
+        .map(|result| {
+            (
+                result["test"].as_str().unwrap(),
+                ["threads", "tokens", "context"].map(|key| result[key].as_u64().unwrap()),
+            )
+        })
         .collect();
-    let expected = [
-        (1, "prefill", 8),
-        (1, "prefill", 16),
-        (1, "decode", 4),
-        (2, "prefill", 8),
-        (2, "prefill", 16),
-        (2, "decode", 4),
-    ];
-    assert_eq!(tests, expected.map(|(threads, test, tokens)| (Some(threads), Some(test), Some(tokens))));
+    let of_threads = |threads| {
+        [("prefill", 8, 0), ("prefill", 16, 0), ("decode", 4, 0), ("decode", 4, 32)]
+            .map(|(test, tokens, context)| (test, [threads, tokens, context]))
+    };
+    assert_eq!(tests, [of_threads(1), of_threads(2)].concat());
     for result in results {
-        assert_eq!(keys(result), ["threads", "test", "tokens", "tokens_per_second", "share_of_limit"]);
-        assert!(result["share_of_limit"].as_f64().unwrap() > 0.0);
+        let names = ["threads", "test", "tokens", "context", "tokens_per_second", "limit_seconds", "share_of_limit"];
+        assert_eq!(keys(result), names);
         let rates = &result["tokens_per_second"];
+        let least = result["limit_seconds"].as_f64().unwrap();
+        let share = least * rates["median"].as_f64().unwrap() / result["tokens"].as_f64().unwrap();
+        assert!(share > 0.0 && (share - result["share_of_limit"].as_f64().unwrap()).abs() < 1e-9);
         assert_eq!(keys(rates), ["min", "median", "max"]);
         let [min, median, max] = ["min", "median", "max"].map(|key| rates[key].as_f64().unwrap());
         assert!(0.0 < min && min <= median && median <= max);
     }
     let limits = object["limits"].as_array().unwrap();
     assert_eq!(limits.iter().map(|limit| limit["threads"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2]);
+    let figure = std::fs::read_to_string(place.path("times.svg")).unwrap();
+    for text in ["Prefill", "Decode", "1 thread", "limit, 2 threads"] {
+        assert!(figure.contains(text), "{text} in the figure");
+    }
     for key in ["f32_operations_per_second", "bytes_read_per_second"] {
         assert!(limits.iter().all(|limit| limit[key].as_f64().unwrap() > 0.0), "{key}: {limits:?}");
     }
@@ -201,6 +214,27 @@ fn bench_for_people_shows_the_share_of_the_limit() {
         table.contains("of the limit") && table.contains("limit on 1 threads: INT8 ") && table.contains("peak memory"),
         "{table}"
     );
+}
+
+#[test]
+fn hwbench_compares_every_kernel_with_the_peak_that_binds_it() {
+    let object = json(&Place::new().triad(&["hwbench", "--rows", "8", "--threads", "1", "--json"]));
+    assert_eq!(keys(&object), ["shape", "peaks", "kernels"]);
+    let peaks = &object["peaks"][0];
+    let memory = peaks["levels"].as_array().unwrap().last().unwrap();
+    assert_eq!((&peaks["threads"], &memory["name"]), (&1.into(), &"memory".into()));
+    let rate = memory["bytes_read_per_second"].as_f64().unwrap();
+    let kernels = object["kernels"].as_array().unwrap();
+    let of = |operator: &'static str| kernels.iter().filter(move |kernel| kernel["operator"] == operator);
+    for operator in
+        ["INT8 matmul", "f32 matmul", "attention", "RMS norm", "quantize", "INT8 matvec", "matvec of INT4 weights"]
+    {
+        assert!(of(operator).count() > 0, "{operator}");
+    }
+    for kernel in of("INT8 matvec").filter(|kernel| kernel["shape"] == "1 × 576 × 1536") {
+        let share = 576.0 * 1536.0 / rate / kernel["seconds"].as_f64().unwrap();
+        assert!((share - kernel["share_of_limit"].as_f64().unwrap()).abs() < 1e-9, "{kernel}");
+    }
 }
 
 fn place_with_context(context: u32) -> Place {

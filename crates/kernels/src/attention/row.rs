@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use super::softmax::HIDDEN;
 use super::{BLOCK, Shape};
 use crate::Matrix;
 use crate::activation::{exp2, soft_cap};
@@ -14,8 +15,6 @@ use crate::log_softmax::largest;
 use crate::product::{Multiplier, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
-/// The score of what there is nothing of; one that is minus infinity has no weight beside it.
-const NOTHING: f32 = f32::MIN;
 /// Partial sums.
 const LANES: usize = 16;
 /// Rows of values that are added at once.
@@ -81,7 +80,7 @@ pub(super) fn attend(
                 |fused| {
                     for (weights, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
                         let (output, sums) = part.split_at_mut(dim);
-                        sums[1] = largest(weights).max(NOTHING);
+                        sums[1] = largest(weights).max(HIDDEN);
                         sums[0] = weigh(weights, sums[1], fused);
                         add_weighted(weights, values, output, fused);
                     }
@@ -146,9 +145,9 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
 /// The weighted mean over all blocks of one head.
 fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) {
     let dim = out.len();
-    let largest = parts.clone().map(|part| part[dim + 1]).fold(NOTHING, f32::max);
+    let largest = parts.clone().map(|part| part[dim + 1]).fold(HIDDEN, f32::max);
     // Without a score that is a number, or all minus infinity, there is no mean.
-    let mut total = if largest == NOTHING { f32::NAN } else { 0.0 };
+    let mut total = if largest == HIDDEN { f32::NAN } else { 0.0 };
     out.fill(0.0);
     vectorize(
         #[inline(always)]

@@ -8,7 +8,7 @@ use crate::product::Multiplier;
 use crate::vectorize::vectorize;
 
 /// The score of what is not visible: its weight is zero beside any score.
-const HIDDEN: f32 = f32::MIN;
+pub(super) const HIDDEN: f32 = f32::MIN;
 
 /// What the blocks so far have come to, for one query of one head.
 #[derive(Clone, Copy, Debug)]

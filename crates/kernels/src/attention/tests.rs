@@ -41,10 +41,10 @@ fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn attention_agrees_with_its_definition(
-        rows in prop_oneof![1 => Just(1usize), 3 => 2usize..70], first in prop_oneof![0usize..90, BLOCK - 40..BLOCK + 40, 2 * BLOCK..2 * BLOCK + 9],
+        rows in prop_oneof![Just(1usize), 2usize..70], first in prop_oneof![0usize..90, BLOCK - 40..BLOCK + 40, 2 * BLOCK..2 * BLOCK + 9],
         kv_heads in 1usize..3, group in 1usize..6, dim in prop_oneof![1usize..20, 60usize..70],
         window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), half_cache: bool, fast: bool,
         seed: u64,
@@ -65,7 +65,7 @@ proptest! {
         attention(&queries, first, keys, values, context, &shape, &mut out);
         let expected = reference(&queries, first, &wide_keys, &wide_values, context, &shape);
         // In bf16 scores of up to 3 are off by 2⁻⁷ at most, and weights and values by 2⁻⁹ each.
-        let tolerance = if fast { 0.02 } else { 1e-5 };
+        let tolerance = if fast && rows > 1 { 0.02 } else { 1e-5 };
         for (out, expected) in out.iter().zip(expected) {
             prop_assert!((f64::from(*out) - expected).abs() < tolerance, "{} is not {}", out, expected);
         }

@@ -24,7 +24,7 @@ impl Avx512Vnni {
         supported.then_some(Self(()))
     }
 
-    /// `sums[columns]` = Σ x·w with `weights[columns, x.len()]`, modulo 2³².
+    /// Calls `each` with every column of `weights[columns, x.len()]` and its Σ x·w, modulo 2³².
     ///
     /// # Panics
     /// If a slice's length contradicts the others.

@@ -4,6 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512_vnni;
 
+use crate::int8::weight::largest_magnitude;
 #[cfg(target_arch = "x86_64")]
 use crate::tier::{self, Tier};
 use crate::vectorize::vectorize;
@@ -23,6 +24,8 @@ pub(crate) struct Int16Rows {
 
 /// The largest magnitude of a number: 256 times one byte's.
 const LARGEST: f32 = 32512.0;
+/// Features of a row: with more, rounding alone could make sums of products overflow.
+const MOST_FEATURES: usize = 1 << 23;
 /// The largest magnitude of a weight in INT8; one more than those that Triad makes.
 const LARGEST_WEIGHT: f64 = 128.0;
 
@@ -39,8 +42,21 @@ impl Default for Int16Rows {
 }
 
 impl Int16Rows {
+    /// What multiplies it by INT8.
+    pub(crate) fn kernel_name(&self) -> &'static str {
+        #[cfg(target_arch = "x86_64")]
+        if self.kernel.is_some() {
+            return "avx512-vpdpwssd";
+        }
+        "vectorized"
+    }
+
     /// Takes `x`, `[rows, in_features]`, in place of what it held.
+    ///
+    /// # Panics
+    /// If a row has so many features that their sums could overflow: more than eight million.
     pub(crate) fn fill(&mut self, x: &[f32], in_features: usize) {
+        assert!(in_features <= MOST_FEATURES, "{in_features} input features");
         self.in_features = in_features;
         self.values.resize(x.len(), 0);
         self.scales.clear();
@@ -81,6 +97,7 @@ impl Int16Rows {
     }
 
     /// Features of a row.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn in_features(&self) -> usize {
         self.in_features
     }
@@ -91,6 +108,7 @@ impl Int16Rows {
     }
 
     /// What one unit is worth `[rows]`; NaN for a row with an activation that is not finite.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn scales(&self) -> &[f32] {
         &self.scales
     }
@@ -98,19 +116,14 @@ impl Int16Rows {
 
 /// The nearest numbers to one row, and what one unit is worth.
 fn quantize(x: &[f32], values: &mut [i16]) -> f32 {
-    let (mut largest, mut total) = (0u32, 0.0f64);
-    vectorize(
-        #[inline(always)]
-        || largest = x.iter().fold(0, |largest: u32, x| largest.max(x.abs().to_bits())),
-    );
-    x.iter().for_each(|x| total += f64::from(x.abs()));
-    let largest = f32::from_bits(largest);
+    let largest = largest_magnitude(x);
     if !largest.is_finite() {
         values.fill(0);
         return f32::NAN;
     }
     // Σ |q| · 128 < 2³¹, where rounding adds at most half a unit to each |q|.
     let sum = f64::from(i32::MAX) / LARGEST_WEIGHT - x.len() as f64;
+    let total = if x.len() as f64 * f64::from(LARGEST) < sum { 0.0 } else { sum_of_magnitudes(x) };
     let scale = (largest / LARGEST).max((total / sum) as f32 * 1.000_001);
     if !scale.is_normal() {
         values.fill(0);
@@ -128,6 +141,27 @@ fn quantize(x: &[f32], values: &mut [i16]) -> f32 {
     scale
 }
 
+/// Σ |x|.
+fn sum_of_magnitudes(x: &[f32]) -> f64 {
+    const LANES: usize = 16;
+    vectorize(
+        #[inline(always)]
+        || {
+            let mut sums = [0.0f64; LANES];
+            let (blocks, rest) = x.as_chunks::<LANES>();
+            for block in blocks {
+                for (sum, x) in sums.iter_mut().zip(block) {
+                    *sum += f64::from(x.abs());
+                }
+            }
+            for (sum, x) in sums.iter_mut().zip(rest) {
+                *sum += f64::from(x.abs());
+            }
+            sums.iter().sum()
+        },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,11 +170,9 @@ mod tests {
 
     /// Without a kernel, as on other processors, or with the one that this processor has.
     fn rows(portable: bool) -> Int16Rows {
-        let mut rows = Int16Rows::default();
+        let rows = Int16Rows::default();
         #[cfg(target_arch = "x86_64")]
-        if portable {
-            rows.kernel = None;
-        }
+        let rows = Int16Rows { kernel: rows.kernel.filter(|_| !portable), ..rows };
         let _ = portable;
         rows
     }

@@ -30,12 +30,14 @@ const STEP: usize = GROUPS * HALF;
 pub(crate) struct SplitRows {
     steps: Vec<Step>,
     steps_of_row: usize,
+    groups_of_row: usize,
     /// What one unit of a row is worth.
     scales: Vec<f32>,
 }
 
 /// 128 activations: those that meet weights in the low and in the high half of a byte.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Step {
     /// High bytes of both.
     high: [[i8; STEP]; 2],
@@ -54,11 +56,12 @@ impl SplitRows {
             && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("f16c");
         let usable = supported && tier::may_be_used(Tier::Avx512);
-        usable.then(|| Self { steps: Vec::new(), steps_of_row: 0, scales: Vec::new() })
+        usable.then(|| Self { steps: Vec::new(), steps_of_row: 0, groups_of_row: 0, scales: Vec::new() })
     }
 
     /// Takes `rows` in place of what it held.
     pub(crate) fn fill(&mut self, rows: &Int16Rows) {
+        self.groups_of_row = rows.in_features().div_ceil(GROUP);
         self.steps_of_row = rows.in_features().div_ceil(GROUPS * GROUP);
         self.scales.clear();
         self.scales.extend_from_slice(rows.scales());
@@ -97,15 +100,15 @@ fn dots(rows: &SplitRows, row: usize, values: &[u8], scales: &[f16], out: &mut [
     let groups = scales.len() / out.len().max(1);
     assert_eq!(scales.len(), groups * out.len(), "weights of {} columns", out.len());
     assert_eq!(values.len(), scales.len() * HALF, "one scale for each group");
-    assert_eq!(groups.div_ceil(GROUPS), rows.steps_of_row, "as many weights as activations in a row");
+    assert_eq!(groups, rows.groups_of_row, "as many weights as activations in a row");
     let steps = &rows.steps[row * rows.steps_of_row..][..rows.steps_of_row];
     for (index, out) in out.chunks_mut(COLUMNS).enumerate() {
         let first = index * COLUMNS * groups;
         let (values, scales) = (&values[first * HALF..], &scales[first..]);
         match out.len() {
             COLUMNS => columns::<COLUMNS>(steps, values, scales, groups, rows.scales[row], out),
-            rest => {
-                for (column, out) in out.iter_mut().enumerate().take(rest) {
+            _ => {
+                for (column, out) in out.iter_mut().enumerate() {
                     let (values, scales) = (&values[column * groups * HALF..], &scales[column * groups..]);
                     columns::<1>(steps, values, scales, groups, rows.scales[row], std::slice::from_mut(out));
                 }

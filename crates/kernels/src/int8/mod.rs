@@ -30,7 +30,7 @@ mod shadow;
 #[cfg(test)]
 mod tests;
 mod tile;
-mod weight;
+pub(crate) mod weight;
 
 pub use activations::QuantizedRows;
 pub use layout::{LAYOUT, pack, packed_len, unpack};

@@ -79,7 +79,7 @@ fn check(weight: &[f32], in_features: usize, scales: &[f32], row_major: &[i8]) {
 }
 
 /// The largest magnitude; NaN if there is one.
-pub(super) fn largest_magnitude(values: &[f32]) -> f32 {
+pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
     // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.
     let bits = vectorize(
         #[inline(always)]

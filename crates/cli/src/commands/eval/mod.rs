@@ -90,7 +90,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let path = arguments.model.name.path()?;
     let package = Package::is_at(&path).then(|| Package::open(&path)).transpose()?;
     let variants = if package.is_some() { vec![arguments.methods.package(name)?] } else { variants };
-    let model = Arc::new(arguments::load(&path, name, arguments.model.threads.threads())?);
+    let model = Arc::new(arguments::load(&path, name, arguments.model.threads.chosen())?);
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
