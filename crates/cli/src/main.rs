@@ -23,7 +23,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
-use commands::{bench, completions, devices, eval, hwbench, info, logits, prepare, pull, run, study, tokenize, verify};
+use commands::{
+    bench, completions, devices, eval, hwbench, info, logits, plan, prepare, pull, run, study, tokenize, verify,
+};
 use interrupt::Interrupted;
 
 /// Run language models on this device.
@@ -48,6 +50,7 @@ enum Command {
     Prepare(prepare::Arguments),
     Verify(verify::Arguments),
     Info(info::Arguments),
+    Plan(plan::Arguments),
     Bench(bench::Arguments),
     Hwbench(hwbench::Arguments),
     Eval(eval::Arguments),
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Prepare(arguments) => prepare::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Hwbench(arguments) => hwbench::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),

@@ -7,6 +7,7 @@ pub mod eval;
 pub mod hwbench;
 pub mod info;
 pub mod logits;
+pub mod plan;
 pub mod prepare;
 pub mod pull;
 pub mod run;

@@ -341,6 +341,7 @@ fn inputs() -> Vec<Case> {
         usage("unknown shape", &["bench", "--shape", "gpt-5"], &["gpt-5", "qwen1.5-1.8b"]),
         usage("prompt and prompt file", &["run", "-p", "Hi", "-f", "prompt.txt"], &["--prompt", "--file"]),
         usage("no threads", &["run", "-p", "Hi", "--threads", "0"], &["--threads", "1 to 1024"]),
+        usage("window that is none", &["plan", "--window", "big"], &["--window", "GiB"]),
         usage("cores that are none", &["run", "-p", "Hi", "--cores", "3-1"], &["--cores", "such as 0-3,6"]),
         usage("chunk of 0", &["run", "-p", "Hi", "--chunk", "0"], &["--chunk"]),
         usage(

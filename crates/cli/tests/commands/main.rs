@@ -217,6 +217,18 @@ fn bench_for_people_shows_the_share_of_the_limit() {
 }
 
 #[test]
+fn plan_counts_the_subgraphs_of_a_model_and_where_they_would_run() {
+    let place = place_with_context(1024);
+    let object = json(&place.triad(&["plan", "--shape", "qwen1.5-1.8b", "--json"]));
+    assert_eq!(
+        ["subgraphs", "static_subgraphs", "tasks"].map(|key| object[key].as_u64().unwrap()),
+        [144, 120, 4 * 144]
+    );
+    let table = succeed(&place.triad(&["plan", "-m", "model.gguf", "--prompt", "100", "--window", "0"]));
+    assert!(table.contains("window full") && !table.contains("NPU  "), "{table}");
+}
+
+#[test]
 fn hwbench_compares_every_kernel_with_the_peak_that_binds_it() {
     let object = json(&Place::new().triad(&["hwbench", "--rows", "8", "--threads", "1", "--json"]));
     assert_eq!(keys(&object), ["shape", "peaks", "kernels"]);

@@ -17,6 +17,7 @@ use half::f16;
 use super::{GROUP, HALF, OFFSET};
 use crate::int16::Int16Rows;
 use crate::tier::{self, Tier};
+use crate::vectorize::vectorize;
 
 /// Groups of a step.
 const GROUPS: usize = 4;
@@ -47,6 +48,27 @@ struct Step {
     offset: [i32; 4 * GROUPS],
 }
 
+impl Step {
+    /// Takes up to [`GROUPS`] groups.
+    #[inline(always)]
+    fn fill(&mut self, groups: &[[i16; GROUP]]) {
+        for (index, group) in groups.iter().enumerate() {
+            let mut sum = 0;
+            for half in 0..2 {
+                let bytes = index * HALF..(index + 1) * HALF;
+                let numbers = &group[half * HALF..][..HALF];
+                let (high, low) = (&mut self.high[half][bytes.clone()], &mut self.low[half][bytes]);
+                for ((number, high), low) in numbers.iter().zip(high).zip(low) {
+                    *low = *number as i8;
+                    *high = ((number - i16::from(*low)) >> 8) as i8;
+                    sum += i32::from(*number);
+                }
+            }
+            self.offset[4 * index] = -i32::from(OFFSET) * sum;
+        }
+    }
+}
+
 impl SplitRows {
     /// None yet; `None` if this processor lacks the instructions or they may not be used.
     pub(crate) fn new() -> Option<Self> {
@@ -69,14 +91,10 @@ impl SplitRows {
         for row in 0..rows.scales().len() {
             for numbers in rows.row(row).chunks(GROUPS * GROUP) {
                 let mut step = Step { high: [[0; STEP]; 2], low: [[0; STEP]; 2], offset: [0; 4 * GROUPS] };
-                for (index, number) in numbers.iter().enumerate() {
-                    let (group, place) = (index / GROUP, index % GROUP);
-                    let low = *number as i8;
-                    let (half, byte) = (place / HALF, group * HALF + place % HALF);
-                    step.low[half][byte] = low;
-                    step.high[half][byte] = ((number - i16::from(low)) >> 8) as i8;
-                    step.offset[4 * group] -= i32::from(OFFSET) * i32::from(*number);
-                }
+                vectorize(
+                    #[inline(always)]
+                    || step.fill(numbers.as_chunks().0),
+                );
                 self.steps.push(step);
             }
         }

@@ -1,0 +1,22 @@
+//! What a prefill consists of and where its parts run: llm.npu's chunk-sharing graph (§3.2 of the paper) from a model
+//! description alone, without weights and without a device.
+//!
+//! [`graph`] cuts blocks into subgraphs and prompts into chunks, and says what depends on what; [`placement`] gives each
+//! subgraph a processor; [`schedule`] says which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a
+//! schedule in virtual time, and [`timeline`] records a run.
+//!
+//! ```
+//! use triad_plan::graph::Graph;
+//!
+//! let description = triad_model::family::shape("qwen1.5-1.8b").unwrap();
+//! let graph = Graph::new(&description, 1024, 256);
+//! assert_eq!((graph.subgraphs().len(), graph.static_subgraphs()), (144, 120));
+//! assert_eq!(graph.chunks().len(), 4);
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod graph;
+pub mod placement;
+pub mod schedule;
+pub mod simulate;
+pub mod timeline;

@@ -1,0 +1,73 @@
+//! What ran where and when: the record of a real or a simulated run.
+
+use serde::Serialize;
+
+/// A task on a processor, in seconds since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Event {
+    /// Number of the task.
+    pub task: usize,
+    /// Number of the processor.
+    pub processor: usize,
+    /// When it began.
+    pub start: f64,
+    /// When it was complete.
+    pub end: f64,
+}
+
+/// All events of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timeline {
+    events: Vec<Event>,
+    processors: usize,
+}
+
+impl Timeline {
+    /// Of `processors` processors, in the order in which events began.
+    pub fn new(mut events: Vec<Event>, processors: usize) -> Self {
+        events.sort_by(|one, other| one.start.total_cmp(&other.start));
+        Self { events, processors }
+    }
+
+    /// In the order in which they began.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// How many processors there were.
+    pub fn processors(&self) -> usize {
+        self.processors
+    }
+
+    /// From the start to the end of the last event.
+    pub fn seconds(&self) -> f64 {
+        self.events.iter().map(|event| event.end).fold(0.0, f64::max)
+    }
+
+    /// Seconds that a processor worked.
+    pub fn busy(&self, processor: usize) -> f64 {
+        let of_processor = self.events.iter().filter(|event| event.processor == processor);
+        of_processor.map(|event| event.end - event.start).sum()
+    }
+
+    /// Share of the time in which a processor had nothing to run.
+    pub fn bubble_rate(&self, processor: usize) -> f64 {
+        let seconds = self.seconds();
+        if seconds > 0.0 { 1.0 - self.busy(processor) / seconds } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_busy_is_a_bubble() {
+        let event = |task, processor, start, end| Event { task, processor, start, end };
+        let timeline = Timeline::new(vec![event(1, 1, 2.0, 8.0), event(0, 0, 0.0, 2.0)], 2);
+        assert_eq!(timeline.events()[0].task, 0);
+        assert_eq!((timeline.seconds(), timeline.busy(0), timeline.busy(1)), (8.0, 2.0, 6.0));
+        assert_eq!((timeline.bubble_rate(0), timeline.bubble_rate(1)), (0.75, 0.25));
+        assert_eq!(Timeline::new(Vec::new(), 1).bubble_rate(0), 0.0);
+    }
+}
