@@ -167,6 +167,14 @@ pub fn repeats(text: &str) -> Result<usize, String> {
     whole_number(text, 1, 1_000_000)
 }
 
+/// Reads an amount of memory in GiB.
+pub fn gibibytes(text: &str) -> Result<usize, String> {
+    const MOST: f64 = 4096.0;
+    let number = text.trim().parse::<f64>().ok().filter(|number| (0.0..=MOST).contains(number));
+    let number = number.ok_or_else(|| format!("expected a number of GiB from 0 to {MOST}"))?;
+    Ok((number * (1u64 << 30) as f64) as usize)
+}
+
 fn whole_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
@@ -182,6 +190,14 @@ mod tests {
             assert_eq!(threads(text).unwrap_err(), "expected a whole number from 1 to 1024", "{text}");
         }
         assert_eq!(tokens("4096"), Ok(4096));
+    }
+
+    #[test]
+    fn memory_is_read_in_gibibytes() {
+        assert_eq!(["4", "0.5", "0"].map(gibibytes), [Ok(4 << 30), Ok(1 << 29), Ok(0)]);
+        for wrong in ["", "-1", "NaN", "inf", "4 GB"] {
+            assert!(gibibytes(wrong).unwrap_err().contains("GiB"), "{wrong}");
+        }
     }
 
     #[test]

@@ -66,7 +66,9 @@ fn how_a_prompt_is_cut_changes_an_int8_model_no_more_than_a_float_one() {
         let whole = logits(&int8, tokens, 64);
         for chunk in [1, 7, 16] {
             let difference = difference(&logits(&int8, tokens, chunk), &whole);
-            assert!(difference < 0.02, "{family}, chunks of {chunk}: {difference}");
+            // A row alone has its attention in f32 and its logits from INT16, others have both from bf16.
+            let bound = if chunk == 1 { 0.05 } else { 0.02 };
+            assert!(difference < bound, "{family}, chunks of {chunk}: {difference}");
         }
     }
 }

@@ -107,8 +107,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Team>>> = const { RefCell::new(None) };
     /// Threads of that pool, also inside tasks.
     static THREADS: Cell<usize> = const { Cell::new(1) };
-    /// On a worker, the team that it belongs to.
-    static WORKER_OF: Cell<*const Team> = const { Cell::new(std::ptr::null()) };
+    /// Whether this thread runs a task of some pool.
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
     static THIS_THREAD: u8 = const { 0 };
 }
 
@@ -163,7 +163,6 @@ impl Pool {
                 // Where the system refuses, a thread merely runs on any core.
                 let _ = cores.map_or(Ok(()), |cores| cores.keep_this_thread());
                 THREADS.set(threads);
-                WORKER_OF.set(Arc::as_ptr(&team));
                 team.serve();
             });
             pool.workers.push(worker?);
@@ -177,14 +176,15 @@ impl Pool {
     }
 
     /// Runs `work` on this thread, with the pool's workers beside it for every [`for_each`]. Waits while another thread
-    /// does the same. Inside an `install` of the same pool, and inside its tasks, it is a call.
+    /// does the same. Inside an `install` of the same pool, and inside a task of any, it is a call. (Two threads that
+    /// install two pools, each the other's inside its own, wait for each other for ever.)
     ///
     /// # Panics
     /// With what `work` or a task of it panics.
     pub fn install<R>(&self, work: impl FnOnce() -> R) -> R {
         // Nobody else writes the number of this thread.
         let has_turn = self.owner.load(Ordering::Relaxed) == this_thread();
-        if has_turn || WORKER_OF.get() == Arc::as_ptr(&self.team) {
+        if has_turn || IN_TASK.get() {
             return work();
         }
         let _installed = Installed::new(self);
@@ -326,11 +326,11 @@ impl Team {
         let state = State(self.state.load(Ordering::Relaxed));
         // The order of all: a worker that goes to sleep either sees this job or is seen here.
         self.state.store(state.next_job().0, Ordering::SeqCst);
+        let open = Open(self);
         if self.sleeping.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.bed));
             self.alarm.notify_all();
         }
-        let open = Open(self);
         self.work_on(job);
         drop(open);
         if let Some(panic) = lock(&self.panic).take() {
@@ -340,6 +340,7 @@ impl Team {
 
     /// Takes tasks until none is left; a panic is kept and ends the job.
     fn work_on(&self, job: Job) {
+        let outer = IN_TASK.replace(true);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let first = self.next.fetch_add(job.grain, Ordering::Relaxed);
@@ -355,6 +356,7 @@ impl Team {
                 }
             }
         }));
+        IN_TASK.set(outer);
         if let Err(panic) = outcome {
             self.next.store(job.tasks, Ordering::Relaxed);
             let mut first = lock(&self.panic);
@@ -488,12 +490,18 @@ mod tests {
         let count = AtomicUsize::new(0);
         pool.install(|| {
             pool.install(|| for_each(4, 1, |_| for_each(5, 1, |_| add_one(&count))));
-            for_each(4, 1, |_| pool.install(|| for_each(5, 1, |_| add_one(&count))));
+            // Both threads are in a task.
+            let (barrier, other) = (std::sync::Barrier::new(2), Pool::new(2).unwrap());
+            for_each(2, 1, |_| {
+                barrier.wait();
+                pool.install(|| for_each(10, 1, |_| add_one(&count)));
+                other.install(|| for_each(10, 1, |_| add_one(&count)));
+            });
             let other = Pool::new(2).unwrap();
             other.install(|| pool.install(|| for_each(5, 1, |_| add_one(&count))));
             assert_eq!(threads(), 2);
         });
-        assert_eq!((count.into_inner(), threads()), (45, 1));
+        assert_eq!((count.into_inner(), threads()), (65, 1));
     }
 
     #[test]

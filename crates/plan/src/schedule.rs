@@ -2,7 +2,7 @@
 //!
 //! [`Dag`] is what has to be done, each task on one processor and with the time that it is expected to take; [`Schedule`]
 //! is how far it is. A processor without work asks [`Schedule::next`], and says [`Schedule::complete`] when it is done.
-//! Nothing depends on when that happens but the order of these calls.
+//! Nothing depends on when that happens but the order of these calls. (Planned: expectations that follow what is seen.)
 
 use serde::Serialize;
 
@@ -29,15 +29,17 @@ pub struct Dag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// One task after the other in their order, whatever else is ready: the paper's figure 13 (a).
+    /// Every processor runs its tasks in their order, whatever else is ready: chunk after chunk, as in the paper's figure
+    /// 13 (a).
     InOrder,
     /// The task that has been ready for longest.
     Fifo,
     /// On other processors than the NPU, a task whose end lets the NPU begin one; of several, and on the NPU, the one that
-    /// has been ready for longest.
+    /// has been ready for longest. (Where each task has one processor, an NPU task that is ready waits for no other.)
     NpuFirst,
-    /// Equation 5 of the paper: the largest C, the time of the tasks that become ready by a task's end, which counts
-    /// against it if it is the NPU's.
+    /// Equation 5 of the paper: the largest C. On other processors than the NPU that is the time of the NPU's tasks that
+    /// become ready by a task's end; on the NPU, less the time of the others'. The equation has all tasks that become
+    /// ready; which of them are meant is in the text around it.
     Paper,
     /// The longest remaining path (upward rank).
     CriticalPath,
@@ -56,13 +58,13 @@ impl Dag {
     /// numbers of those it waits for.
     ///
     /// # Panics
-    /// If a task waits for one that does not stand before it, or its time is negative or not a number.
+    /// If a task waits for one that does not stand before it, or its time is negative or not finite.
     pub fn new(tasks: impl IntoIterator<Item = (usize, f64, Vec<usize>)>) -> Self {
         let (mut homes, mut seconds, mut needs) = (Vec::new(), Vec::new(), Vec::new());
         for (home, time, mut before) in tasks {
             let number = homes.len();
             assert!(before.iter().all(|need| *need < number), "task {number} waits for one behind it");
-            assert!(time >= 0.0, "task {number} takes {time} seconds");
+            assert!(time >= 0.0 && time.is_finite(), "task {number} takes {time} seconds");
             before.sort_unstable();
             before.dedup();
             homes.push(home);
@@ -135,11 +137,12 @@ pub struct Schedule<'a> {
     states: Vec<State>,
     /// For each processor the tasks that it could run, those that have been ready for longest first.
     ready: Vec<Vec<usize>>,
-    /// For each task the expected seconds of those that wait for nothing else, and of these the NPU's alone.
+    /// For each task, what waits for it alone.
     gains: Vec<Gain>,
-    /// Of [`Policy::InOrder`]: the first task that did not start.
-    first: usize,
-    running: usize,
+    /// Of [`Policy::InOrder`]: for each processor its tasks in order, and how many of them have started.
+    in_order: Vec<(Vec<usize>, usize)>,
+    /// What each processor runs.
+    running: Vec<Option<usize>>,
     complete: usize,
 }
 
@@ -153,8 +156,11 @@ enum State {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
-    seconds: f64,
     npu_tasks: usize,
+    /// That those are expected to take.
+    npu_seconds: f64,
+    /// Of tasks of other processors.
+    other_seconds: f64,
 }
 
 impl<'a> Schedule<'a> {
@@ -168,21 +174,29 @@ impl<'a> Schedule<'a> {
             states: vec![State::Waiting; count],
             ready: vec![Vec::new(); dag.processors],
             gains: vec![Gain::default(); count],
-            first: 0,
-            running: 0,
+            in_order: vec![(Vec::new(), 0); dag.processors],
+            running: vec![None; dag.processors],
             complete: 0,
         };
-        (0..count).for_each(|task| schedule.notice(task));
+        for task in 0..count {
+            schedule.in_order[dag.homes[task]].0.push(task);
+            schedule.notice(task);
+        }
         schedule
     }
 
-    /// The task that `processor` runs from now on; `None` if it has to wait, for another one or for ever.
+    /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), or has to
+    /// wait, for another processor or for ever.
     pub fn next(&mut self, processor: usize) -> Option<usize> {
         let ready = self.ready.get(processor)?;
+        if self.running[processor].is_some() {
+            return None;
+        }
         let place = match self.policy {
             Policy::InOrder => {
-                let place = ready.iter().position(|task| *task == self.first)?;
-                (self.running == 0).then_some(place)?
+                let (tasks, started) = &self.in_order[processor];
+                let first = tasks.get(*started)?;
+                ready.iter().position(|task| task == first)?
             }
             Policy::Fifo => (!ready.is_empty()).then_some(0)?,
             Policy::NpuFirst => {
@@ -190,17 +204,15 @@ impl<'a> Schedule<'a> {
                 (!ready.is_empty()).then(|| ready.iter().position(frees_npu).unwrap_or(0))?
             }
             Policy::Paper => {
-                let sign = if processor == NPU { -1.0 } else { 1.0 };
-                self.largest(ready, |task| sign * self.gains[task].seconds)?
+                let c = |gain: Gain| if processor == NPU { -gain.other_seconds } else { gain.npu_seconds };
+                self.largest(ready, |task| c(self.gains[task]))?
             }
             Policy::CriticalPath => self.largest(ready, |task| self.dag.ranks[task])?,
         };
         let task = self.ready[processor].remove(place);
         self.states[task] = State::Running;
-        self.running += 1;
-        if self.policy == Policy::InOrder {
-            self.first += 1;
-        }
+        self.running[processor] = Some(task);
+        self.in_order[processor].1 += 1;
         Some(task)
     }
 
@@ -219,7 +231,7 @@ impl<'a> Schedule<'a> {
     pub fn complete(&mut self, task: usize) {
         assert_eq!(self.states[task], State::Running, "task {task}");
         self.states[task] = State::Complete;
-        self.running -= 1;
+        self.running[self.dag.homes[task]] = None;
         self.complete += 1;
         let dag = self.dag;
         for later in &dag.unlocks[task] {
@@ -244,8 +256,13 @@ impl<'a> Schedule<'a> {
             1 => {
                 let is_missing = |need: &&usize| self.states[**need] != State::Complete;
                 let last = *self.dag.needs[task].iter().find(is_missing).expect("one is missing");
-                self.gains[last].seconds += seconds;
-                self.gains[last].npu_tasks += usize::from(home == NPU);
+                let gain = &mut self.gains[last];
+                if home == NPU {
+                    gain.npu_tasks += 1;
+                    gain.npu_seconds += seconds;
+                } else {
+                    gain.other_seconds += seconds;
+                }
             }
             _ => {}
         }
@@ -256,51 +273,77 @@ impl<'a> Schedule<'a> {
 mod tests {
     use super::*;
 
-    /// CPU 0; NPU 1. Task 0 frees a long one of the NPU, 1 a short one, 2 none.
+    const CPU: usize = Processor::Cpu as usize;
+
+    /// Of the CPU's first tasks, 0 frees none; 1 a short one of the NPU; 2 a long one of the NPU, 3 a short one of the NPU
+    /// behind which there is a long one, and 4 a long one of the CPU.
     fn dag() -> Dag {
         Dag::new([
-            (0, 1.0, vec![]),
-            (0, 1.0, vec![]),
-            (0, 9.0, vec![]),
+            (CPU, 1.0, vec![]),
+            (CPU, 1.0, vec![]),
+            (CPU, 1.0, vec![]),
+            (CPU, 1.0, vec![]),
+            (CPU, 1.0, vec![]),
             (NPU, 2.0, vec![1]),
-            (NPU, 5.0, vec![0]),
-            (0, 30.0, vec![3]),
+            (NPU, 5.0, vec![2]),
+            (NPU, 2.0, vec![3]),
+            (CPU, 30.0, vec![7]),
+            (CPU, 20.0, vec![4]),
         ])
-    }
-
-    fn first(policy: Policy) -> Option<usize> {
-        Schedule::new(&dag(), policy).next(0)
     }
 
     #[test]
     fn each_policy_picks_what_it_says() {
-        assert_eq!([Policy::InOrder, Policy::Fifo, Policy::NpuFirst].map(first), [Some(0); 3]);
-        assert_eq!(first(Policy::Paper), Some(0), "it lets the NPU run for 5 s");
-        assert_eq!(first(Policy::CriticalPath), Some(1), "33 s depend on it");
         let dag = dag();
-        let mut schedule = Schedule::new(&dag, Policy::NpuFirst);
-        assert_eq!([schedule.next(0), schedule.next(0), schedule.next(0)], [Some(0), Some(1), Some(2)]);
-        // On the NPU, the paper's C is lower the more CPU work a task frees.
-        let mut schedule = Schedule::new(&dag, Policy::Paper);
-        for _ in 0..2 {
-            let task = schedule.next(0).unwrap();
-            schedule.complete(task);
-        }
-        assert_eq!(schedule.next(NPU), Some(4));
+        let first = |policy| Schedule::new(&dag, policy).next(CPU);
+        let expected = [Some(0), Some(0), Some(1), Some(2), Some(3)];
+        assert_eq!(Policy::ALL.map(first), expected, "{:?}", Policy::ALL);
     }
 
     #[test]
-    fn in_order_nothing_runs_beside_anything() {
+    fn on_the_npu_the_paper_prefers_what_frees_the_least_for_others() {
+        let dag = Dag::new([
+            (NPU, 1.0, vec![]),
+            (NPU, 1.0, vec![]),
+            (NPU, 1.0, vec![]),
+            (CPU, 9.0, vec![0]),
+            (CPU, 3.0, vec![1]),
+            (CPU, 3.0, vec![2]),
+            (NPU, 50.0, vec![1]),
+        ]);
+        // 1 and 2 free as much for the CPU, and what they free for the NPU does not count.
+        assert_eq!(Schedule::new(&dag, Policy::Paper).next(NPU), Some(1));
+        assert_eq!(Schedule::new(&dag, Policy::Fifo).next(NPU), Some(0));
+    }
+
+    #[test]
+    fn a_processor_runs_one_task_at_a_time() {
         let dag = dag();
-        let mut schedule = Schedule::new(&dag, Policy::InOrder);
-        assert_eq!((schedule.next(0), schedule.next(0), schedule.next(NPU)), (Some(0), None, None));
-        schedule.complete(0);
-        assert_eq!((schedule.next(NPU), schedule.next(0)), (None, Some(1)));
+        for policy in Policy::ALL {
+            let mut schedule = Schedule::new(&dag, policy);
+            let task = schedule.next(CPU).unwrap();
+            assert_eq!(schedule.next(CPU), None, "{policy:?}");
+            schedule.complete(task);
+            assert!(schedule.next(CPU).is_some(), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn in_order_a_processor_waits_for_its_next_task_whatever_else_is_ready() {
+        let dag = Dag::new([(CPU, 1.0, vec![]), (NPU, 1.0, vec![0]), (CPU, 1.0, vec![1]), (CPU, 1.0, vec![])]);
+        for (policy, second) in [(Policy::InOrder, None), (Policy::Fifo, Some(3))] {
+            let mut schedule = Schedule::new(&dag, policy);
+            let task = schedule.next(CPU).unwrap();
+            // In the order of tasks fifo begins with 0, too.
+            assert_eq!(task, 0);
+            schedule.complete(task);
+            assert_eq!(schedule.next(CPU), second, "{policy:?}");
+        }
     }
 
     #[test]
     fn the_bound_is_the_longest_path_or_the_most_work() {
-        assert_eq!(dag().lower_bound(), 41.0, "all that the CPU has to do");
+        assert_eq!(dag().lower_bound(), 55.0, "all that the CPU has to do");
         let chain = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 3.0, vec![1]), (1, 0.5, vec![0])]);
         assert_eq!(chain.lower_bound(), 6.0);
     }

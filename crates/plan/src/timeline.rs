@@ -50,7 +50,7 @@ impl Timeline {
         of_processor.map(|event| event.end - event.start).sum()
     }
 
-    /// Share of the time in which a processor had nothing to run.
+    /// Share of the time in which a processor did not run anything.
     pub fn bubble_rate(&self, processor: usize) -> f64 {
         let seconds = self.seconds();
         if seconds > 0.0 { 1.0 - self.busy(processor) / seconds } else { 0.0 }

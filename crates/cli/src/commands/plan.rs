@@ -1,12 +1,14 @@
 //! `triad plan`: what a prefill consists of, and where its parts would run.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
+use triad_engine::Error;
+use triad_engine::package::Package;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::ModelDescription;
 use triad_model::family;
-use triad_plan::graph::{Format, Graph, GraphMemory, Role};
-use triad_plan::placement::{Placement, Processor, Reason};
+use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
+use triad_plan::placement::{Place, Placement, Processor, Reason};
 
 use crate::{arguments, output};
 
@@ -27,19 +29,24 @@ pub struct Arguments {
     /// The shape of this model
     #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
     shape: Option<String>,
-    /// Tokens of the prompt
-    #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
-    prompt: usize,
+    /// Tokens of the prompt [default: 1024, or what the model was made for if less]
+    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    prompt: Option<usize>,
     /// Tokens of a chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// GiB of memory that the NPU can address
-    #[arg(long, value_name = "GIB", default_value = "4", value_parser = gibibytes)]
+    #[arg(long, value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
     window: usize,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
+
+/// Tokens of a prompt, unless another one is asked for.
+const PROMPT: usize = 1024;
+/// More would take memory and time that nobody meant.
+const MOST_CHUNKS: usize = 10_000;
 
 /// What `plan --json` prints.
 #[derive(Serialize)]
@@ -57,23 +64,21 @@ struct Plan {
     memory: GraphMemory,
     window_bytes: usize,
     window_used_bytes: usize,
-    roles: Vec<OfRole>,
+    places: Vec<OfRole>,
 }
 
-/// All subgraphs of one role.
+/// All subgraphs of one role in one place.
 #[derive(Serialize)]
 struct OfRole {
     role: Role,
     format: Format,
     is_static: bool,
-    /// How many there are, and of these on the NPU.
+    #[serde(flatten)]
+    place: Place,
     count: usize,
-    on_npu: usize,
-    /// INT8 subgraphs that the window had no room for.
-    window_full: usize,
     weight_bytes: usize,
-    /// Multiplications and additions of the whole prompt.
-    operations: u64,
+    /// Multiplications and additions of linear layers and of attention's products, for the whole prompt.
+    operations: f64,
 }
 
 /// Plans and prints.
@@ -82,46 +87,67 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(shape) => (shape.clone(), family::shape(shape)?),
         None => (arguments.name.model.clone(), describe(&arguments.name)?),
     };
-    let graph = Graph::new(&description, arguments.prompt, arguments.chunk);
+    let prompt = arguments.prompt.unwrap_or(PROMPT.min(description.context));
+    if prompt > description.context {
+        return Err(Error::ContextTooLong { asked: prompt, longest: description.context }.into());
+    }
+    let chunks = prompt.div_ceil(arguments.chunk);
+    ensure!(
+        chunks <= MOST_CHUNKS,
+        "{prompt} tokens in chunks of {} are {chunks} chunks, more than {MOST_CHUNKS}: expected a larger --chunk",
+        arguments.chunk
+    );
+    let graph = Graph::new(&description, prompt, arguments.chunk);
     let placement = Placement::new(&graph, arguments.window);
     let plan = Plan {
         model: name,
-        prompt: arguments.prompt,
+        prompt,
         chunk: arguments.chunk,
         chunks: graph.chunks().len(),
         subgraphs: graph.subgraphs().len(),
         static_subgraphs: graph.static_subgraphs(),
         distinct_graphs: graph.distinct_graphs(),
-        tasks: graph.tasks().count(),
+        tasks: graph.chunks().len() * graph.subgraphs().len(),
         memory: graph.memory(),
         window_bytes: arguments.window,
         window_used_bytes: placement.window_used(),
-        roles: Role::ALL.iter().map(|role| of_role(*role, &graph, &placement)).collect(),
+        places: Role::ALL.iter().flat_map(|role| of_role(*role, &graph, &placement)).collect(),
     };
     if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) }
 }
 
 fn describe(name: &arguments::ModelArgument) -> Result<ModelDescription> {
     let path = name.path()?;
-    if triad_engine::package::Package::is_at(&path) {
-        return Ok(triad_engine::package::Package::open(&path)?.description().clone());
+    if Package::is_at(&path) {
+        return Ok(Package::open(&path)?.description().clone());
     }
     Ok(Checkpoint::open(&path)?.description().clone())
 }
 
-fn of_role(role: Role, graph: &Graph, placement: &Placement) -> OfRole {
+/// A role in every place that it has.
+fn of_role(role: Role, graph: &Graph, placement: &Placement) -> Vec<OfRole> {
     let all = || graph.subgraphs().iter().zip(placement.places()).filter(|(subgraph, _)| subgraph.role == role);
-    let tasks = graph.tasks().filter(|task| graph.subgraphs()[task.subgraph].role == role);
-    OfRole {
-        role,
-        format: role.format(),
-        is_static: role.is_static(),
-        count: all().count(),
-        on_npu: all().filter(|(_, place)| place.processor == Processor::Npu).count(),
-        window_full: all().filter(|(_, place)| place.reason == Reason::WindowFull).count(),
-        weight_bytes: all().map(|(subgraph, _)| subgraph.weight_bytes).sum(),
-        operations: tasks.map(|task| graph.operations(task)).sum(),
-    }
+    let mut places: Vec<_> = all().map(|(_, place)| *place).collect();
+    places.dedup();
+    places.sort_unstable_by_key(|place| place.reason as usize);
+    places.dedup();
+    let operations = |subgraph: &Subgraph| {
+        let of_chunk = |tokens: &std::ops::Range<usize>| subgraph.operations(tokens.len(), tokens.start) as f64;
+        graph.chunks().iter().map(of_chunk).sum::<f64>()
+    };
+    let of_place = |place: Place| {
+        let here: Vec<_> = all().filter(|(_, other)| **other == place).map(|(subgraph, _)| subgraph).collect();
+        OfRole {
+            role,
+            format: role.format(),
+            is_static: role.is_static(),
+            place,
+            count: here.len(),
+            weight_bytes: here.iter().map(|subgraph| subgraph.weight_bytes).sum(),
+            operations: here.iter().map(|subgraph| operations(subgraph)).sum(),
+        }
+    };
+    places.into_iter().map(of_place).collect()
 }
 
 impl std::fmt::Display for Plan {
@@ -138,62 +164,35 @@ impl std::fmt::Display for Plan {
         writeln!(
             f,
             "graphs take {} shared and {} with one for each chunk: {:.0} % less",
-            bytes(memory.shared),
-            bytes(memory.separate),
+            bytes(memory.shared_bytes),
+            bytes(memory.separate_bytes),
             100.0 * memory.saved()
         )?;
         let (used, window) = (bytes(self.window_used_bytes), bytes(self.window_bytes));
         writeln!(f, "the NPU's window holds {used} of {window}\n")?;
         let names = ["subgraph", "format", "shape", "runs on", "because", "count", "weights", "Gop"];
-        let rows: Vec<_> = self.roles.iter().flat_map(OfRole::rows).collect();
+        let rows: Vec<_> = self.places.iter().map(OfRole::cells).collect();
         write!(f, "{}", output::table(&names, 5, &rows))
     }
 }
 
 impl OfRole {
-    /// One row for each place.
-    fn rows(&self) -> Vec<Vec<String>> {
-        let of = |place: &str, because: &str, count: usize| {
-            let share = count as f64 / self.count.max(1) as f64;
-            let format = if self.format == Format::Int8 { "INT8" } else { "float" };
-            let shape = if self.is_static { "static" } else { "dynamic" };
-            let labels = [self.role.name(), format, shape, place, because].map(str::to_owned);
-            let numbers = [
-                count.to_string(),
-                output::bytes((self.weight_bytes as f64 * share) as u64),
-                format!("{:.1}", self.operations as f64 * share / 1e9),
-            ];
-            labels.into_iter().chain(numbers).collect::<Vec<_>>()
+    /// A row of the table.
+    fn cells(&self) -> Vec<String> {
+        let format = if self.format == Format::Int8 { "INT8" } else { "float" };
+        let shape = if self.is_static { "static" } else { "dynamic" };
+        let processor = if self.place.processor == Processor::Npu { "NPU" } else { "CPU" };
+        let because = match self.place.reason {
+            Reason::Float => "float",
+            Reason::Int8 => "INT8",
+            Reason::WindowFull => "window full",
         };
-        let float = self.count - self.on_npu - self.window_full;
-        [
-            (float, of("CPU", "float", float)),
-            (self.on_npu, of("NPU", "INT8", self.on_npu)),
-            (self.window_full, of("CPU", "window full", self.window_full)),
-        ]
-        .into_iter()
-        .filter_map(|(count, row)| (count > 0).then_some(row))
-        .collect()
-    }
-}
-
-/// Reads an amount of memory.
-fn gibibytes(text: &str) -> Result<usize, String> {
-    const MOST: f64 = 4096.0;
-    let number = text.trim().parse::<f64>().ok().filter(|number| (0.0..=MOST).contains(number));
-    let number = number.ok_or_else(|| format!("expected a number of GiB from 0 to {MOST}"))?;
-    Ok((number * (1u64 << 30) as f64) as usize)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_read_in_gibibytes() {
-        assert_eq!(["4", "0.5", "0"].map(gibibytes), [Ok(4 << 30), Ok(1 << 29), Ok(0)]);
-        for wrong in ["", "-1", "NaN", "inf", "4 GB"] {
-            assert!(gibibytes(wrong).unwrap_err().contains("GiB"), "{wrong}");
-        }
+        let operations = match self.operations {
+            0.0 => "-".into(),
+            some => format!("{:.1}", some / 1e9),
+        };
+        let labels = [self.role.name(), format, shape, processor, because].map(str::to_owned);
+        let numbers = [self.count.to_string(), output::bytes(self.weight_bytes as u64), operations];
+        labels.into_iter().chain(numbers).collect()
     }
 }

@@ -224,6 +224,12 @@ fn plan_counts_the_subgraphs_of_a_model_and_where_they_would_run() {
         ["subgraphs", "static_subgraphs", "tasks"].map(|key| object[key].as_u64().unwrap()),
         [144, 120, 4 * 144]
     );
+    let memory = |key: &str| object["memory"][key].as_u64().unwrap();
+    assert!(
+        memory("one_chunk_bytes") < memory("shared_bytes") && 4 * memory("one_chunk_bytes") == memory("separate_bytes")
+    );
+    let on_npu = object["places"].as_array().unwrap().iter().filter(|place| place["processor"] == "npu");
+    assert_eq!(on_npu.map(|place| place["count"].as_u64().unwrap()).sum::<u64>(), 72);
     let table = succeed(&place.triad(&["plan", "-m", "model.gguf", "--prompt", "100", "--window", "0"]));
     assert!(table.contains("window full") && !table.contains("NPU  "), "{table}");
 }
