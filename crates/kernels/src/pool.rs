@@ -2,8 +2,7 @@
 //!
 //! A [`Pool`] is entered by [`Pool::install`]; inside, [`for_each`] hands an operator's tasks to the calling thread and to
 //! the workers of the pool, each taking the next when it is done. Operators follow each other within microseconds, so that
-//! a worker without work first spins for a while, which answers a thousand times as fast as the system wakes a thread, and
-//! then sleeps. Nothing is allocated for an operator.
+//! a worker without work first spins for a while, which answers faster than the system wakes a thread, and then sleeps. Nothing is allocated for an operator.
 //!
 //! Outside a pool, and inside one of several tasks, [`for_each`] is a loop.
 

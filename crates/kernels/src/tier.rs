@@ -59,6 +59,17 @@ impl Tier {
         }
     }
 
+    /// Whether this processor has, with [`Tier::Avx512`], the products of bytes and of 16-bit numbers that are added to
+    /// 32-bit ones (VNNI), and what their kernels need besides.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn has_vnni() -> bool {
+        is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("f16c")
+    }
+
     /// The tiers that this processor has, best first.
     pub fn supported() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|tier| tier.is_supported())

@@ -128,7 +128,6 @@ fn describe(name: &arguments::ModelArgument) -> Result<ModelDescription> {
 fn of_role(role: Role, graph: &Graph, placement: &Placement) -> Vec<OfRole> {
     let all = || graph.subgraphs().iter().zip(placement.places()).filter(|(subgraph, _)| subgraph.role == role);
     let mut places: Vec<_> = all().map(|(_, place)| *place).collect();
-    places.dedup();
     places.sort_unstable_by_key(|place| place.reason as usize);
     places.dedup();
     let operations = |subgraph: &Subgraph| {

@@ -40,6 +40,14 @@ pub struct Shape {
     pub precision: Precision,
 }
 
+impl Shape {
+    /// Factor on queries that makes scores exponents of two; of those with a soft cap, which comes first, it leaves that
+    /// to [`softmax::cap`].
+    fn query_scale(&self) -> f32 {
+        self.scale * if self.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E }
+    }
+}
+
 /// Number format of queries, keys, weights and values in attention's products; sums are in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
@@ -209,7 +217,7 @@ impl Pass<'_> {
     fn gather(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
         let dim = self.shape.head_dim;
         let words = self.multiplier.words(dim);
-        let scale = self.shape.scale * if self.shape.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E };
+        let scale = self.shape.query_scale();
         scratch.query.resize(dim, 0.0);
         scratch.queries.clear();
         scratch.queries.resize(rows.len() * self.group * words, 0);

@@ -5,18 +5,13 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::softmax::HIDDEN;
+use super::softmax::{self, HIDDEN};
 use super::{BLOCK, Shape};
 use crate::Matrix;
-use crate::activation::{exp2, soft_cap};
 use crate::chunks::{chunks_mut, for_each_chunk};
-use crate::dot::sum;
-use crate::log_softmax::largest;
 use crate::product::{Multiplier, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
-/// Partial sums.
-const LANES: usize = 16;
 /// Rows of values that are added at once.
 const TOGETHER: usize = 4;
 
@@ -27,6 +22,8 @@ struct Scratch {
     values: Vec<f32>,
     /// `[heads of the group, keys]`.
     scores: Vec<f32>,
+    /// Those of one head as weights, in words of f32.
+    weights: Vec<u32>,
 }
 
 thread_local! {
@@ -54,7 +51,7 @@ pub(super) fn attend(
     // For the whole context at once: later rows find memory there.
     parts.reserve((shape.kv_heads * context.div_ceil(BLOCK) * part).saturating_sub(parts.len()));
     parts.resize(shape.kv_heads * blocks.len() * part, 0.0);
-    let scale = shape.scale * if shape.soft_cap.is_some() { 1.0 } else { std::f32::consts::LOG2_E };
+    let scale = shape.query_scale();
     scaled.clear();
     scaled.extend(queries.iter().map(|query| query * scale));
     for_each_chunk(chunks_mut(&mut parts, part), 1, |task, part| {
@@ -72,20 +69,19 @@ pub(super) fn attend(
             let scores = &mut scratch.scores[..group * count];
             scratch.keys.multiply(bytemuck::cast_slice(queries), count, scores, false);
             if let Some(cap) = shape.soft_cap {
-                soft_cap(scores, cap);
-                scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
+                softmax::cap(scores, cap);
             }
-            vectorize_fused(
-                #[inline(always)]
-                |fused| {
-                    for (weights, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
-                        let (output, sums) = part.split_at_mut(dim);
-                        sums[1] = largest(weights).max(HIDDEN);
-                        sums[0] = weigh(weights, sums[1], fused);
-                        add_weighted(weights, values, output, fused);
-                    }
-                },
-            );
+            scratch.weights.resize(BLOCK, 0);
+            let weights = &mut scratch.weights[..count];
+            for (scores, part) in scores.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
+                let (output, sums) = part.split_at_mut(dim);
+                sums[1] = softmax::largest_of(scores).max(HIDDEN);
+                sums[0] = multiplier.powers(scores, sums[1], weights);
+                vectorize_fused(
+                    #[inline(always)]
+                    |fused| add_weighted(bytemuck::cast_slice(weights), values, output, fused),
+                );
+            }
         });
     });
     for (head, out) in out.chunks_exact_mut(dim).enumerate() {
@@ -97,24 +93,6 @@ pub(super) fn attend(
     }
     PARTS.set(parts);
     QUERIES.set(scaled);
-}
-
-/// Makes weights of scores, 2 to the power of each less the largest, and sums them.
-#[inline(always)]
-fn weigh(scores: &mut [f32], largest: f32, fused: Fused) -> f32 {
-    let mut sums = [0.0f32; LANES];
-    let (blocks, rest) = scores.as_chunks_mut::<LANES>();
-    for block in blocks {
-        for (score, sum) in block.iter_mut().zip(&mut sums) {
-            *score = exp2(*score - largest, fused);
-            *sum += *score;
-        }
-    }
-    for (score, sum) in rest.iter_mut().zip(&mut sums) {
-        *score = exp2(*score - largest, fused);
-        *sum += *score;
-    }
-    sum(sums)
 }
 
 /// `out[dim] = Σ weights[key] · values[key, dim]`.
@@ -155,10 +133,14 @@ fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) 
             for part in parts.clone() {
                 let factor = (part[dim + 1] - largest).exp2();
                 total += factor * part[dim];
-                out.iter_mut().zip(part).for_each(|(out, part)| *out += factor * part);
+                for (out, part) in out.iter_mut().zip(part) {
+                    *out += factor * part;
+                }
             }
             let factor = total.recip();
-            out.iter_mut().for_each(|out| *out *= factor);
+            for out in &mut *out {
+                *out *= factor;
+            }
         },
     );
 }

@@ -25,6 +25,20 @@ impl Default for Running {
     }
 }
 
+/// Makes exponents of two of scores with a soft cap, which are of e.
+pub(super) fn cap(scores: &mut [f32], cap: f32) {
+    soft_cap(scores, cap);
+    scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
+}
+
+/// The largest of some scores that is a number.
+pub(super) fn largest_of(scores: &[f32]) -> f32 {
+    vectorize(
+        #[inline(always)]
+        || largest(scores),
+    )
+}
+
 impl Running {
     /// Makes `weights` of a block's `scores`, of which those in `visible` count, and scales `output`, what earlier
     /// blocks have come to, to the largest score of all. Scores are exponents of two, but those with a soft cap, which
@@ -45,14 +59,9 @@ impl Running {
         scores[..visible.start].fill(HIDDEN);
         scores[visible.end..].fill(HIDDEN);
         if let Some(cap) = cap {
-            let scores = &mut scores[visible.clone()];
-            soft_cap(scores, cap);
-            scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
+            self::cap(&mut scores[visible.clone()], cap);
         }
-        let of_block = vectorize(
-            #[inline(always)]
-            || largest(&scores[visible.clone()]),
-        );
+        let of_block = largest_of(&scores[visible.clone()]);
         let largest = of_block.max(self.largest);
         if largest == HIDDEN {
             // Nothing to be relative to: every score is minus infinity or not a number, and so is the mean no number.

@@ -6,22 +6,20 @@ use std::arch::x86_64::{
     _mm512_maskz_loadu_epi16, _mm512_reduce_add_epi32, _mm512_setzero_si512,
 };
 
+use crate::tier::{self, Tier};
+
 /// Numbers that an instruction takes.
 const LANES: usize = 32;
 /// Columns computed at once.
 const COLUMNS: usize = 4;
 
-/// Proves that the processor can run it.
+/// Proves that the processor can run it, and that it may be used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Avx512Vnni(());
 
 impl Avx512Vnni {
     pub(super) fn new() -> Option<Self> {
-        let supported = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni");
-        supported.then_some(Self(()))
+        (Tier::has_vnni() && tier::may_be_used(Tier::Avx512)).then_some(Self(()))
     }
 
     /// Calls `each` with every column of `weights[columns, x.len()]` and its Σ x·w, modulo 2³².

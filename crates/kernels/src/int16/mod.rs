@@ -5,8 +5,6 @@
 mod avx512_vnni;
 
 use crate::int8::weight::largest_magnitude;
-#[cfg(target_arch = "x86_64")]
-use crate::tier::{self, Tier};
 use crate::vectorize::vectorize;
 #[cfg(target_arch = "x86_64")]
 use avx512_vnni::Avx512Vnni;
@@ -36,7 +34,7 @@ impl Default for Int16Rows {
             values: Vec::new(),
             scales: Vec::new(),
             #[cfg(target_arch = "x86_64")]
-            kernel: tier::may_be_used(Tier::Avx512).then(Avx512Vnni::new).flatten(),
+            kernel: Avx512Vnni::new(),
         }
     }
 }
@@ -88,8 +86,11 @@ impl Int16Rows {
             #[inline(always)]
             || {
                 for ((out, scale), weights) in out.iter_mut().zip(scales).zip(weights.chunks_exact(x.len())) {
+                    let mut sum = 0;
                     // LLVM sums pairs of products of 16-bit numbers, as the instructions do.
-                    let sum: i32 = x.iter().zip(weights).map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum();
+                    for (x, weight) in x.iter().zip(weights) {
+                        sum += i32::from(*x) * i32::from(*weight);
+                    }
                     *out = sum as f32 * (unit * scale);
                 }
             },

@@ -72,12 +72,7 @@ impl Step {
 impl SplitRows {
     /// None yet; `None` if this processor lacks the instructions or they may not be used.
     pub(crate) fn new() -> Option<Self> {
-        let supported = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni")
-            && is_x86_feature_detected!("f16c");
-        let usable = supported && tier::may_be_used(Tier::Avx512);
+        let usable = Tier::has_vnni() && tier::may_be_used(Tier::Avx512);
         usable.then(|| Self { steps: Vec::new(), steps_of_row: 0, groups_of_row: 0, scales: Vec::new() })
     }
 

@@ -21,11 +21,7 @@ pub(super) struct Avx512Vnni(());
 
 impl Avx512Vnni {
     pub(super) fn new() -> Option<Self> {
-        let supported = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni");
-        supported.then_some(Self(()))
+        Tier::has_vnni().then_some(Self(()))
     }
 }
 
