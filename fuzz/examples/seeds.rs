@@ -10,7 +10,7 @@ use serde_json::json;
 use triad_engine::package::{self, Existing, Recipe};
 use triad_engine::prepare::PrepareOptions;
 use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::{Cancel, LoadOptions};
+use triad_engine::{Cancel, LoadOptions, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::Format;
@@ -54,7 +54,7 @@ fn tiny_package() -> Result<Vec<u8>> {
         checkpoint: Arc::new(Checkpoint::open(&model).expect("a good file")),
         text: CalibrationText { name: "letters".into(), texts: vec!["abcabca".into()] },
         options: PrepareOptions::default(),
-        load: LoadOptions { threads: Some(1) },
+        load: LoadOptions { threads: Threads::Count(1) },
         existing: Existing::Replace,
     };
     package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ()).expect("a model that can be prepared");

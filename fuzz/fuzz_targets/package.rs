@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use triad_engine::package::Package;
-use triad_engine::{LoadOptions, Model};
+use triad_engine::{LoadOptions, Model, Threads};
 
 /// A folder of this process.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -23,6 +23,6 @@ fuzz_target!(|bytes: &[u8]| {
     fs::write(FOLDER.join("package.json"), manifest).expect("room for a file");
     fs::write(FOLDER.join("weights.safetensors"), weights).expect("room for a file");
     if let Ok(package) = Package::open(&FOLDER) {
-        let _ = Model::from_package(&package, &LoadOptions { threads: Some(1) });
+        let _ = Model::from_package(&package, &LoadOptions { threads: Threads::Count(1) });
     }
 });
