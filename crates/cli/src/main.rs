@@ -2,7 +2,7 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`output_file`] writes files, [`chart`] draws figures, [`prepared`] keeps packages, [`machine`] looks at
+//! prints, [`output_file`] writes files, [`chart`] draws figures, [`timeline_file`] timelines, [`prepared`] keeps packages, [`machine`] looks at
 //! the hardware.
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,8 @@ mod output_file;
 mod prepared;
 mod progress;
 mod prompt;
+#[allow(dead_code, reason = "read by the commands that run a schedule")]
+mod timeline_file;
 
 use std::io;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! Figures of studies as SVG: charts of lines, points and bars, and heat maps, fit for a paper.
 //!
 //! The types here say what is shown; the modules below draw it. [`layout`] finds room for labels, [`ruler`] turns
-//! values into places and picks ticks, [`marks`] draws series, [`heat_map`] matrices, and [`svg`] writes elements.
+//! values into places and picks ticks, [`marks`] draws series, [`heat_map`] matrices, [`timeline`] runs of a schedule, and [`svg`] writes elements.
 //! What is drawn depends on the data alone. Values that are no finite number, and values of zero or less on a
 //! logarithmic axis, are left out.
 
@@ -14,6 +14,8 @@ mod style;
 mod svg;
 #[cfg(test)]
 mod tests;
+#[allow(dead_code, reason = "read by the commands that run a schedule")]
+pub mod timeline;
 
 /// One or more panels under a common title.
 pub struct Figure {

@@ -19,9 +19,13 @@ pub(super) const GUIDE: &str = "#3a3a3a";
 /// Of a cell that has no value.
 pub(super) const NOTHING: &str = "#e9e9e9";
 
+/// How many colours there are before they begin anew.
+pub(super) const SERIES_COLOURS: usize = 8;
+
 /// The colours of Okabe and Ito (2008), which people with any kind of colour blindness tell apart. Yellow is hard
 /// to see on white, and last.
-const SERIES: [&str; 8] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"];
+const SERIES: [&str; SERIES_COLOURS] =
+    ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"];
 
 /// Dashes and gaps of guides.
 const DASHES: [&str; 3] = ["5 3", "1.5 2.5", "8 2.5 1.5 2.5"];

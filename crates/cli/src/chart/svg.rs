@@ -66,6 +66,17 @@ impl Element {
         named.into_iter().fold(self, |element, (name, value)| element.number(name, value))
     }
 
+    /// The element around another one, behind those that it has.
+    pub(super) fn child(mut self, element: &Self) -> Self {
+        self.content += &element.to_string();
+        self
+    }
+
+    /// The element with a text that viewers show under the pointer.
+    pub(super) fn tip(self, text: &str) -> Self {
+        self.child(&Self::new("title").text(text))
+    }
+
     /// The element around `text`.
     pub(super) fn text(mut self, text: &str) -> Self {
         self.content = escape(text);

@@ -1,6 +1,17 @@
 //! What ran where and when: the record of a real or a simulated run.
+//!
+//! [`Timeline`] holds the events; a [`Record`] adds what their tasks are and what they wait for, and answers from that
+//! what each event [waited](waits) for, which of them made the run as long as it is, and how much of the time each kind of
+//! task took. [`trace`] writes a record for Chrome's and Perfetto's viewers.
+
+mod record;
+mod trace;
+mod waits;
 
 use serde::Serialize;
+
+pub use record::{Kind, Label, Lane, Record, Source, Summary};
+pub use waits::{Waited, critical_path, waits};
 
 /// A task on a processor, in seconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

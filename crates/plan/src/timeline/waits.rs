@@ -1,0 +1,110 @@
+//! Why an event began no earlier: what it waited for, and the chain of such reasons that ends with the run.
+
+use serde::Serialize;
+
+use super::Timeline;
+use crate::schedule::Dag;
+
+/// What an event began after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "for", content = "task")]
+pub enum Waited {
+    /// Nothing: it began the run.
+    Nothing,
+    /// This task, whose result it reads, was the last to be complete; the processor was free by then.
+    Need(usize),
+    /// Its processor, which ran this task until after all that it reads was complete.
+    Processor(usize),
+}
+
+impl Waited {
+    /// The task that was waited for.
+    pub fn task(self) -> Option<usize> {
+        match self {
+            Self::Nothing => None,
+            Self::Need(task) | Self::Processor(task) => Some(task),
+        }
+    }
+}
+
+/// What each event waited for, in the order of [`Timeline::events`]. A task that ran twice, because its processor was
+/// lost, counts from its last end.
+pub fn waits(timeline: &Timeline, dag: &Dag) -> Vec<Waited> {
+    let mut ends = vec![f64::NEG_INFINITY; dag.len()];
+    for event in timeline.events() {
+        ends[event.task] = ends[event.task].max(event.end);
+    }
+    let mut before: Vec<Option<(f64, usize)>> = vec![None; timeline.processors()];
+    let of_event = |event: &super::Event| {
+        let processor = before[event.processor].replace((event.end, event.task));
+        let last = dag.needs(event.task).iter().map(|need| (ends[*need], *need)).max_by(|a, b| a.0.total_cmp(&b.0));
+        match (last, processor) {
+            (None, None) => Waited::Nothing,
+            (Some((_, need)), None) => Waited::Need(need),
+            (None, Some((_, task))) => Waited::Processor(task),
+            (Some((need_end, need)), Some((end, task))) => {
+                if need_end >= end {
+                    Waited::Need(need)
+                } else {
+                    Waited::Processor(task)
+                }
+            }
+        }
+    };
+    timeline.events().iter().map(of_event).collect()
+}
+
+/// The places in [`Timeline::events`] of those that made the run as long as it is, from the first to the last: each
+/// waited for the one before it. An event that is shorter by some time makes the run shorter by as much, unless another
+/// chain is as long.
+pub fn critical_path(timeline: &Timeline, dag: &Dag) -> Vec<usize> {
+    let (events, waits) = (timeline.events(), waits(timeline, dag));
+    let mut place_of = vec![None; dag.len()];
+    for (place, event) in events.iter().enumerate() {
+        place_of[event.task] = Some(place);
+    }
+    let last = (0..events.len()).max_by(|a, b| events[*a].end.total_cmp(&events[*b].end));
+    let mut path: Vec<usize> = last.into_iter().collect();
+    while let Some(task) = path.last().and_then(|place| waits[*place].task())
+        && let Some(place) = place_of[task]
+        // Reasons lie before what they are the reason of; of events without length, too.
+        && path.last().is_some_and(|later| place < *later)
+    {
+        path.push(place);
+    }
+    path.reverse();
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Policy;
+    use crate::simulate::simulate;
+
+    /// The second processor's task waits for the first's; the first goes on meanwhile.
+    fn dag() -> Dag {
+        Dag::new([(0, 1.0, vec![]), (1, 5.0, vec![0]), (0, 2.0, vec![]), (0, 1.0, vec![1])])
+    }
+
+    #[test]
+    fn an_event_waits_for_its_last_need_or_for_its_processor() {
+        let dag = dag();
+        let timeline = simulate(&dag, Policy::InOrder, |task| dag.seconds(task));
+        let tasks: Vec<_> = timeline.events().iter().map(|event| event.task).collect();
+        assert_eq!(tasks, [0, 2, 1, 3]);
+        let waited = waits(&timeline, &dag);
+        assert_eq!(waited, [Waited::Nothing, Waited::Processor(0), Waited::Need(0), Waited::Need(1)]);
+    }
+
+    #[test]
+    fn the_critical_path_reaches_from_the_start_to_the_end_without_a_gap() {
+        let dag = dag();
+        let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
+        let path = critical_path(&timeline, &dag);
+        let events: Vec<_> = path.iter().map(|place| timeline.events()[*place]).collect();
+        assert_eq!(events.iter().map(|event| event.task).collect::<Vec<_>>(), [0, 1, 3]);
+        assert!(events.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!((events[0].start, events[2].end), (0.0, timeline.seconds()));
+    }
+}
