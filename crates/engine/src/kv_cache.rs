@@ -1,5 +1,7 @@
 //! Keys and values of every position that a session has seen.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use half::f16;
 use serde::{Deserialize, Serialize};
 use triad_kernels::Matrix;
@@ -73,9 +75,18 @@ pub(crate) struct BlockCache {
     pub(crate) values: Plane,
 }
 
+impl BlockCache {
+    /// Writes keys and values `[rows, kv_heads, head_dim]` at positions from `first` on.
+    pub(crate) fn write(&mut self, keys: &[f32], values: &[f32], first: usize, context: usize, attention: &Attention) {
+        self.keys.write(keys, first, context, attention);
+        self.values.write(values, first, context, attention);
+    }
+}
+
 /// The cache of a session: allocated whole for its context, so that a run that starts can finish.
 pub(crate) struct KvCache {
-    pub(crate) blocks: Vec<BlockCache>,
+    /// Attention of different blocks may run at once.
+    blocks: Vec<Mutex<BlockCache>>,
     pub(crate) context: usize,
 }
 
@@ -83,16 +94,14 @@ impl KvCache {
     pub(crate) fn new(description: &ModelDescription, context: usize, format: KvFormat) -> Self {
         let block = |attention: &Attention| {
             let count = attention.kv_heads * context * attention.head_dim;
-            BlockCache { keys: Plane::new(format, count), values: Plane::new(format, count) }
+            Mutex::new(BlockCache { keys: Plane::new(format, count), values: Plane::new(format, count) })
         };
         Self { blocks: description.blocks.iter().map(|description| block(&description.attention)).collect(), context }
     }
 
-    /// Writes keys and values `[rows, kv_heads, head_dim]` of one block at positions from `first` on.
-    pub(crate) fn write(&mut self, block: usize, keys: &[f32], values: &[f32], first: usize, attention: &Attention) {
-        let context = self.context;
-        let block = &mut self.blocks[block];
-        block.keys.write(keys, first, context, attention);
-        block.values.write(values, first, context, attention);
+    /// That of one block, for one at a time. What a panic left half-written lies behind the tokens that are done, and is
+    /// written again.
+    pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
+        self.blocks[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,5 @@
 //! The linear layers of a forward pass, in float or in INT8 with its shadow.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -8,9 +7,10 @@ use triad_kernels::int8::{QuantizedRows, matmul_int8, shadow, shadow_float};
 use triad_kernels::matmul;
 use triad_model::description;
 
+use crate::error::Result;
 use crate::linear_input::LinearInput;
 use crate::quantize::{INT8_MAX, InputQuantization};
-use crate::weights::{Block, Linear, Weight};
+use crate::weights::{Block, Weight, Weights};
 
 /// What kind of pass it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,53 +36,106 @@ pub struct Int8Statistics {
     pub outliers: u64,
 }
 
-/// Quantizes what linear layers read; its buffers are used again for every one.
+/// Quantizes what linear layers read, and has it multiplied; its buffers are used again for every input.
 #[derive(Default)]
 pub(crate) struct Quantizer {
     rows: QuantizedRows,
+    /// Whether they hold the latest input: layers may compute in float.
+    is_int8: bool,
     pub(crate) statistics: Int8Statistics,
 }
 
 /// Hears what linear layers read: the block, which of its inputs, `x[rows, channels]`.
 pub(crate) type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
 
-/// The input of one to three linear layers, ready for all of them.
-pub(crate) struct Input<'a> {
-    x: &'a [f32],
-    rows: usize,
-    /// There unless the layers compute in float.
-    int8: Option<(&'a QuantizedRows, &'a mut Int8Statistics)>,
+/// A linear layer and where its output `[rows, out_features]` goes.
+pub(crate) type Output<'a> = (description::Linear, &'a mut [f32]);
+
+/// Who multiplies INT8 activations with INT8 weights: our kernels, or the program of a processor. Shadows are not its
+/// business.
+pub(crate) trait Products {
+    /// Products and biases of the layers of `block` that read `input`, whose activations are `x`.
+    ///
+    /// # Errors
+    /// If the processor fails; the outputs then hold anything.
+    fn multiply(&mut self, block: usize, input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()>;
+}
+
+/// Products by our own kernels.
+pub(crate) struct Kernels<'a>(pub(crate) &'a Weights);
+
+impl Products for Kernels<'_> {
+    fn multiply(&mut self, block: usize, _input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
+        for (name, out) in outs {
+            let linear = &self.0.blocks[block].linears[name];
+            let Weight::Int8(weight) = &linear.weight else { unreachable!("what reads INT8 has INT8 weights") };
+            matmul_int8(x, weight.view(), linear.bias.as_deref(), out);
+        }
+        Ok(())
+    }
 }
 
 impl Quantizer {
     /// Makes `x[rows, channels]` ready for the layers of `block` that read `input`.
-    pub(crate) fn input<'a>(
-        &'a mut self,
-        block: &Block,
-        input: LinearInput,
-        x: &'a [f32],
-        rows: usize,
-        phase: Phase,
-    ) -> Input<'a> {
+    pub(crate) fn read(&mut self, block: &Block, input: LinearInput, x: &[f32], rows: usize, phase: Phase) {
         let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
         let quantization = quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input));
-        let int8 = quantization.map(|quantization| {
-            let start = Instant::now();
-            let channels = x.len() / rows.max(1);
-            match quantization {
-                InputQuantization::Static { clip, shadow, smoothing } => {
-                    self.rows.quantize_static(x, channels, clip / INT8_MAX, smoothing.as_deref(), *shadow);
-                }
-                InputQuantization::Dynamic { outlier_threshold } => {
-                    self.rows.quantize_dynamic(x, channels, Some(*outlier_threshold));
+        self.is_int8 = quantization.is_some();
+        let Some(quantization) = quantization else { return };
+        let start = Instant::now();
+        let channels = x.len() / rows.max(1);
+        match quantization {
+            InputQuantization::Static { clip, shadow, smoothing } => {
+                self.rows.quantize_static(x, channels, clip / INT8_MAX, smoothing.as_deref(), *shadow);
+            }
+            InputQuantization::Dynamic { outlier_threshold } => {
+                self.rows.quantize_dynamic(x, channels, Some(*outlier_threshold));
+            }
+        }
+        self.statistics.quantize_seconds += start.elapsed().as_secs_f64();
+        self.statistics.values += x.len() as u64;
+        self.statistics.outliers += self.rows.outliers() as u64;
+    }
+
+    /// Outputs of layers that read `input`, the latest that was [`read`](Self::read), in INT8 or as `x[rows, channels]`.
+    ///
+    /// # Errors
+    /// If `products` fails.
+    pub(crate) fn apply(
+        &mut self,
+        (index, block): (usize, &Block),
+        input: LinearInput,
+        x: &[f32],
+        rows: usize,
+        products: &mut dyn Products,
+        outs: &mut [Output],
+    ) -> Result<()> {
+        if !self.is_int8 {
+            for (name, out) in outs {
+                let linear = &block.linears[name];
+                let weight = match (&linear.weight, &linear.decode_weight) {
+                    (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
+                    (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
+                };
+                matmul(x, rows, weight.view(), weight.out_features(), linear.bias.as_deref(), out);
+            }
+            return Ok(());
+        }
+        let start = Instant::now();
+        products.multiply(index, input, &self.rows, outs)?;
+        let multiplied = start.elapsed();
+        if self.rows.outliers() > 0 {
+            for (name, out) in outs {
+                let Weight::Int8(weight) = &block.linears[name].weight else { continue };
+                match weight.float() {
+                    None => shadow(&self.rows, weight.view(), out),
+                    Some(float) => shadow_float(&self.rows, float.view(), weight.out_features(), out),
                 }
             }
-            self.statistics.quantize_seconds += start.elapsed().as_secs_f64();
-            self.statistics.values += x.len() as u64;
-            self.statistics.outliers += self.rows.outliers() as u64;
-            (&self.rows, &mut self.statistics)
-        });
-        Input { x, rows, int8 }
+        }
+        self.statistics.matmul_seconds += multiplied.as_secs_f64();
+        self.statistics.shadow_seconds += (start.elapsed().saturating_sub(multiplied)).as_secs_f64();
+        Ok(())
     }
 }
 
@@ -90,41 +143,6 @@ impl Quantizer {
 fn decodes_in_float(block: &Block, input: LinearInput) -> bool {
     let mut readers = block.linears.iter().filter(|(name, _)| LinearInput::of(**name) == input);
     readers.all(|(_, linear)| linear.decode_weight.is_some())
-}
-
-impl Input<'_> {
-    /// `out[rows, out_features]` of the layer called `name`.
-    pub(crate) fn apply(
-        &mut self,
-        linears: &BTreeMap<description::Linear, Linear>,
-        name: description::Linear,
-        out: &mut [f32],
-    ) {
-        let linear = &linears[&name];
-        let bias = linear.bias.as_deref();
-        match (&linear.weight, &mut self.int8) {
-            (Weight::Int8(weight), Some((x, statistics))) => {
-                let start = Instant::now();
-                matmul_int8(x, weight.view(), bias, out);
-                let multiplied = start.elapsed();
-                if x.outliers() > 0 {
-                    match weight.float() {
-                        None => shadow(x, weight.view(), out),
-                        Some(float) => shadow_float(x, float.view(), weight.out_features(), out),
-                    }
-                }
-                statistics.matmul_seconds += multiplied.as_secs_f64();
-                statistics.shadow_seconds += (start.elapsed().saturating_sub(multiplied)).as_secs_f64();
-            }
-            (Weight::Int8(_), None) => {
-                let weight = linear.decode_weight.as_ref().expect("INT8 layers read INT8 but in decode");
-                matmul(self.x, self.rows, weight.view(), weight.out_features(), bias, out);
-            }
-            (Weight::Float(weight), _) => {
-                matmul(self.x, self.rows, weight.view(), weight.out_features(), bias, out);
-            }
-        }
-    }
 }
 
 impl Int8Statistics {

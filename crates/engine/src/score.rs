@@ -117,7 +117,7 @@ impl Session {
         for targets in targets.chunks(slab) {
             cancel.check()?;
             let logits = &mut logits[..targets.len() * vocab];
-            forward.logits(targets.iter().map(|target| target.row), logits);
+            forward.pass.logits(forward.buffers, targets.iter().map(|target| target.row), logits);
             let scored = map(targets.len(), |index| {
                 let (logits, token) = (&logits[index * vocab..][..vocab], targets[index].token);
                 (log_probability(logits, token), is_likeliest(logits, token))

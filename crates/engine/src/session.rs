@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Forward, Rotation, Segment};
+use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv_cache::{KvCache, KvFormat};
 use crate::linear::{Int8Statistics, Observer, Phase};
 use crate::model::Model;
@@ -167,15 +167,10 @@ impl Session {
 
     /// The model and this session's parts, ready to run chunks.
     pub(crate) fn forward(&mut self) -> Forward<'_> {
-        Forward {
-            description: self.model.description(),
-            weights: self.model.weights(),
-            rotation: &self.rotation,
-            cache: &mut self.cache,
-            buffers: &mut self.buffers,
-            phase: Phase::Prefill,
-            observer: None,
-        }
+        let Self { model, rotation, cache, buffers, .. } = self;
+        let phase = Phase::Prefill;
+        let pass = Pass { description: model.description(), weights: model.weights(), rotation, phase };
+        Forward { pass, cache, buffers, observer: None }
     }
 
     /// Whether `tokens` can be run behind those seen so far.
@@ -209,10 +204,11 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<()> {
         let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
-        let mut forward = Forward { phase, ..self.forward() };
+        let mut forward = self.forward();
+        forward.pass.phase = phase;
         forward.run(chunk, &[segment], cancel)?;
         if !rows.is_empty() {
-            forward.logits(rows, out);
+            forward.pass.logits(forward.buffers, rows, out);
         }
         self.tokens.extend_from_slice(chunk);
         if !rows_are_finite(out) {

@@ -2,9 +2,12 @@
 //!
 //! [`Dag`] is what has to be done, each task on one processor and with the time that it is expected to take; [`Schedule`]
 //! is how far it is. A processor without work asks [`Schedule::next`], and says [`Schedule::complete`] when it is done.
-//! Nothing depends on when that happens but the order of these calls. (Planned: expectations that follow what is seen.)
+//! Whoever has a clock says how long tasks took ([`Schedule::observe`]), and expectations follow; a processor that fails
+//! leaves its tasks to another one ([`Schedule::lose`]). Nothing depends on time but by these calls.
 
-use serde::Serialize;
+use std::borrow::Borrow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::graph::{Graph, Task};
 use crate::placement::{Placement, Processor};
@@ -16,6 +19,8 @@ pub struct Dag {
     homes: Vec<usize>,
     /// Seconds that each is expected to take.
     seconds: Vec<f64>,
+    /// Tasks of one kind are as much faster or slower than expected as each other.
+    kinds: Vec<usize>,
     needs: Vec<Vec<usize>>,
     /// The other way round.
     unlocks: Vec<Vec<usize>>,
@@ -26,7 +31,7 @@ pub struct Dag {
 
 /// What decides between tasks that a processor could run. The order of a task is its place in the [`Dag`]: chunk after
 /// chunk, and within a chunk subgraph after subgraph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// Every processor runs its tasks in their order, whatever else is ready: chunk after chunk, as in the paper's figure
@@ -48,6 +53,17 @@ pub enum Policy {
 impl Policy {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::InOrder, Self::Fifo, Self::NpuFirst, Self::Paper, Self::CriticalPath];
+
+    /// Name for people and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::InOrder => "in-order",
+            Self::Fifo => "fifo",
+            Self::NpuFirst => "npu-first",
+            Self::Paper => "paper",
+            Self::CriticalPath => "critical-path",
+        }
+    }
 }
 
 /// The processor that policies call the NPU.
@@ -75,21 +91,53 @@ impl Dag {
         for (task, needs) in needs.iter().enumerate() {
             needs.iter().for_each(|need: &usize| unlocks[*need].push(task));
         }
-        let mut ranks: Vec<f64> = seconds.clone();
-        for task in (0..homes.len()).rev() {
-            ranks[task] += unlocks[task].iter().map(|later: &usize| ranks[*later]).fold(0.0, f64::max);
-        }
         let processors = homes.iter().max().map_or(0, |last| last + 1);
-        Self { homes, seconds, needs, unlocks, ranks, processors }
+        let kinds = vec![0; homes.len()];
+        let mut dag = Self { homes, seconds, kinds, needs, unlocks, ranks: Vec::new(), processors };
+        dag.ranks = dag.upward_ranks(|task| dag.seconds[task]);
+        dag
     }
 
     /// The tasks of a prefill in the order of [`Graph::tasks`], where they are placed, with the seconds that `cost` says.
+    /// Those of one role are of one kind.
     pub fn of_prefill(graph: &Graph, placement: &Placement, cost: impl Fn(Task, Processor) -> f64) -> Self {
-        let number = |task: Task| task.chunk * graph.subgraphs().len() + task.subgraph;
-        Self::new(graph.tasks().map(|task| {
+        Self::of_prefill_in_flight(graph, placement, graph.chunks().len(), cost)
+    }
+
+    /// As [`Dag::of_prefill`], with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
+    /// through.
+    ///
+    /// # Panics
+    /// If `in_flight` is zero.
+    pub fn of_prefill_in_flight(
+        graph: &Graph,
+        placement: &Placement,
+        in_flight: usize,
+        cost: impl Fn(Task, Processor) -> f64,
+    ) -> Self {
+        assert!(in_flight > 0, "a chunk needs buffers");
+        let subgraphs = graph.subgraphs().len();
+        let number = |task: Task| task.chunk * subgraphs + task.subgraph;
+        let mut dag = Self::new(graph.tasks().map(|task| {
             let processor = placement.places()[task.subgraph].processor;
-            (processor as usize, cost(task, processor), graph.dependencies(task).map(number).collect())
-        }))
+            let begins = task.subgraph == 0;
+            let freed = task.chunk.checked_sub(in_flight).filter(|_| begins);
+            let freed = freed.map(|chunk| number(Task { chunk, subgraph: subgraphs - 1 }));
+            let needs = graph.dependencies(task).map(number).chain(freed).collect();
+            (processor as usize, cost(task, processor), needs)
+        }));
+        dag.kinds = graph.tasks().map(|task| graph.subgraphs()[task.subgraph].role as usize).collect();
+        dag
+    }
+
+    /// For each task the longest path that begins with it, where each takes as long as `seconds` says.
+    fn upward_ranks(&self, seconds: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut ranks = vec![0.0; self.homes.len()];
+        for task in (0..ranks.len()).rev() {
+            let longest = self.unlocks[task].iter().map(|later: &usize| ranks[*later]).fold(0.0, f64::max);
+            ranks[task] = seconds(task) + longest;
+        }
+        ranks
     }
 
     /// How many tasks there are.
@@ -127,18 +175,31 @@ impl Dag {
     }
 }
 
-/// How far the tasks of a [`Dag`] are.
+/// How much the latest task counts for what is expected of the next ones of its kind: after the thirty tasks that a
+/// chunk has of each in a small model, nothing is left of what was thought before.
+const LATEST: f64 = 0.25;
+/// Ranks are computed anew when one processor's tasks of one kind take so many times what the ranks say, or less than its
+/// inverse.
+const NEW_RANKS: f64 = 1.25;
+
+/// How far the tasks of a [`Dag`] are. It borrows or owns them.
 #[derive(Clone, Debug)]
-pub struct Schedule<'a> {
-    dag: &'a Dag,
+pub struct Schedule<D> {
+    dag: D,
     policy: Policy,
+    /// Which processor each task is for, now that some may be lost.
+    homes: Vec<usize>,
+    is_lost: Vec<bool>,
     /// How many of its needs each task still waits for.
     missing: Vec<usize>,
     states: Vec<State>,
-    /// For each processor the tasks that it could run, those that have been ready for longest first.
+    /// For each processor the tasks that it could run, those that have been ready for longest first. They are few: of a
+    /// chunk, one at most.
     ready: Vec<Vec<usize>>,
-    /// For each task, what waits for it alone.
-    gains: Vec<Gain>,
+    /// For each processor and kind, how many times as long tasks take as the [`Dag`] says.
+    slowness: Vec<Vec<f64>>,
+    /// Of [`Policy::CriticalPath`]: upward ranks, and the slowness that they were computed with.
+    ranks: (Vec<f64>, Vec<Vec<f64>>),
     /// Of [`Policy::InOrder`]: for each processor its tasks in order, and how many of them have started.
     in_order: Vec<(Vec<usize>, usize)>,
     /// What each processor runs.
@@ -154,42 +215,39 @@ enum State {
     Complete,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Gain {
-    npu_tasks: usize,
-    /// That those are expected to take.
-    npu_seconds: f64,
-    /// Of tasks of other processors.
-    other_seconds: f64,
-}
-
-impl<'a> Schedule<'a> {
+impl<D: Borrow<Dag>> Schedule<D> {
     /// Nothing has started.
-    pub fn new(dag: &'a Dag, policy: Policy) -> Self {
-        let count = dag.len();
+    pub fn new(dag: D, policy: Policy) -> Self {
+        let tasks = dag.borrow();
+        let (count, processors) = (tasks.len(), tasks.processors);
+        let kinds = tasks.kinds.iter().max().map_or(0, |last| last + 1);
+        let slowness = vec![vec![1.0; kinds]; processors];
         let mut schedule = Self {
-            dag,
             policy,
-            missing: dag.needs.iter().map(Vec::len).collect(),
+            homes: tasks.homes.clone(),
+            is_lost: vec![false; processors],
+            missing: tasks.needs.iter().map(Vec::len).collect(),
             states: vec![State::Waiting; count],
-            ready: vec![Vec::new(); dag.processors],
-            gains: vec![Gain::default(); count],
-            in_order: vec![(Vec::new(), 0); dag.processors],
-            running: vec![None; dag.processors],
+            ready: vec![Vec::new(); processors],
+            ranks: (tasks.ranks.clone(), slowness.clone()),
+            slowness,
+            in_order: vec![(Vec::new(), 0); processors],
+            running: vec![None; processors],
             complete: 0,
+            dag,
         };
         for task in 0..count {
-            schedule.in_order[dag.homes[task]].0.push(task);
+            schedule.in_order[schedule.homes[task]].0.push(task);
             schedule.notice(task);
         }
         schedule
     }
 
-    /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), or has to
-    /// wait, for another processor or for ever.
+    /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), is lost, or has
+    /// to wait, for another processor or for ever.
     pub fn next(&mut self, processor: usize) -> Option<usize> {
         let ready = self.ready.get(processor)?;
-        if self.running[processor].is_some() {
+        if self.running[processor].is_some() || ready.is_empty() {
             return None;
         }
         let place = match self.policy {
@@ -198,16 +256,14 @@ impl<'a> Schedule<'a> {
                 let first = tasks.get(*started)?;
                 ready.iter().position(|task| task == first)?
             }
-            Policy::Fifo => (!ready.is_empty()).then_some(0)?,
+            Policy::Fifo => 0,
             Policy::NpuFirst => {
-                let frees_npu = |task: &usize| processor != NPU && self.gains[*task].npu_tasks > 0;
-                (!ready.is_empty()).then(|| ready.iter().position(frees_npu).unwrap_or(0))?
+                let frees_npu = |task: &usize| self.freed_by(*task).any(|later| self.homes[later] == NPU);
+                let first = if processor == NPU { None } else { ready.iter().position(frees_npu) };
+                first.unwrap_or(0)
             }
-            Policy::Paper => {
-                let c = |gain: Gain| if processor == NPU { -gain.other_seconds } else { gain.npu_seconds };
-                self.largest(ready, |task| c(self.gains[task]))?
-            }
-            Policy::CriticalPath => self.largest(ready, |task| self.dag.ranks[task])?,
+            Policy::Paper => self.largest(ready, |task| self.contribution(task, processor)),
+            Policy::CriticalPath => self.largest(ready, |task| self.ranks.0[task]),
         };
         let task = self.ready[processor].remove(place);
         self.states[task] = State::Running;
@@ -216,12 +272,43 @@ impl<'a> Schedule<'a> {
         Some(task)
     }
 
+    /// What `processor` runs.
+    pub fn running(&self, processor: usize) -> Option<usize> {
+        self.running.get(processor).copied().flatten()
+    }
+
+    /// The processor that a task is for, now that some may be lost.
+    pub fn home(&self, task: usize) -> usize {
+        self.homes[task]
+    }
+
+    /// What has to be done.
+    pub fn dag(&self) -> &Dag {
+        self.dag.borrow()
+    }
+
+    /// Tasks that nothing else keeps from starting but `task`, which has not ended.
+    fn freed_by(&self, task: usize) -> impl Iterator<Item = usize> {
+        self.dag().unlocks[task].iter().copied().filter(|later| self.missing[*later] == 1)
+    }
+
+    /// C of equation 5.
+    fn contribution(&self, task: usize, processor: usize) -> f64 {
+        let freed = self.freed_by(task).filter(|later| (self.homes[*later] == NPU) == (processor != NPU));
+        let seconds: f64 = freed.map(|later| self.expected(later)).sum();
+        if processor == NPU { -seconds } else { seconds }
+    }
+
     /// The place of the task with the largest value; of several, the first of them in order.
-    fn largest(&self, ready: &[usize], value: impl Fn(usize) -> f64) -> Option<usize> {
-        let better = |one: &(usize, &usize), other: &(usize, &usize)| {
-            value(*one.1).total_cmp(&value(*other.1)).then(other.1.cmp(one.1))
-        };
-        ready.iter().enumerate().max_by(better).map(|(place, _)| place)
+    fn largest(&self, ready: &[usize], value: impl Fn(usize) -> f64) -> usize {
+        let mut best = (0, f64::NEG_INFINITY);
+        for (place, task) in ready.iter().enumerate() {
+            let value = value(*task);
+            if value > best.1 || (value == best.1 && *task < ready[best.0]) {
+                best = (place, value);
+            }
+        }
+        best.0
     }
 
     /// `task`, which [`Schedule::next`] gave, is done.
@@ -231,40 +318,71 @@ impl<'a> Schedule<'a> {
     pub fn complete(&mut self, task: usize) {
         assert_eq!(self.states[task], State::Running, "task {task}");
         self.states[task] = State::Complete;
-        self.running[self.dag.homes[task]] = None;
+        self.running[self.homes[task]] = None;
         self.complete += 1;
-        let dag = self.dag;
-        for later in &dag.unlocks[task] {
-            self.missing[*later] -= 1;
-            self.notice(*later);
+        for index in 0..self.dag().unlocks[task].len() {
+            let later = self.dag().unlocks[task][index];
+            self.missing[later] -= 1;
+            self.notice(later);
         }
     }
 
     /// Whether every task is done.
     pub fn is_complete(&self) -> bool {
-        self.complete == self.dag.len()
+        self.complete == self.dag().len()
     }
 
-    /// A task may have become ready, or wait for one other alone.
+    /// Seconds that a task is expected to take, after what has been seen of its kind on its processor.
+    pub fn expected(&self, task: usize) -> f64 {
+        self.dag().seconds[task] * self.slowness[self.homes[task]][self.dag().kinds[task]]
+    }
+
+    /// `task` took so many seconds on its processor: expectations of its kind follow, by an exponential average.
+    pub fn observe(&mut self, task: usize, seconds: f64) {
+        let dag = self.dag.borrow();
+        let (processor, kind, expected) = (self.homes[task], dag.kinds[task], dag.seconds[task]);
+        if !(expected > 0.0 && seconds >= 0.0 && seconds.is_finite()) {
+            return;
+        }
+        let slowness = &mut self.slowness[processor][kind];
+        *slowness += LATEST * (seconds / expected - *slowness);
+        let drift = *slowness / self.ranks.1[processor][kind];
+        if self.policy == Policy::CriticalPath && !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) {
+            self.ranks = (self.dag().upward_ranks(|task| self.expected(task)), self.slowness.clone());
+        }
+    }
+
+    /// `processor` fails: what it runs and has not run yet goes to another one, which this answers. `None` if no other one
+    /// is left; then nothing changes. Of several, the one with the lowest number takes all.
+    pub fn lose(&mut self, processor: usize) -> Option<usize> {
+        if *self.is_lost.get(processor)? {
+            return None;
+        }
+        let heir = (0..self.is_lost.len()).find(|other| *other != processor && !self.is_lost[*other])?;
+        self.is_lost[processor] = true;
+        if let Some(task) = self.running[processor].take() {
+            self.states[task] = State::Ready;
+            self.ready[processor].insert(0, task);
+        }
+        let ready = std::mem::take(&mut self.ready[processor]);
+        self.ready[heir].extend(ready);
+        for task in 0..self.homes.len() {
+            if self.homes[task] == processor && self.states[task] != State::Complete {
+                self.homes[task] = heir;
+            }
+        }
+        self.in_order[processor] = (Vec::new(), 0);
+        let is_left = |task: &usize| matches!(self.states[*task], State::Waiting | State::Ready);
+        let left = (0..self.homes.len()).filter(|task| self.homes[*task] == heir).filter(is_left).collect();
+        self.in_order[heir] = (left, 0);
+        Some(heir)
+    }
+
+    /// A task may have become ready.
     fn notice(&mut self, task: usize) {
-        let (home, seconds) = (self.dag.homes[task], self.dag.seconds[task]);
-        match self.missing[task] {
-            0 => {
-                self.states[task] = State::Ready;
-                self.ready[home].push(task);
-            }
-            1 => {
-                let is_missing = |need: &&usize| self.states[**need] != State::Complete;
-                let last = *self.dag.needs[task].iter().find(is_missing).expect("one is missing");
-                let gain = &mut self.gains[last];
-                if home == NPU {
-                    gain.npu_tasks += 1;
-                    gain.npu_seconds += seconds;
-                } else {
-                    gain.other_seconds += seconds;
-                }
-            }
-            _ => {}
+        if self.missing[task] == 0 {
+            self.states[task] = State::Ready;
+            self.ready[self.homes[task]].push(task);
         }
     }
 }
@@ -346,6 +464,62 @@ mod tests {
         assert_eq!(dag().lower_bound(), 55.0, "all that the CPU has to do");
         let chain = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 3.0, vec![1]), (1, 0.5, vec![0])]);
         assert_eq!(chain.lower_bound(), 6.0);
+    }
+
+    #[test]
+    fn a_processor_that_slows_down_is_noticed_within_a_chunk() {
+        let dag = Dag::new((0..40).map(|_| (NPU, 2.0, vec![])));
+        let mut schedule = Schedule::new(&dag, Policy::CriticalPath);
+        (0..30).for_each(|task| schedule.observe(task, 6.0));
+        assert!((schedule.expected(35) - 6.0).abs() < 0.01, "{}", schedule.expected(35));
+        schedule.observe(0, f64::NAN);
+        assert!(schedule.expected(35).is_finite());
+    }
+
+    #[test]
+    fn the_longest_path_is_the_longest_by_what_has_been_seen() {
+        // Two paths through the CPU: the first is longer by its end on the NPU, until the CPU turns out to be slow.
+        let dag = Dag::new([
+            (CPU, 0.0, vec![]),
+            (CPU, 1.0, vec![]),
+            (CPU, 2.0, vec![]),
+            (NPU, 5.0, vec![1]),
+            (CPU, 3.0, vec![2]),
+        ]);
+        let mut schedule = Schedule::new(&dag, Policy::CriticalPath);
+        assert_eq!(schedule.next(CPU), Some(1));
+        let mut schedule = Schedule::new(&dag, Policy::CriticalPath);
+        (0..9).for_each(|_| schedule.observe(1, 10.0));
+        assert_eq!(schedule.next(CPU), Some(2));
+    }
+
+    #[test]
+    fn a_lost_processor_leaves_its_tasks_to_another_one() {
+        let dag = dag();
+        for policy in Policy::ALL {
+            let mut schedule = Schedule::new(&dag, policy);
+            schedule.next(CPU).unwrap();
+            assert_eq!(schedule.lose(CPU), Some(NPU), "{policy:?}");
+            assert_eq!((schedule.next(CPU), schedule.lose(CPU), schedule.lose(NPU)), (None, None, None), "{policy:?}");
+            let mut done = Vec::new();
+            while let Some(task) = schedule.next(NPU) {
+                schedule.complete(task);
+                done.push(task);
+            }
+            assert!(schedule.is_complete(), "{policy:?}");
+            assert_eq!(done.len(), dag.len(), "{policy:?}: what was running runs again");
+        }
+    }
+
+    #[test]
+    fn a_chunk_waits_for_its_buffers() {
+        let mut description = triad_model::family::shape("smollm2-135m").unwrap();
+        description.blocks.truncate(1);
+        let graph = Graph::new(&description, 30, 10);
+        let placement = Placement::new(&graph, usize::MAX);
+        let dag = Dag::of_prefill_in_flight(&graph, &placement, 2, |_, _| 1.0);
+        assert_eq!((dag.needs(6), dag.needs(12)), (&[][..], &[5][..]));
+        assert_eq!(Dag::of_prefill(&graph, &placement, |_, _| 1.0).needs(12), &[] as &[usize]);
     }
 
     #[test]
