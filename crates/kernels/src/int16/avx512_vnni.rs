@@ -2,7 +2,7 @@
 //! sixteen sums.
 
 use std::arch::x86_64::{
-    _MM_HINT_T0, _mm_prefetch, _mm256_maskz_loadu_epi8, _mm512_cvtepi8_epi16, _mm512_dpwssd_epi32,
+    __m512i, _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_cvtepi8_epi16, _mm512_dpwssd_epi32,
     _mm512_maskz_loadu_epi16, _mm512_reduce_add_epi32, _mm512_setzero_si512,
 };
 
@@ -10,8 +10,6 @@ use crate::tier::{self, Tier};
 
 /// Numbers that an instruction takes.
 const LANES: usize = 32;
-/// Columns computed at once.
-const COLUMNS: usize = 4;
 
 /// Proves that the processor can run it, and that it may be used.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +33,7 @@ impl Avx512Vnni {
     }
 }
 
+/// One column after the other: the processor fetches one stream ahead faster than several.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn dots(x: &[i16], weights: &[i8], mut each: impl FnMut(usize, i32)) {
     assert!(
@@ -43,41 +42,31 @@ fn dots(x: &[i16], weights: &[i8], mut each: impl FnMut(usize, i32)) {
         weights.len(),
         x.len()
     );
-    let count = weights.len() / x.len();
-    let mut column = 0;
-    while column < count {
-        let rest = &weights[column * x.len()..];
-        if count - column >= COLUMNS {
-            let sums = columns::<COLUMNS>(x, rest);
-            sums.into_iter().enumerate().for_each(|(index, sum)| each(column + index, sum));
-            column += COLUMNS;
-        } else {
-            each(column, columns::<1>(x, rest)[0]);
-            column += 1;
+    for (column, weights) in weights.chunks_exact(x.len()).enumerate() {
+        let mut sums = [_mm512_setzero_si512(); 2];
+        let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
+        for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
+            for (half, sum) in sums.iter_mut().enumerate() {
+                *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
+            }
         }
+        for first in (0..rest.len()).step_by(LANES) {
+            let start = x.len() - rest.len() + first;
+            sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
+        }
+        each(column, _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1])));
     }
 }
 
-/// Some columns at once, which share the reading of `x`.
+/// Adds the products of the first `count` of both, at most [`LANES`], to `sum`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn columns<const COLUMNS: usize>(x: &[i16], weights: &[i8]) -> [i32; COLUMNS] {
-    assert!(weights.len() >= COLUMNS * x.len());
-    let mut sums = [_mm512_setzero_si512(); COLUMNS];
-    for first in (0..x.len()).step_by(LANES) {
-        let mask = u32::MAX >> (LANES - (x.len() - first).min(LANES));
-        // SAFETY: the mask leaves what lies beyond the numbers alone.
-        #[allow(unsafe_code)]
-        let numbers = unsafe { _mm512_maskz_loadu_epi16(mask, x.as_ptr().add(first)) };
-        for (column, sums) in sums.iter_mut().enumerate() {
-            let place = column * x.len() + first;
-            // What the next columns have at this place.
-            _mm_prefetch::<_MM_HINT_T0>(weights.as_ptr().wrapping_add(place + COLUMNS * x.len()));
-            // SAFETY: as above, of this column.
-            #[allow(unsafe_code)]
-            let weights = unsafe { _mm256_maskz_loadu_epi8(mask, weights.as_ptr().add(place)) };
-            *sums = _mm512_dpwssd_epi32(*sums, _mm512_cvtepi8_epi16(weights), numbers);
-        }
-    }
-    sums.map(|sums| _mm512_reduce_add_epi32(sums))
+fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512i {
+    assert!((1..=LANES).contains(&count) && x.len() >= count && weights.len() >= count);
+    let mask = u32::MAX >> (LANES - count);
+    // SAFETY: the mask leaves what lies beyond the numbers alone.
+    #[allow(unsafe_code)]
+    let (x, weights) =
+        unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
+    _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
