@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod arithmetic;
 mod chart;
 mod commands;
 mod interrupt;

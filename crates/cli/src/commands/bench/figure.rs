@@ -29,15 +29,20 @@ pub fn figure(report: &Report) -> Figure {
 fn series(report: &Report, test: Test, length: fn(&Compared) -> usize, unit: f64) -> Vec<Series> {
     let mut all = Vec::new();
     for limit in &report.limits {
-        let of_threads =
-            |compared: &&Compared| compared.measured.threads == limit.threads && compared.measured.test == test;
+        let of_threads = |compared: &&Compared| {
+            compared.measured.threads == limit.arithmetic.threads && compared.measured.test == test
+        };
         let measured: Vec<_> = report.results.iter().filter(of_threads).collect();
         if measured.is_empty() {
             continue;
         }
         // A prompt is one piece of work; of an answer each token is.
         let pieces = |compared: &Compared| if test == Test::Prefill { 1.0 } else { compared.measured.tokens as f64 };
-        let threads = if limit.threads == 1 { "1 thread".into() } else { format!("{} threads", limit.threads) };
+        let threads = if limit.arithmetic.threads == 1 {
+            "1 thread".into()
+        } else {
+            format!("{} threads", limit.arithmetic.threads)
+        };
         let times = measured.iter().map(|compared| {
             let seconds = compared.measured.tokens as f64 / compared.measured.tokens_per_second.median;
             (length(compared) as f64, unit * seconds / pieces(compared))

@@ -6,26 +6,20 @@ use triad_kernels::peak;
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::measure::{Measurement, Test};
+use crate::arithmetic::Arithmetic;
 
-/// What a number of threads can do, each measured on its own. A product and its addition count two operations.
+/// What a number of threads can do.
 #[derive(Clone, Copy, Serialize)]
 pub struct Limit {
-    pub threads: usize,
-    /// `None` where it cannot be measured.
-    pub int8_operations_per_second: Option<f64>,
-    /// `None` where the processor has no instructions for it: bf16 is then multiplied as f32.
-    pub bf16_operations_per_second: Option<f64>,
-    pub f32_operations_per_second: f64,
+    #[serde(flatten)]
+    pub arithmetic: Arithmetic,
     pub bytes_read_per_second: f64,
 }
 
 impl Limit {
     pub fn measure(threads: usize) -> Self {
         Self {
-            threads,
-            int8_operations_per_second: peak::int8_operations_per_second(threads),
-            bf16_operations_per_second: peak::bf16_operations_per_second(threads),
-            f32_operations_per_second: peak::f32_operations_per_second(threads),
+            arithmetic: Arithmetic::measure(threads),
             bytes_read_per_second: peak::bytes_read_per_second(threads, peak::MEMORY),
         }
     }
@@ -41,12 +35,9 @@ impl Limit {
     /// Linear layers and attention at the peak of the numbers that they multiply.
     fn prefill_seconds(&self, model: &Model, tokens: usize) -> Option<f64> {
         let operations = Operations::of_prefill(model.description(), tokens);
-        let f32 = self.f32_operations_per_second;
-        let (linear, attention) = if model.weights().is_int8() {
-            (self.int8_operations_per_second?, self.bf16_operations_per_second.unwrap_or(f32))
-        } else {
-            (f32, f32)
-        };
+        let Arithmetic { int8_operations_per_second: int8, bf16_operations_per_second: bf16, .. } = self.arithmetic;
+        let f32 = self.arithmetic.f32_operations_per_second;
+        let (linear, attention) = if model.weights().is_int8() { (int8?, bf16.unwrap_or(f32)) } else { (f32, f32) };
         Some(operations.linear / linear + operations.attention / attention)
     }
 

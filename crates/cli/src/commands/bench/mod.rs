@@ -109,7 +109,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let peak_resident_bytes = machine::peak_resident_bytes();
     let limits: Vec<_> = threads.iter().map(|count| Limit::measure(*count)).collect();
     let compare = |measured: Measurement| {
-        let limit = limits.iter().find(|limit| limit.threads == measured.threads).expect("a limit for each");
+        let limit = limits.iter().find(|limit| limit.arithmetic.threads == measured.threads).expect("a limit for each");
         let seconds = limit.seconds(&measured, &model);
         Compared::new(measured, seconds)
     };

@@ -69,10 +69,10 @@ impl Report {
             let optional = |value: Option<f64>| value.map_or("-".into(), giga);
             format!(
                 "limit on {} threads: INT8 {}, bf16 {}, f32 {} Gop/s, memory {:.1} GB/s",
-                limit.threads,
-                optional(limit.int8_operations_per_second),
-                optional(limit.bf16_operations_per_second),
-                giga(limit.f32_operations_per_second),
+                limit.arithmetic.threads,
+                optional(limit.arithmetic.int8_operations_per_second),
+                optional(limit.arithmetic.bf16_operations_per_second),
+                giga(limit.arithmetic.f32_operations_per_second),
                 limit.bytes_read_per_second / 1e9
             )
         }));

@@ -73,26 +73,26 @@ impl Bench<'_> {
             let mut quantized = QuantizedRows::default();
             quantized.quantize_static(&x, in_features, 1.0 / 127.0, None, false);
             let seconds = median(|| matmul_int8(&quantized, weight.view(), None, &mut out));
-            let bound = bound_of("INT8", operations, self.peaks.int8_operations_per_second);
+            let bound = bound_of("INT8", operations, self.peaks.arithmetic.int8_operations_per_second);
             self.push("INT8 matmul", int8::kernel_name(), shape.clone(), seconds, bound);
 
             let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
             let weight = Matrix::Int8 { values: &values, scales: &scales };
             let seconds = median(|| matmul(&x, rows, weight, out_features, None, &mut out));
-            let bf16 = self.peaks.bf16_operations_per_second;
+            let bf16 = self.peaks.arithmetic.bf16_operations_per_second;
             let (kernel, by, peak) = match matmul::bf16_kernel_name() {
                 Some(kernel) => (kernel, "bf16", bf16),
-                None => (matmul::kernel_name(), "f32", Some(self.peaks.f32_operations_per_second)),
+                None => (matmul::kernel_name(), "f32", Some(self.peaks.arithmetic.f32_operations_per_second)),
             };
             self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
 
             let weight = numbers(in_features * out_features);
             let seconds = median(|| matmul(&x, rows, Matrix::F32(&weight), out_features, None, &mut out));
-            let bound = bound_of("f32", operations, Some(self.peaks.f32_operations_per_second));
+            let bound = bound_of("f32", operations, Some(self.peaks.arithmetic.f32_operations_per_second));
             self.push("f32 matmul", matmul::kernel_name(), shape, seconds, bound);
         }
         self.attention_of_rows(rows);
-        if self.peaks.threads == 1 {
+        if self.peaks.arithmetic.threads == 1 {
             self.elementwise(rows);
         }
     }
@@ -158,10 +158,11 @@ impl Bench<'_> {
                 median(|| triad_kernels::attention(&queries, before, keys, values, context, &attention, &mut out));
             let seen = (before + 1..=context).sum::<usize>();
             let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
-            let (kernel, by, peak) = match (matmul::bf16_kernel_name(), self.peaks.bf16_operations_per_second) {
-                (Some(kernel), Some(peak)) => (kernel, "bf16", peak),
-                _ => (matmul::kernel_name(), "f32", self.peaks.f32_operations_per_second),
-            };
+            let (kernel, by, peak) =
+                match (matmul::bf16_kernel_name(), self.peaks.arithmetic.bf16_operations_per_second) {
+                    (Some(kernel), Some(peak)) => (kernel, "bf16", peak),
+                    _ => (matmul::kernel_name(), "f32", self.peaks.arithmetic.f32_operations_per_second),
+                };
             let shape = format!("{rows} × {shape}, {context}");
             self.push("attention", kernel, shape, seconds, bound_of(by, operations, Some(peak)));
         }
@@ -218,7 +219,7 @@ impl Bench<'_> {
             operator,
             kernel,
             shape,
-            threads: self.peaks.threads,
+            threads: self.peaks.arithmetic.threads,
             seconds,
             bound_by: bound.by,
             share_of_limit: bound.seconds.map(|least| least / seconds),

@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let names: Vec<_> = self.peaks.iter().map(|peaks| format!("{} threads", peaks.threads)).collect();
+        let names: Vec<_> = self.peaks.iter().map(|peaks| format!("{} threads", peaks.arithmetic.threads)).collect();
         let names: Vec<_> = ["peak"].into_iter().chain(names.iter().map(String::as_str)).collect();
         let rates: Vec<_> = self.peaks.iter().map(Peaks::rates).collect();
         let row = |index: usize| {

@@ -3,17 +3,14 @@
 use serde::Serialize;
 use triad_kernels::peak;
 
+use crate::arithmetic::Arithmetic;
 use crate::machine::Cache;
 
-/// Of some threads at once. A product and its addition count two operations.
+/// Of some threads at once.
 #[derive(Serialize)]
 pub struct Peaks {
-    pub threads: usize,
-    /// `None` where it is not measured.
-    pub int8_operations_per_second: Option<f64>,
-    /// `None` where the processor has no instructions for it.
-    pub bf16_operations_per_second: Option<f64>,
-    pub f32_operations_per_second: f64,
+    #[serde(flatten)]
+    pub arithmetic: Arithmetic,
     /// Nearest to the core first; memory is the last.
     pub levels: Vec<Level>,
 }
@@ -44,13 +41,7 @@ impl Peaks {
             .collect();
         let bytes_read_per_second = peak::bytes_read_per_second(threads, peak::MEMORY);
         levels.push(Level { name: "memory".into(), bytes: None, bytes_read_per_second });
-        Self {
-            threads,
-            int8_operations_per_second: peak::int8_operations_per_second(threads),
-            bf16_operations_per_second: peak::bf16_operations_per_second(threads),
-            f32_operations_per_second: peak::f32_operations_per_second(threads),
-            levels,
-        }
+        Self { arithmetic: Arithmetic::measure(threads), levels }
     }
 
     /// The nearest level that holds `bytes`.
@@ -69,9 +60,9 @@ impl Peaks {
         let giga = |value: f64| format!("{:.0}", value / 1e9);
         let optional = |value: Option<f64>| value.map_or("-".into(), giga);
         let arithmetic = [
-            ("INT8", optional(self.int8_operations_per_second)),
-            ("bf16", optional(self.bf16_operations_per_second)),
-            ("f32", giga(self.f32_operations_per_second)),
+            ("INT8", optional(self.arithmetic.int8_operations_per_second)),
+            ("bf16", optional(self.arithmetic.bf16_operations_per_second)),
+            ("f32", giga(self.arithmetic.f32_operations_per_second)),
         ];
         let arithmetic = arithmetic.map(|(name, rate)| (format!("{name}, Gop/s"), rate));
         let levels =
@@ -87,13 +78,14 @@ mod tests {
     #[test]
     fn bytes_belong_to_the_nearest_level_that_holds_them() {
         let level = |name: &str, bytes| Level { name: name.into(), bytes, bytes_read_per_second: 1e9 };
-        let peaks = Peaks {
+        let arithmetic = Arithmetic {
             threads: 1,
             int8_operations_per_second: None,
             bf16_operations_per_second: None,
             f32_operations_per_second: 1e9,
-            levels: vec![level("L1", Some(100)), level("L2", Some(1000)), level("memory", None)],
         };
+        let peaks =
+            Peaks { arithmetic, levels: vec![level("L1", Some(100)), level("L2", Some(1000)), level("memory", None)] };
         let names = [1, 100, 101, 1000, 1001, usize::MAX].map(|bytes| peaks.level_of(bytes).name.as_str());
         assert_eq!(names, ["L1", "L1", "L2", "L2", "memory", "memory"]);
         assert_eq!(peaks.rates()[0], ("INT8, Gop/s".into(), "-".into()));
