@@ -56,6 +56,9 @@ struct OutlierColumns {
 }
 
 impl QuantizedRows {
+    /// The byte that stands for zero: 128 where numbers are stored unsigned, 0 where they are stored as they are.
+    pub const ZERO: u8 = OFFSET;
+
     /// Quantizes `x`, `[rows, in_features]`, with the static scale of the layer:
     /// `clamp(round(x · (1 / scale)), −127, 127)`, rounding half to even.
     ///
@@ -137,6 +140,17 @@ impl QuantizedRows {
         self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
     }
 
+    /// The numbers of all rows as they are stored, for a processor that reads them where they lie: each row begins at a
+    /// multiple of [`Self::stride`], and [`Self::ZERO`] stands for zero.
+    pub fn bytes(&self) -> &[u8] {
+        &self.values
+    }
+
+    /// Bytes from one row to the next: the features, and zeros up to a multiple of four.
+    pub fn stride(&self) -> usize {
+        self.in_features.next_multiple_of(QUAD)
+    }
+
     /// Number of outliers in all rows.
     pub fn outliers(&self) -> usize {
         self.parts().iter().map(|part| part.channels.len()).sum()
@@ -179,8 +193,8 @@ impl QuantizedRows {
     ) {
         assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
-        let (rows, stride) = (x.len() / in_features, in_features.next_multiple_of(QUAD));
         self.in_features = in_features;
+        let (rows, stride) = (x.len() / in_features, self.stride());
         self.values.resize(rows * stride, OFFSET);
         self.scales.resize(rows, 1.0);
         if self.parts.len() < rows.div_ceil(PART_ROWS) {

@@ -1,0 +1,142 @@
+//! The kernels of this machine, on a pool of cores.
+//!
+//! Nothing is copied: programs read the weights where they lie and compute the rows that there are.
+
+use std::sync::Arc;
+
+use triad_kernels::activation::{activate, activate_and_multiply};
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::int8::{QuantizedRows, matmul_int8};
+use triad_kernels::pool::Pool;
+use triad_plan::graph::Format;
+
+use crate::error::Result;
+use crate::processor::{Capabilities, Prepared, Processor, Program};
+use crate::subgraph::{FeedForward, Layer, Subgraph};
+
+/// Rows of one task of an elementwise operator.
+const TASK_ROWS: usize = 16;
+
+/// Cores of the CPU.
+#[derive(Debug)]
+pub struct Cpu {
+    pool: Arc<Pool>,
+    capabilities: Capabilities,
+}
+
+impl Cpu {
+    /// The cores of `pool`. Programs install it for every run, and wait where another thread has.
+    pub fn new(pool: Arc<Pool>) -> Self {
+        let capabilities = Capabilities {
+            formats: vec![Format::Float, Format::Int8],
+            static_shapes: false,
+            own_memory: false,
+            window: None,
+        };
+        Self { pool, capabilities }
+    }
+}
+
+impl Processor for Cpu {
+    fn name(&self) -> &str {
+        "cpu"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> Result<Box<dyn Program>> {
+        let prepared = Prepared::new(subgraph, rows)?;
+        let body = match subgraph {
+            Subgraph::Linear(linear) => Body::Linear(linear.layers.clone()),
+            Subgraph::FeedForward(feed_forward) => Body::FeedForward(Box::new(Scratch::new(feed_forward, rows))),
+        };
+        Ok(Box::new(CpuProgram { pool: Arc::clone(&self.pool), prepared, body }))
+    }
+}
+
+struct CpuProgram {
+    pool: Arc<Pool>,
+    prepared: Prepared,
+    body: Body,
+}
+
+enum Body {
+    Linear(Vec<Arc<dyn Layer>>),
+    FeedForward(Box<Scratch>),
+}
+
+impl Program for CpuProgram {
+    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()> {
+        self.prepared.check(input, outputs)?;
+        let Self { pool, body, .. } = self;
+        pool.install(|| match body {
+            Body::Linear(layers) => layers.iter().zip(outputs).for_each(|(layer, out)| multiply(&**layer, input, out)),
+            Body::FeedForward(scratch) => scratch.run(input, outputs),
+        });
+        Ok(())
+    }
+}
+
+/// A feed-forward, and what stands between its layers.
+struct Scratch {
+    feed_forward: FeedForward,
+    /// `[rows, width]`.
+    up: Vec<f32>,
+    /// `[rows, width]`; of a gated feed-forward only.
+    gate: Vec<f32>,
+    /// What down reads.
+    inner: QuantizedRows,
+}
+
+impl Scratch {
+    fn new(feed_forward: &FeedForward, rows: usize) -> Self {
+        let FeedForward { gate, down, return_inner, .. } = feed_forward;
+        let values = rows * down.weight().in_features;
+        // One of the two is the inner activations: where they are returned, the output's buffer takes its place.
+        let (of_up, of_gate) = match (gate, return_inner) {
+            (None, true) => (0, 0),
+            (None, false) | (Some(_), true) => (values, 0),
+            (Some(_), false) => (values, values),
+        };
+        Self {
+            feed_forward: feed_forward.clone(),
+            up: vec![0.0; of_up],
+            gate: vec![0.0; of_gate],
+            inner: QuantizedRows::default(),
+        }
+    }
+
+    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) {
+        let FeedForward { up, gate, activation, inner_scale, smoothing, down, .. } = &self.feed_forward;
+        let (out, returned) = outputs.split_first_mut().expect("there is an output");
+        let returned = returned.first_mut().map(|inner| &mut **inner);
+        let width = down.weight().in_features;
+        let (values, task) = (input.rows() * width, TASK_ROWS * width);
+        let inner = match gate {
+            Some(gate) => {
+                let ups = &mut self.up[..values];
+                let gates = returned.unwrap_or_else(|| &mut self.gate[..values]);
+                multiply(&**up, input, ups);
+                multiply(&**gate, input, gates);
+                for_each_chunk(chunks_mut(gates, task), 1, |index, gates| {
+                    activate_and_multiply(gates, &ups[index * task..][..gates.len()], *activation);
+                });
+                gates
+            }
+            None => {
+                let ups = returned.unwrap_or_else(|| &mut self.up[..values]);
+                multiply(&**up, input, ups);
+                for_each_chunk(chunks_mut(ups, task), 1, |_, ups| activate(ups, *activation));
+                ups
+            }
+        };
+        self.inner.quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
+        multiply(&**down, &self.inner, out);
+    }
+}
+
+fn multiply(layer: &dyn Layer, input: &QuantizedRows, out: &mut [f32]) {
+    matmul_int8(input, layer.weight(), layer.bias(), out);
+}

@@ -1,0 +1,46 @@
+//! What runs a subgraph in INT8: one trait, [`Processor`], and its implementations.
+//!
+//! A [`Subgraph`] is data: linear layers that read one quantized input, or a feed-forward. A processor *prepares* it,
+//! once, for a number of rows, which answers a [`Program`]; that *runs*, for every chunk. What can't be prepared can't be
+//! run by mistake, and whatever a processor refuses it refuses by an [`Error`] of its own kind: nothing moves elsewhere
+//! in silence.
+//!
+//! [`cpu`] computes with our kernels on cores of its own. All processors stand in one table of the conformance suite,
+//! which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use triad_kernels::int8::{Int8Weight, QuantizedRows, pack};
+//! use triad_kernels::pool::Pool;
+//! use triad_processors::{Layer, Linear, Processor, Subgraph, cpu::Cpu};
+//!
+//! struct Doubled([i8; 16 * 4]);
+//!
+//! impl Layer for Doubled {
+//!     fn weight(&self) -> Int8Weight<'_> {
+//!         Int8Weight { out_features: 1, in_features: 2, packed: &self.0, scales: &[1.0], sums: &[4] }
+//!     }
+//! }
+//!
+//! let mut packed = [0; 16 * 4];
+//! pack(&[2, 2], 1, 2, &mut packed);
+//! let subgraph = Subgraph::Linear(Linear { input_scale: 1.0, layers: vec![Arc::new(Doubled(packed))] });
+//! let cpu = Cpu::new(Arc::new(Pool::new(1)?));
+//! let mut program = cpu.prepare(&subgraph, 256)?;
+//!
+//! let mut input = QuantizedRows::default();
+//! input.quantize_static(&[3.0, 4.0], 2, 1.0, None, false);
+//! let mut out = [0.0];
+//! program.run(&input, &mut [&mut out])?;
+//! assert_eq!(out, [14.0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod cpu;
+mod error;
+mod processor;
+mod subgraph;
+
+pub use error::{Error, Result};
+pub use processor::{Capabilities, Processor, Program};
+pub use subgraph::{FeedForward, Layer, Linear, Subgraph};

@@ -1,0 +1,97 @@
+//! The trait of all processors, and what they prepare.
+
+use triad_kernels::int8::QuantizedRows;
+use triad_plan::graph::Format;
+
+use crate::error::{Error, Result};
+use crate::subgraph::Subgraph;
+
+/// Something that runs subgraphs: a group of CPU cores, an NPU.
+pub trait Processor: Send + Sync {
+    /// Name for people, timelines and files: `cpu`, `npu:cpu`, `npu:qnn`.
+    fn name(&self) -> &str;
+
+    /// What it can do.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Makes `subgraph` ready for inputs of 1 to `rows` rows.
+    ///
+    /// # Errors
+    /// If the subgraph's parts contradict each other, or this processor does not run it: it says why, and does not let
+    /// another one run it instead.
+    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> Result<Box<dyn Program>>;
+}
+
+/// A subgraph ready to run on one processor. It has what it needs, weights and scratch memory among it; the processor
+/// that prepared it need not be there any more.
+pub trait Program: Send {
+    /// Computes the subgraph on `input`, `[rows, in_features]`, quantized with the subgraph's static scale. `outputs` are
+    /// those that [`Subgraph::outputs`] lists, each `[rows, features]`. A row of the input whose scale is NaN, since an
+    /// activation of it was not finite, makes that row of all outputs NaN.
+    ///
+    /// # Errors
+    /// If input or outputs are not of the shapes that were prepared, or the device fails.
+    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()>;
+}
+
+/// What a processor can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The numbers that it computes in.
+    pub formats: Vec<Format>,
+    /// Whether it computes all rows that a program was prepared for, however few the input has.
+    pub static_shapes: bool,
+    /// Whether it keeps weights in memory of its own or in a layout of its own, where no other processor reads them.
+    pub own_memory: bool,
+    /// Bytes that all its programs together may take, if that is limited.
+    pub window: Option<usize>,
+}
+
+/// The shapes that a program was prepared for.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub rows: usize,
+    pub in_features: usize,
+    pub input_scale: f32,
+    /// Features of each output.
+    pub outputs: Vec<usize>,
+}
+
+impl Prepared {
+    /// Of a subgraph whose parts agree.
+    pub fn new(subgraph: &Subgraph, rows: usize) -> Result<Self> {
+        subgraph.check()?;
+        if rows == 0 {
+            return Err(Error::Rows { rows, prepared: rows });
+        }
+        Ok(Self {
+            rows,
+            in_features: subgraph.in_features(),
+            input_scale: subgraph.input_scale(),
+            outputs: subgraph.outputs(),
+        })
+    }
+
+    /// Whether a run may begin.
+    pub fn check(&self, input: &QuantizedRows, outputs: &[&mut [f32]]) -> Result<()> {
+        let rows = input.rows();
+        if rows == 0 || rows > self.rows {
+            return Err(Error::Rows { rows, prepared: self.rows });
+        }
+        if input.in_features() != self.in_features {
+            let features = |features: usize| format!("{features} features");
+            return Err(Error::Input { found: features(input.in_features()), expected: features(self.in_features) });
+        }
+        let other_scale = |scale: &&f32| **scale != self.input_scale && !scale.is_nan();
+        if let Some(other) = input.scales().iter().find(other_scale) {
+            let scale = |scale: f32| format!("the scale {scale}");
+            return Err(Error::Input { found: scale(*other), expected: scale(self.input_scale) });
+        }
+        let expected = self.outputs.iter().map(|features| rows * features);
+        if !outputs.iter().map(|out| out.len()).eq(expected.clone()) {
+            let found = outputs.iter().map(|out| out.len()).collect();
+            return Err(Error::Outputs { found, expected: expected.collect() });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! The subgraphs that compute in INT8, with their weights.
+
+use std::sync::Arc;
+
+use triad_kernels::activation::Activation;
+use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
+
+use crate::error::{Error, Result};
+
+/// Largest magnitude of a number in INT8.
+pub(crate) const LARGEST: f32 = 127.0;
+
+/// Bytes of a number in f32.
+const F32: usize = 4;
+
+/// Weights of one linear layer, which a program may keep and share with whoever else computes with them.
+pub trait Layer: Send + Sync {
+    /// `[out_features, in_features]`.
+    fn weight(&self) -> Int8Weight<'_>;
+
+    /// `[out_features]`, if it has one.
+    fn bias(&self) -> Option<&[f32]> {
+        None
+    }
+}
+
+/// A static subgraph in INT8 (llm.npu, §3.2): what a processor prepares.
+#[derive(Clone)]
+pub enum Subgraph {
+    /// Query, key and value, or attention's output.
+    Linear(Linear),
+    /// Up and gate, activation, requantize, down.
+    FeedForward(FeedForward),
+}
+
+/// Linear layers that read one input.
+#[derive(Clone)]
+pub struct Linear {
+    /// Static scale of the input.
+    pub input_scale: f32,
+    /// One or more, each with an output `[rows, out_features]` in f32.
+    pub layers: Vec<Arc<dyn Layer>>,
+}
+
+/// `down(quantize(activation(gate(x)) · up(x)))`, or without a gate `down(quantize(activation(up(x))))`.
+#[derive(Clone)]
+pub struct FeedForward {
+    /// Static scale of the input.
+    pub input_scale: f32,
+    /// `[width, hidden]`.
+    pub up: Arc<dyn Layer>,
+    /// `[width, hidden]`.
+    pub gate: Option<Arc<dyn Layer>>,
+    /// Between them.
+    pub activation: Activation,
+    /// Static scale of what down reads.
+    pub inner_scale: f32,
+    /// Factors `[width]` on what down reads, whose inverse its weights carry.
+    pub smoothing: Option<Arc<[f32]>>,
+    /// `[hidden, width]`.
+    pub down: Arc<dyn Layer>,
+    /// Whether what down reads is an output, too, as it is before smoothing: `[rows, width]` in f32, for its shadow.
+    pub return_inner: bool,
+}
+
+impl Subgraph {
+    /// Features of the input.
+    pub fn in_features(&self) -> usize {
+        self.layers().next().map_or(0, |(_, layer)| layer.weight().in_features)
+    }
+
+    /// Static scale of the input.
+    pub fn input_scale(&self) -> f32 {
+        match self {
+            Self::Linear(linear) => linear.input_scale,
+            Self::FeedForward(feed_forward) => feed_forward.input_scale,
+        }
+    }
+
+    /// Features of each output: of every layer; of down and, where it is returned, of what down reads.
+    pub fn outputs(&self) -> Vec<usize> {
+        match self {
+            Self::Linear(linear) => linear.layers.iter().map(|layer| layer.weight().out_features).collect(),
+            Self::FeedForward(feed_forward) => {
+                let down = feed_forward.down.weight();
+                let inner = feed_forward.return_inner.then_some(down.in_features);
+                [down.out_features].into_iter().chain(inner).collect()
+            }
+        }
+    }
+
+    /// Bytes of the subgraph built for `rows` rows: weights, inputs, outputs and what stands between them, as
+    /// `triad_plan::graph::Subgraph::graph_bytes` counts them.
+    pub fn bytes(&self, rows: usize) -> usize {
+        let of_layer = |layer: &dyn Layer| {
+            let weight = layer.weight();
+            let per_output = if layer.bias().is_some() { 3 } else { 2 };
+            weight.out_features * (weight.in_features + per_output * F32)
+        };
+        let weights: usize = self.layers().map(|(_, layer)| of_layer(layer)).sum();
+        let outputs: usize = match self {
+            Self::Linear(_) => self.outputs().into_iter().sum(),
+            Self::FeedForward(feed_forward) => feed_forward.down.weight().out_features,
+        };
+        let between = match self {
+            Self::Linear(_) => 0,
+            Self::FeedForward(FeedForward { gate, down, .. }) => {
+                let inner = if gate.is_some() { 2 } else { 1 };
+                down.weight().in_features * (inner * F32 + 1)
+            }
+        };
+        weights + rows * (self.in_features() + outputs * F32 + between)
+    }
+
+    /// All layers with their names.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = (String, &dyn Layer)> {
+        let (linears, feed_forward) = match self {
+            Self::Linear(linear) => (linear.layers.as_slice(), None),
+            Self::FeedForward(feed_forward) => (&[][..], Some(feed_forward)),
+        };
+        let linears = linears.iter().enumerate().map(|(index, layer)| (format!("layer {index}"), &**layer));
+        let others = feed_forward.into_iter().flat_map(|FeedForward { up, gate, down, .. }| {
+            [("up", Some(up)), ("gate", gate.as_ref()), ("down", Some(down))]
+        });
+        linears.chain(others.filter_map(|(name, layer)| Some((name.to_owned(), &**layer?))))
+    }
+
+    /// Whether all parts agree.
+    pub(crate) fn check(&self) -> Result<()> {
+        let scale = |part: &str, scale: f32| {
+            let usable = scale.is_normal() && scale > 0.0 && (LARGEST * scale).is_finite();
+            check(usable, part, || scale.to_string(), "a positive scale to divide by")
+        };
+        scale("input scale", self.input_scale())?;
+        check(self.layers().next().is_some(), "layers", || "none".to_owned(), "one at least")?;
+        for (name, layer) in self.layers() {
+            check_layer(&name, layer)?;
+        }
+        let features = |part: &str, found: usize, expected: usize| {
+            check(found == expected, part, || found.to_string(), &expected.to_string())
+        };
+        let hidden = self.in_features();
+        match self {
+            Self::Linear(linear) => {
+                for (index, layer) in linear.layers.iter().enumerate() {
+                    features(&format!("input features of layer {index}"), layer.weight().in_features, hidden)?;
+                }
+            }
+            Self::FeedForward(FeedForward { up, gate, inner_scale, smoothing, down, .. }) => {
+                let width = up.weight().out_features;
+                scale("inner scale", *inner_scale)?;
+                if let Some(gate) = gate {
+                    features("input features of gate", gate.weight().in_features, hidden)?;
+                    features("output features of gate", gate.weight().out_features, width)?;
+                }
+                features("input features of down", down.weight().in_features, width)?;
+                if let Some(smoothing) = smoothing {
+                    features("factors of smoothing", smoothing.len(), width)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_layer(name: &str, layer: &dyn Layer) -> Result<()> {
+    let (weight, bias) = (layer.weight(), layer.bias());
+    let (out_features, in_features) = (weight.out_features, weight.in_features);
+    let of = |part: &str| format!("{part} of {name}");
+    let inputs = || in_features.to_string();
+    check(
+        (1..=MAX_IN_FEATURES).contains(&in_features),
+        &of("input features"),
+        inputs,
+        &format!("1 to {MAX_IN_FEATURES}"),
+    )?;
+    check(out_features > 0, &of("output features"), || "none".to_owned(), "one at least")?;
+    let length = packed_len(out_features, in_features);
+    let packed = || format!("{} numbers", weight.packed.len());
+    check(length == Some(weight.packed.len()), &of("packed weight"), packed, &format!("{length:?}"))?;
+    let lengths = [("scales", weight.scales.len()), ("sums", weight.sums.len())];
+    let lengths = lengths.into_iter().chain(bias.map(|bias| ("bias", bias.len())));
+    for (part, length) in lengths {
+        check(length == out_features, &of(part), || length.to_string(), &out_features.to_string())?;
+    }
+    Ok(())
+}
+
+fn check(holds: bool, part: &str, found: impl FnOnce() -> String, expected: &str) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::Subgraph { part: part.to_owned(), found: found(), expected: expected.to_owned() })
+}

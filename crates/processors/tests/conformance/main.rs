@@ -1,0 +1,9 @@
+//! One suite for all processors: the same cases against a plain reference. A new processor is a line in
+//! `processors::all`.
+
+mod plain;
+mod processors;
+
+mod feed_forward;
+mod linear;
+mod refusals;

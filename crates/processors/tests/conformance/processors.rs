@@ -1,0 +1,29 @@
+//! The table of processors.
+
+use std::sync::Arc;
+
+use triad_kernels::int8::QuantizedRows;
+use triad_kernels::pool::Pool;
+use triad_processors::cpu::Cpu;
+use triad_processors::{Processor, Subgraph};
+
+/// Every processor that can be had here.
+fn all() -> Vec<Box<dyn Processor>> {
+    let cpu = |threads| Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap())));
+    vec![cpu(1), cpu(2)]
+}
+
+/// Calls `test` with each of them.
+pub fn each(test: impl Fn(&dyn Processor)) {
+    for processor in all() {
+        test(&*processor);
+    }
+}
+
+/// Prepares `subgraph` for `prepared` rows and runs it once.
+pub fn run(processor: &dyn Processor, subgraph: &Subgraph, prepared: usize, input: &QuantizedRows) -> Vec<Vec<f32>> {
+    let mut program = processor.prepare(subgraph, prepared).unwrap();
+    let mut outputs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.5; input.rows() * features]).collect();
+    program.run(input, &mut outputs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+    outputs
+}
