@@ -89,6 +89,20 @@ pub enum Error {
     /// Another thread asked the run to stop.
     #[error("cancelled")]
     Cancelled,
+    /// A processor could not run what it was given.
+    #[error("{processor}: {reason}")]
+    Processor {
+        /// Which one, in words.
+        processor: String,
+        /// What happened.
+        reason: String,
+    },
+    /// Every processor failed, one after the other.
+    #[error("no processor is left to run the prompt: {reason}")]
+    Processors {
+        /// What happened to each.
+        reason: String,
+    },
     /// The threads could not be started.
     #[error("could not start {threads} threads: {reason}")]
     Threads {

@@ -2,6 +2,7 @@
 //!
 //! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
 //! [`Session`] is one conversation: a KV cache and the buffers of a forward pass ([`forward`]).
+//! An [`Executor`](execute::Executor) runs its prompts on several processors at once.
 //! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler); [`evaluate`] measures how
 //! well a model answers.
 //!
@@ -27,6 +28,7 @@
 mod cancel;
 mod error;
 pub mod evaluate;
+pub mod execute;
 mod forward;
 mod generate;
 pub mod hot_rows;

@@ -49,11 +49,11 @@ pub(crate) struct Quantizer {
 pub(crate) type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
 
 /// A linear layer and where its output `[rows, out_features]` goes.
-pub(crate) type Output<'a> = (description::Linear, &'a mut [f32]);
+pub type Output<'a> = (description::Linear, &'a mut [f32]);
 
 /// Who multiplies INT8 activations with INT8 weights: our kernels, or the program of a processor. Shadows are not its
 /// business.
-pub(crate) trait Products {
+pub trait Products: Send {
     /// Products and biases of the layers of `block` that read `input`, whose activations are `x`.
     ///
     /// # Errors
@@ -146,6 +146,17 @@ fn decodes_in_float(block: &Block, input: LinearInput) -> bool {
 }
 
 impl Int8Statistics {
+    /// Both together.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            quantize_seconds: self.quantize_seconds + other.quantize_seconds,
+            matmul_seconds: self.matmul_seconds + other.matmul_seconds,
+            shadow_seconds: self.shadow_seconds + other.shadow_seconds,
+            values: self.values + other.values,
+            outliers: self.outliers + other.outliers,
+        }
+    }
+
     /// Share of the linear layers' time that shadows take.
     pub fn shadow_share(&self) -> f64 {
         let total = self.quantize_seconds + self.matmul_seconds + self.shadow_seconds;

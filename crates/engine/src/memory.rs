@@ -44,6 +44,13 @@ pub fn of_session(
     }
 }
 
+/// What an executor adds to a session: buffers for every chunk in flight but one.
+pub fn of_executor(description: &ModelDescription, context: usize, chunk: usize, chunks_in_flight: usize) -> usize {
+    let chunk = chunk.min(context);
+    let chunks = chunks_in_flight.min(context.div_ceil(chunk));
+    Buffers::bytes_per_row(description) * chunk * chunks.saturating_sub(1)
+}
+
 /// Bytes of the weights of an opened model, by where they come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WeightBytes {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::execute::{Executor, Prompt};
 use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv_cache::{KvCache, KvFormat};
 use crate::linear::{Int8Statistics, Observer, Phase};
@@ -30,9 +31,11 @@ impl Default for SessionOptions {
 pub struct Session {
     model: Arc<Model>,
     chunk: usize,
-    cache: KvCache,
-    buffers: Buffers,
-    rotation: Rotation,
+    cache: Arc<KvCache>,
+    /// For each chunk that may be in flight; the first serves where chunks follow each other.
+    buffers: Vec<Buffers>,
+    rotation: Arc<Rotation>,
+    executor: Option<Executor>,
     tokens: Vec<u32>,
     logits: Vec<f32>,
 }
@@ -56,12 +59,38 @@ impl Session {
         Ok(Self {
             model: Arc::clone(model),
             chunk,
-            cache: KvCache::new(description, options.context, options.kv_format),
-            buffers: Buffers::new(description, chunk),
-            rotation: Rotation::new(description, options.context),
+            cache: Arc::new(KvCache::new(description, options.context, options.kv_format)),
+            buffers: vec![Buffers::new(description, chunk)],
+            rotation: Arc::new(Rotation::new(description, options.context)),
+            executor: None,
             tokens: Vec::with_capacity(options.context),
             logits: vec![0.0; description.vocab],
         })
+    }
+
+    /// The same session with its prompts run by `executor`; buffers for all chunks in flight are allocated here. Tokens of
+    /// an answer, and what is scored, run on the model's threads as before.
+    pub fn with_executor(self, executor: Executor) -> Self {
+        let mut session = Self { executor: Some(executor), ..self };
+        session.fill_buffers();
+        session
+    }
+
+    /// What runs its prompts, if not the model's threads alone.
+    pub fn executor(&self) -> Option<&Executor> {
+        self.executor.as_ref()
+    }
+
+    /// As [`Session::executor`], to change what it goes by.
+    pub fn executor_mut(&mut self) -> Option<&mut Executor> {
+        self.executor.as_mut()
+    }
+
+    /// One set of buffers for each chunk that may be in flight: what a run lost, it gets again.
+    fn fill_buffers(&mut self) {
+        let count = self.executor.as_ref().map_or(1, |executor| executor.chunks_in_flight(self.context(), self.chunk));
+        let Self { model, buffers, chunk, .. } = self;
+        buffers.resize_with(count, || Buffers::new(model.description(), *chunk));
     }
 
     /// The model.
@@ -102,6 +131,10 @@ impl Session {
     /// session then still holds the chunks that were finished.
     pub fn prefill(&mut self, tokens: &[u32], cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<&[f32]> {
         self.check(tokens)?;
+        if self.executor.is_some() {
+            self.execute(tokens, false, cancel, &mut progress)?;
+            return Ok(&self.logits);
+        }
         let mut done = 0;
         for chunk in tokens.chunks(self.chunk) {
             let last = done + chunk.len() == tokens.len();
@@ -147,7 +180,8 @@ impl Session {
 
     /// Where the time of the INT8 layers went since the session began; nothing for a model in float.
     pub fn int8_statistics(&self) -> Int8Statistics {
-        self.buffers.quantizer.statistics
+        let of_each = self.buffers.iter().map(|buffers| buffers.quantizer.statistics);
+        of_each.fold(Int8Statistics::default(), Int8Statistics::plus)
     }
 
     /// As [`Session::prefill`], but with the logits `[tokens, vocab]` of every token.
@@ -156,6 +190,9 @@ impl Session {
     /// As [`Session::prefill`].
     pub fn prefill_all_logits(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<Vec<f32>> {
         self.check(tokens)?;
+        if self.executor.is_some() {
+            return self.execute(tokens, true, cancel, &mut |_| {});
+        }
         let vocab = self.model.description().vocab;
         let mut logits = vec![0.0; tokens.len() * vocab];
         let model = Arc::clone(&self.model);
@@ -167,10 +204,12 @@ impl Session {
 
     /// The model and this session's parts, ready to run chunks.
     pub(crate) fn forward(&mut self) -> Forward<'_> {
+        // None is missing unless a panic took it.
+        if self.buffers.is_empty() {
+            self.fill_buffers();
+        }
         let Self { model, rotation, cache, buffers, .. } = self;
-        let phase = Phase::Prefill;
-        let pass = Pass { description: model.description(), weights: model.weights(), rotation, phase };
-        Forward { pass, cache, buffers, observer: None }
+        Forward { pass: pass(model, rotation), cache, buffers: &mut buffers[0], observer: None }
     }
 
     /// Whether `tokens` can be run behind those seen so far.
@@ -192,6 +231,45 @@ impl Session {
             Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
             None => Ok(()),
         }
+    }
+
+    /// Runs `tokens`, which have been checked, by the executor. Answers the logits of all tokens if they are wanted; without that
+    /// the session has those of the last.
+    fn execute(
+        &mut self,
+        tokens: &[u32],
+        all_logits: bool,
+        cancel: &Cancel,
+        progress: &mut dyn FnMut(usize),
+    ) -> Result<Vec<f32>> {
+        self.fill_buffers();
+        let Self { model, chunk, cache, buffers, rotation, executor, .. } = self;
+        let prompt = Prompt {
+            model: Arc::clone(model),
+            rotation: Arc::clone(rotation),
+            cache: Arc::clone(cache),
+            tokens: tokens.to_vec(),
+            position: self.tokens.len(),
+            chunk: *chunk,
+            all_logits,
+            cancel: cancel.clone(),
+        };
+        let executor = executor.as_mut().expect("a session that executes has an executor");
+        let (done, all) = executor.run(prompt, buffers, progress);
+        self.tokens.extend_from_slice(&tokens[..done]);
+        let all = all?.concat();
+        if all_logits {
+            return if rows_are_finite(&all) { Ok(all) } else { Err(Error::NotFinite) };
+        }
+        let last = (tokens.len() - 1) / *chunk;
+        let rows = tokens.len() - last * *chunk;
+        let slot = Executor::slot(last, buffers.len());
+        let (buffers, logits, pass) = (&mut buffers[slot], &mut self.logits, pass(model, rotation));
+        model.pool().install(|| {
+            pass.end(rows, buffers);
+            pass.logits(buffers, rows - 1..rows, logits);
+        });
+        if rows_are_finite(logits) { Ok(Vec::new()) } else { Err(Error::NotFinite) }
     }
 
     /// Runs one chunk and writes the logits of `rows` of it to `out`.
@@ -216,6 +294,11 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// A pass over a prompt.
+fn pass<'a>(model: &'a Model, rotation: &'a Rotation) -> Pass<'a> {
+    Pass { description: model.description(), weights: model.weights(), rotation, phase: Phase::Prefill }
 }
 
 /// A sum is finite only if every summand is (and none so large as to be useless).

@@ -94,7 +94,9 @@ impl Buffers {
     /// Bytes for each row.
     pub(crate) fn bytes_per_row(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);
-        (3 * description.hidden + 2 * query + 2 * key_value + 2 * width) * size_of::<f32>()
+        let floats = 3 * description.hidden + 2 * query + 2 * key_value + 2 * width;
+        // And the widest of what linear layers read, in INT8.
+        floats * size_of::<f32>() + description.hidden.max(query).max(width)
     }
 }
 

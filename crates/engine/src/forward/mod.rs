@@ -1,7 +1,7 @@
 //! One forward pass: the tokens of a chunk through all blocks.
 //!
 //! A block is six subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called one
-//! after the other; the executor calls the same functions on several processors.
+//! after the other; [`execute`](crate::execute) calls the same functions on several processors.
 //!
 //! The buffers are allocated once a session, for the longest chunk; the pass itself allocates nothing that
 //! grows with the model.

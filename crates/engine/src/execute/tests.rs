@@ -1,0 +1,339 @@
+//! Any policy, any processors, whoever fails: the logits of the sequential pass, bit for bit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use triad_kernels::int8::QuantizedRows;
+use triad_plan::graph::{Role, Task};
+use triad_plan::placement::Processor;
+use triad_plan::schedule::Policy;
+
+use super::run::{Moment, Probe};
+use super::{Executor, ExecutorOptions, Int8Processor, Output, Products};
+use crate::error::{Error, Result};
+use crate::linear::Kernels;
+use crate::linear_input::LinearInput;
+use crate::prepare::baselines;
+use crate::prepare::calibration::Calibration;
+use crate::prepare::plan::{self, PlanOptions};
+use crate::prepare::weight_statistics;
+use crate::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+
+const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
+const CHUNK: usize = 8;
+
+fn float(family: &str) -> Arc<Model> {
+    let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
+    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1) }).unwrap())
+}
+
+/// With half of its shadows.
+fn int8(family: &str) -> Arc<Model> {
+    let model = float(family);
+    let mut calibration = Calibration::new(model.description(), "test");
+    calibration.run(&model, &[prompt(&model, 40)], &Cancel::new(), |_| Ok(())).unwrap();
+    let options = PlanOptions::default();
+    let mut inputs = plan::summarize(&calibration, &weight_statistics::of_model(model.weights()), &options);
+    plan::prune(&mut inputs, 0.5);
+    Arc::new(model.quantize(&plan::quantization(&inputs, &options)))
+}
+
+fn prompt(model: &Model, length: usize) -> Vec<u32> {
+    let vocab = model.description().vocab;
+    (0..length).map(|index| ((index * index * 7 + index * 13) % vocab) as u32).collect()
+}
+
+fn session(model: &Arc<Model>, chunk: usize) -> Session {
+    Session::new(model, &SessionOptions { context: 64, chunk, ..SessionOptions::default() }).unwrap()
+}
+
+fn options(policy: Policy) -> ExecutorOptions {
+    let npu = Some(Int8Processor::Kernels(Threads::Count(1)));
+    ExecutorOptions { cpu: Threads::Count(1), npu, policy, ..ExecutorOptions::default() }
+}
+
+fn with_probe(mut executor: Executor, probe: Probe) -> Executor {
+    executor.probe = Some(probe);
+    executor
+}
+
+fn all_logits(mut session: Session, tokens: &[u32]) -> Vec<f32> {
+    session.prefill_all_logits(tokens, &Cancel::new()).unwrap()
+}
+
+/// Of every policy on two processors, and of one processor alone.
+fn executors() -> impl Iterator<Item = (String, Executor)> {
+    let two = Policy::ALL.into_iter().map(|policy| (format!("{policy:?}"), Executor::new(options(policy)).unwrap()));
+    let one = ExecutorOptions { npu: None, ..options(Policy::Fifo) };
+    let threads = Some(Int8Processor::Kernels(Threads::Count(2)));
+    let three = ExecutorOptions { npu: threads, chunks_in_flight: 2, ..options(Policy::Paper) };
+    two.chain([("alone".into(), Executor::new(one).unwrap()), ("three".into(), Executor::new(three).unwrap())])
+}
+
+#[test]
+fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
+    for family in FAMILIES {
+        for model in [float(family), int8(family)] {
+            for length in [1, CHUNK - 1, CHUNK, CHUNK + 1, 7 * CHUNK / 2] {
+                let tokens = prompt(&model, length);
+                let expected = all_logits(session(&model, CHUNK), &tokens);
+                let mut sequential = session(&model, CHUNK);
+                let last = sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+                for (name, executor) in executors() {
+                    let mut executed = session(&model, CHUNK).with_executor(executor);
+                    let all = executed.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+                    assert!(all == expected, "{family}, {name}, {length} tokens");
+                    executed.truncate(0);
+                    let mut told = 0;
+                    let logits = executed.prefill(&tokens, &Cancel::new(), |done| told = done).unwrap();
+                    assert!(logits == last, "{family}, {name}, {length} tokens: the last");
+                    assert_eq!(told, length);
+                    assert_eq!(executed.tokens(), tokens);
+                    // And goes on as the other does.
+                    let next = executed.decode(3, &Cancel::new()).unwrap().to_vec();
+                    let mut sequential = session(&model, CHUNK);
+                    sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+                    assert!(next == sequential.decode(3, &Cancel::new()).unwrap(), "{family}, {name}: decode");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_later_prompt_goes_on_behind_an_earlier_one() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 30);
+    let run = |mut session: Session| {
+        session.prefill(&tokens[..13], &Cancel::new(), |_| {}).unwrap();
+        session.prefill(&tokens[13..], &Cancel::new(), |_| {}).unwrap().to_vec()
+    };
+    let expected = run(session(&model, 5));
+    for (name, executor) in executors() {
+        assert!(run(session(&model, 5).with_executor(executor)) == expected, "{name}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn random_delays_change_no_bit(delays in prop::collection::vec(0u64..400, 16), in_flight in 1usize..6, policy in 0usize..5) {
+        let model = int8("qwen2");
+        let tokens = prompt(&model, 45);
+        let expected = all_logits(session(&model, CHUNK), &tokens);
+        let next = AtomicUsize::new(0);
+        let probe: Probe = Arc::new(move |_, _, _| {
+            let delay = delays[next.fetch_add(1, Ordering::Relaxed) % delays.len()];
+            std::thread::sleep(Duration::from_micros(delay));
+            Ok(())
+        });
+        let options = ExecutorOptions { chunks_in_flight: in_flight, ..options(Policy::ALL[policy]) };
+        let executor = with_probe(Executor::new(options).unwrap(), probe);
+        prop_assert!(all_logits(session(&model, CHUNK).with_executor(executor), &tokens) == expected);
+    }
+}
+
+/// Fails at the `at`-th moment of a processor.
+fn failing(processor: Processor, at: usize, fail: fn() -> Result<()>) -> Probe {
+    let count = AtomicUsize::new(0);
+    Arc::new(move |of, _, _| {
+        let fails = of == processor && count.fetch_add(1, Ordering::Relaxed) == at;
+        if fails { fail() } else { Ok(()) }
+    })
+}
+
+fn error() -> Result<()> {
+    Err(Error::Processor { processor: "test".into(), reason: "unplugged".into() })
+}
+
+fn panic() -> Result<()> {
+    // Without the message that a panic prints.
+    std::panic::resume_unwind(Box::new("unplugged"))
+}
+
+#[test]
+fn a_processor_lost_at_any_step_changes_no_bit() {
+    let model = int8("gemma3");
+    let tokens = prompt(&model, 2 * CHUNK + 3);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    // Each task has two moments, one before it and one behind it.
+    let moments = 2 * 3 * 3 * model.description().blocks.len();
+    for processor in [Processor::Cpu, Processor::Npu] {
+        for at in 0..moments {
+            let fail = if at % 2 == 0 { error } else { panic };
+            let policy = Policy::ALL[at % Policy::ALL.len()];
+            let executor = with_probe(Executor::new(options(policy)).unwrap(), failing(processor, at, fail));
+            let mut session = session(&model, CHUNK).with_executor(executor);
+            let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+            assert!(logits == expected, "{processor:?} at {at}");
+            let losses = &session.executor().unwrap().latest().unwrap().losses;
+            assert_eq!(losses.len(), 1, "{processor:?} at {at}");
+            assert!(losses[0].processor == processor && losses[0].reason.contains("unplugged"), "{losses:?}");
+            session.truncate(0);
+            let again = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+            assert!(again == expected, "the next prompt has both again");
+            assert!(session.executor().unwrap().latest().unwrap().losses.is_empty());
+        }
+    }
+}
+
+#[test]
+fn when_all_processors_fail_the_error_says_what_happened_to_each() {
+    let model = int8("llama");
+    let executor = with_probe(Executor::new(options(Policy::Paper)).unwrap(), Arc::new(|_, _, _| error()));
+    let mut session = session(&model, CHUNK).with_executor(executor);
+    let error = session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap_err().to_string();
+    assert!(error.starts_with("no processor is left to run the prompt: the CPU: test: unplugged; the NPU:"), "{error}");
+    assert!(session.tokens().is_empty());
+    session.executor_mut().unwrap().probe = None;
+    session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap();
+}
+
+#[test]
+fn a_processor_that_hangs_is_left_alone() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 30);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    let hangs = Arc::new(AtomicBool::new(true));
+    let (probe_hangs, begun) = (Arc::clone(&hangs), AtomicUsize::new(0));
+    let probe: Probe = Arc::new(move |processor, _, moment| {
+        if processor == Processor::Npu && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
+            while probe_hangs.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    });
+    let options = ExecutorOptions { time_out: Duration::from_millis(300), ..options(Policy::CriticalPath) };
+    let mut session = session(&model, CHUNK).with_executor(with_probe(Executor::new(options).unwrap(), probe));
+    let losses = |session: &Session| session.executor().unwrap().latest().unwrap().losses.len();
+    for _ in 0..2 {
+        session.truncate(0);
+        assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
+        assert_eq!(losses(&session), 1, "lost, and still away from the next prompt");
+    }
+    hangs.store(false, Ordering::Relaxed);
+    // As soon as it is back it works again.
+    while losses(&session) > 0 {
+        session.truncate(0);
+        assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
+    }
+}
+
+#[test]
+fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 50);
+    let expected = session(&model, CHUNK).prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+    let tasks = 6 * model.description().blocks.len() * 7;
+    for stop_after in (0..tasks).step_by(5) {
+        let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
+        let asked = cancel.clone();
+        let probe: Probe = Arc::new(move |_, _, moment| {
+            if moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == stop_after {
+                asked.cancel();
+            }
+            Ok(())
+        });
+        let executor = with_probe(Executor::new(options(Policy::Fifo)).unwrap(), probe);
+        let mut session = session(&model, CHUNK).with_executor(executor);
+        let result = session.prefill(&tokens, &cancel, |_| {}).map(<[f32]>::to_vec);
+        cancel.reset();
+        let done = session.tokens().len();
+        let logits = match result {
+            // The last task was on its way.
+            Ok(logits) => logits,
+            Err(error) => {
+                assert!(matches!(error, Error::Cancelled), "{error}");
+                assert!(done < tokens.len() && done.is_multiple_of(CHUNK), "{done}");
+                session.prefill(&tokens[done..], &cancel, |_| {}).unwrap().to_vec()
+            }
+        };
+        assert!(logits == expected, "stopped after {stop_after} tasks, {done} tokens");
+    }
+}
+
+#[test]
+fn a_panic_of_who_listens_ends_the_run() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 40);
+    let mut session = session(&model, CHUNK).with_executor(Executor::new(options(Policy::Paper)).unwrap());
+    let listen = std::panic::AssertUnwindSafe(|| {
+        let listener = |_| std::panic::resume_unwind(Box::new("enough"));
+        session.prefill(&tokens, &Cancel::new(), listener).map(<[f32]>::len)
+    });
+    std::panic::catch_unwind(listen).unwrap_err();
+    assert!(session.tokens().is_empty());
+    let logits = session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
+    let mut fresh = self::session(&model, CHUNK);
+    assert!(logits == fresh.prefill(&tokens, &Cancel::new(), |_| {}).unwrap());
+}
+
+/// Our kernels, in the place of a device's programs; fails at one linear input.
+struct Device {
+    model: Arc<Model>,
+    fails_at: Option<(usize, LinearInput)>,
+}
+
+impl Products for Device {
+    fn multiply(&mut self, block: usize, input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
+        if self.fails_at == Some((block, input)) {
+            outs.iter_mut().for_each(|(_, out)| out.fill(7.0));
+            return Err(Error::Processor { processor: "device".into(), reason: "out of memory".into() });
+        }
+        Kernels(self.model.weights()).multiply(block, input, x, outs)
+    }
+}
+
+#[test]
+fn programs_multiply_and_where_one_fails_the_cpu_takes_over() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 30);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    let inputs = LinearInput::ALL.map(|input| Some((1, input)));
+    for fails_at in inputs.into_iter().chain([None]) {
+        let products = Box::new(Device { model: Arc::clone(&model), fails_at });
+        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
+        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
+        let mut session = session(&model, CHUNK).with_executor(executor);
+        assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{fails_at:?}");
+        let losses = &session.executor().unwrap().latest().unwrap().losses;
+        assert_eq!(losses.len(), usize::from(fails_at.is_some()));
+        assert!(losses.iter().all(|loss| loss.reason == "device: out of memory" && loss.task.is_some()));
+    }
+}
+
+#[test]
+fn a_timeline_has_every_task_where_it_ran() {
+    let model = Arc::new(float("llama").quantize(&baselines::llm_int8(float("llama").description().blocks.len())));
+    let tokens = prompt(&model, 30);
+    let mut session = session(&model, CHUNK).with_executor(Executor::new(options(Policy::CriticalPath)).unwrap());
+    session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+    let executor = session.executor().unwrap();
+    let execution = executor.latest().unwrap();
+    let graph = &execution.graph;
+    let mut of_task = vec![None; graph.tasks().count()];
+    for event in execution.timeline.events() {
+        assert!(of_task[event.task].replace(*event).is_none());
+        let role = graph.subgraphs()[event.task % graph.subgraphs().len()].role;
+        let is_int8 = matches!(role, Role::QueryKeyValue | Role::AttentionOutput | Role::FeedForward);
+        assert_eq!(event.processor, usize::from(is_int8));
+    }
+    let of_task: Vec<_> = of_task.into_iter().map(Option::unwrap).collect();
+    for task in graph.tasks() {
+        let number = |task: Task| task.chunk * graph.subgraphs().len() + task.subgraph;
+        let start = of_task[number(task)].start;
+        assert!(graph.dependencies(task).all(|need| of_task[number(need)].end <= start), "{task:?}");
+    }
+    assert_eq!(executor.costs().seen().count(), 6, "each role on its processor");
+    assert!(executor.costs().seconds(Processor::Npu, Role::FeedForward, 8, 0).unwrap() > 0.0);
+}
+
+#[test]
+fn no_chunk_in_flight_is_refused() {
+    let error = Executor::new(ExecutorOptions { chunks_in_flight: 0, ..options(Policy::Fifo) }).unwrap_err();
+    assert_eq!(error.to_string(), "the number of chunks in flight is 0, expected at least 1");
+}
