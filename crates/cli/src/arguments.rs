@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use triad_engine::package::Package;
 use triad_engine::prepare::Prune;
 use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::{Cores, Error, LoadOptions, Model, Threads};
+use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
 use triad_model::fetch;
 
 use crate::commands::pull;
@@ -55,6 +55,33 @@ impl ThreadArguments {
             (Some(cores), _) => Threads::On(cores),
             (None, Some(count)) => Threads::Count(count),
             (None, None) => Threads::Automatic,
+        }
+    }
+}
+
+/// How keys and values are kept.
+#[derive(clap::Args)]
+pub struct KvArgument {
+    /// Number format of the KV cache; int8 takes half the memory of f16
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    kv: Kv,
+}
+
+/// [`KvFormat`] by the names that users give it.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kv {
+    F16,
+    Int8,
+    F32,
+}
+
+impl KvArgument {
+    /// What it says.
+    pub fn format(&self) -> KvFormat {
+        match self.kv {
+            Kv::F16 => KvFormat::F16,
+            Kv::Int8 => KvFormat::Int8,
+            Kv::F32 => KvFormat::F32,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use half::f16;
 use serde::{Deserialize, Serialize};
 use triad_kernels::Matrix;
+use triad_kernels::int8::quantize_weight_rows;
 use triad_model::description::{Attention, ModelDescription};
 
 /// Number format of the KV cache.
@@ -16,14 +17,17 @@ pub enum KvFormat {
     F16,
     /// 32-bit floats: for comparisons with a reference that has no 16-bit cache.
     F32,
+    /// 8-bit integers with one scale for each key and each value of a head: half the bytes.
+    Int8,
 }
 
 impl KvFormat {
-    /// Bytes of one number.
-    pub fn bytes(self) -> usize {
+    /// Bytes of a key or a value of one head of this width.
+    pub fn bytes(self, head_dim: usize) -> usize {
         match self {
-            Self::F16 => 2,
-            Self::F32 => 4,
+            Self::F16 => head_dim * size_of::<f16>(),
+            Self::F32 => head_dim * size_of::<f32>(),
+            Self::Int8 => head_dim + size_of::<f32>(),
         }
     }
 }
@@ -32,13 +36,21 @@ impl KvFormat {
 pub(crate) enum Plane {
     F16(Vec<f16>),
     F32(Vec<f32>),
+    Int8 {
+        values: Vec<i8>,
+        /// `[kv_heads, context]`.
+        scales: Vec<f32>,
+    },
 }
 
 impl Plane {
-    fn new(format: KvFormat, count: usize) -> Self {
+    /// For `rows` keys or values of one head each.
+    fn new(format: KvFormat, rows: usize, head_dim: usize) -> Self {
+        let count = rows * head_dim;
         match format {
             KvFormat::F16 => Self::F16(vec![f16::ZERO; count]),
             KvFormat::F32 => Self::F32(vec![0.0; count]),
+            KvFormat::Int8 => Self::Int8 { values: vec![0; count], scales: vec![0.0; rows] },
         }
     }
 
@@ -46,6 +58,7 @@ impl Plane {
         match self {
             Self::F16(values) => Matrix::F16(values),
             Self::F32(values) => Matrix::F32(values),
+            Self::Int8 { values, scales } => Matrix::Int8 { values, scales },
         }
     }
 
@@ -54,10 +67,14 @@ impl Plane {
         let (heads, dim) = (attention.kv_heads, attention.head_dim);
         for (row, values) in rows.chunks_exact(heads * dim).enumerate() {
             for (head, values) in values.chunks_exact(dim).enumerate() {
-                let start = (head * context + first + row) * dim;
+                let row = head * context + first + row;
+                let place = row * dim..(row + 1) * dim;
                 match self {
-                    Self::F16(plane) => narrow(values, &mut plane[start..start + dim]),
-                    Self::F32(plane) => plane[start..start + dim].copy_from_slice(values),
+                    Self::F16(plane) => narrow(values, &mut plane[place]),
+                    Self::F32(plane) => plane[place].copy_from_slice(values),
+                    Self::Int8 { values: plane, scales } => {
+                        quantize_weight_rows(values, dim, &mut scales[row..=row], &mut plane[place]);
+                    }
                 }
             }
         }
@@ -93,8 +110,8 @@ pub(crate) struct KvCache {
 impl KvCache {
     pub(crate) fn new(description: &ModelDescription, context: usize, format: KvFormat) -> Self {
         let block = |attention: &Attention| {
-            let count = attention.kv_heads * context * attention.head_dim;
-            Mutex::new(BlockCache { keys: Plane::new(format, count), values: Plane::new(format, count) })
+            let plane = || Plane::new(format, attention.kv_heads * context, attention.head_dim);
+            Mutex::new(BlockCache { keys: plane(), values: plane() })
         };
         Self { blocks: description.blocks.iter().map(|description| block(&description.attention)).collect(), context }
     }

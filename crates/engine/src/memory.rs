@@ -39,7 +39,7 @@ pub fn of_session(
 ) -> Memory {
     Memory {
         weights,
-        kv_cache: description.kv_bytes_per_token(format.bytes()) * context,
+        kv_cache: description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * context,
         activations: Buffers::bytes_per_row(description) * chunk.min(context) + description.vocab * size_of::<f32>(),
     }
 }

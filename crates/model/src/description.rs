@@ -211,10 +211,12 @@ impl ModelDescription {
         self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
     }
 
-    /// Bytes of keys and values for one token of context, at `bytes_per_value` (2 for f16).
-    pub fn kv_bytes_per_token(&self, bytes_per_value: usize) -> usize {
-        let values = |block: &BlockDescription| 2 * block.attention.kv_heads * block.attention.head_dim;
-        self.blocks.iter().map(values).sum::<usize>() * bytes_per_value
+    /// Bytes of keys and values for one token of context, where `bytes_per_head` says what one key or value of a head's
+    /// width takes (twice the width in f16).
+    pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
+        let of_block =
+            |block: &BlockDescription| 2 * block.attention.kv_heads * bytes_per_head(block.attention.head_dim);
+        self.blocks.iter().map(of_block).sum()
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
+use triad_engine::Error;
 use triad_engine::memory::{self, Memory};
 use triad_engine::package::{Manifest, Package};
-use triad_engine::{Error, KvFormat};
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::BlockDescription;
@@ -15,7 +15,7 @@ use triad_model::fetch;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
-use crate::arguments::{self, ModelArgument};
+use crate::arguments::{self, KvArgument, ModelArgument};
 use crate::{output, prepared};
 
 /// Show what a model is and how much memory a run needs.
@@ -35,6 +35,8 @@ pub struct Arguments {
     /// Tokens of a prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
+    #[command(flatten)]
+    kv: KvArgument,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -140,7 +142,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
     let template =
         tokenizer.as_ref().map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer)).transpose()?;
     let weights = memory::of_weights(checkpoint).total();
-    let needed = memory::of_session(description, weights, context, arguments.chunk, KvFormat::default());
+    let needed = memory::of_session(description, weights, context, arguments.chunk, arguments.kv.format());
     let Memory { weights, kv_cache, activations } = needed;
     Ok(Info {
         path: checkpoint.path().display().to_string(),

@@ -10,7 +10,7 @@ use serde_json::json;
 use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
 use triad_model::tokenizer::Special;
 
-use crate::arguments::{self, ModelArguments};
+use crate::arguments::{self, KvArgument, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::output_file::OutputFile;
 use crate::prompt::{self, PromptArguments};
@@ -36,6 +36,8 @@ pub struct Arguments {
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
+    #[command(flatten)]
+    kv: KvArgument,
     /// The file to write
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -59,7 +61,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
     let logits = tokens.len().saturating_mul(model.description().vocab).saturating_mul(size_of::<f32>());
     machine::check_memory("the output", logits)?;
-    let options = SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, ..SessionOptions::default() };
+    let options =
+        SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, kv_format: arguments.kv.format() };
     let mut session = Session::new(model, &options)?;
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();

@@ -1,6 +1,7 @@
 //! Attention against its definition.
 
 use super::*;
+use crate::int8::quantize_weight_rows;
 use crate::testing::values;
 use half::f16;
 use proptest::prelude::*;
@@ -40,13 +41,30 @@ fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
     (narrow, wide)
 }
 
+/// Keys or values in INT8, with a scale for each.
+fn int8_cache(wide: &[f32], dim: usize) -> (Vec<i8>, Vec<f32>) {
+    let (mut values, mut scales) = (vec![0; wide.len()], vec![0.0; wide.len() / dim]);
+    quantize_weight_rows(wide, dim, &mut scales, &mut values);
+    (values, scales)
+}
+
+fn matrix((values, scales): &(Vec<i8>, Vec<f32>)) -> Matrix<'_> {
+    Matrix::Int8 { values, scales }
+}
+
+fn widened(cache: Matrix, dim: usize) -> Vec<f32> {
+    let mut wide = vec![0.0; cache.len()];
+    wide.chunks_exact_mut(dim).enumerate().for_each(|(row, wide)| cache.widen_row(row, wide));
+    wide
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn attention_agrees_with_its_definition(
         rows in prop_oneof![Just(1usize), 2usize..70], first in prop_oneof![0usize..90, BLOCK - 40..BLOCK + 40, 2 * BLOCK..2 * BLOCK + 9],
         kv_heads in 1usize..3, group in 1usize..6, dim in prop_oneof![1usize..20, 60usize..70],
-        window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), half_cache: bool, fast: bool,
+        window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), format in 0..3, fast: bool,
         seed: u64,
     ) {
         let context = first + rows + 3;
@@ -56,14 +74,15 @@ proptest! {
         let queries = values(rows * shape.heads * dim, seed);
         let (narrow_keys, wide_keys) = cache(kv_heads * context * dim, seed ^ 1);
         let (narrow_values, wide_values) = cache(kv_heads * context * dim, seed ^ 2);
+        let (int8_keys, int8_values) = (int8_cache(&wide_keys, dim), int8_cache(&wide_values, dim));
         let mut out = vec![f32::NAN; queries.len()];
-        let (keys, values) = if half_cache {
-            (Matrix::F16(&narrow_keys), Matrix::F16(&narrow_values))
-        } else {
-            (Matrix::F32(&wide_keys), Matrix::F32(&wide_values))
+        let (keys, values) = match format {
+            0 => (Matrix::F16(&narrow_keys), Matrix::F16(&narrow_values)),
+            1 => (Matrix::F32(&wide_keys), Matrix::F32(&wide_values)),
+            _ => (matrix(&int8_keys), matrix(&int8_values)),
         };
         attention(&queries, first, keys, values, context, &shape, &mut out);
-        let expected = reference(&queries, first, &wide_keys, &wide_values, context, &shape);
+        let expected = reference(&queries, first, &widened(keys, dim), &widened(values, dim), context, &shape);
         // In bf16 scores of up to 3 are off by 2⁻⁷ at most, and weights and values by 2⁻⁹ each.
         let tolerance = if fast && rows > 1 { 0.02 } else { 1e-5 };
         for (out, expected) in out.iter().zip(expected) {

@@ -25,10 +25,15 @@ impl Limit {
     }
 
     /// The least time that this test can take; `None` where the limit is not known.
-    pub fn seconds(&self, measured: &Measurement, model: &Model) -> Option<f64> {
+    pub fn seconds(&self, measured: &Measurement, model: &Model, kv_format: KvFormat) -> Option<f64> {
         match measured.test {
             Test::Prefill => self.prefill_seconds(model, measured.tokens),
-            Test::Decode => Some(self.decode_seconds(model, measured.tokens, measured.context)),
+            Test::Decode => {
+                let weights = model.weights().bytes_per_token() * measured.tokens;
+                let cache = cache_bytes(model.description(), measured.tokens, measured.context, kv_format);
+                // Every weight, and the keys and values so far, read once a token.
+                Some((weights + cache) as f64 / self.bytes_read_per_second)
+            }
         }
     }
 
@@ -40,20 +45,14 @@ impl Limit {
         let (linear, attention) = if model.weights().is_int8() { (int8?, bf16.unwrap_or(f32)) } else { (f32, f32) };
         Some(operations.linear / linear + operations.attention / attention)
     }
-
-    /// Every weight, and the keys and values so far, read once a token.
-    fn decode_seconds(&self, model: &Model, tokens: usize, context: usize) -> f64 {
-        let weights = model.weights().bytes_per_token() * tokens;
-        (weights + cache_bytes(model.description(), tokens, context)) as f64 / self.bytes_read_per_second
-    }
 }
 
 /// Bytes of keys and values that `tokens` tokens behind `context` others read.
-fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize) -> usize {
+fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize, format: KvFormat) -> usize {
     let positions = (1..=tokens).map(|position| context + position);
     let of_block = |block: &BlockDescription| {
         let attention = &block.attention;
-        let row = 2 * attention.kv_heads * attention.head_dim * KvFormat::default().bytes();
+        let row = 2 * attention.kv_heads * format.bytes(attention.head_dim);
         row * positions.clone().map(|position| seen(block, position)).sum::<usize>()
     };
     description.blocks.iter().map(of_block).sum()
@@ -107,6 +106,8 @@ mod tests {
     fn decode_reads_the_keys_and_values_of_every_position_so_far() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         // Three heads of 64 in 30 blocks, keys and values of two bytes; 65 and 66 positions.
-        assert_eq!(cache_bytes(&description, 2, 64), 30 * 2 * 3 * 64 * 2 * (65 + 66));
+        assert_eq!(cache_bytes(&description, 2, 64, KvFormat::F16), 30 * 2 * 3 * 64 * 2 * (65 + 66));
+        // One byte each, and a scale of four for each key and value.
+        assert_eq!(cache_bytes(&description, 2, 64, KvFormat::Int8), 30 * 2 * 3 * 68 * (65 + 66));
     }
 }

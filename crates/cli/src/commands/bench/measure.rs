@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Error, KvFormat, Model, Session, SessionOptions};
 
 use crate::arguments::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
@@ -23,6 +23,8 @@ pub struct Plan {
     pub repeat: usize,
     /// Chunk length in tokens.
     pub chunk: usize,
+    /// Number format of the KV cache.
+    pub kv_format: KvFormat,
 }
 
 /// Which half of a run is measured.
@@ -79,7 +81,7 @@ impl Plan {
 
     /// Runs all tests on a model called `name` that has `threads` threads.
     pub fn run(&self, model: &Arc<Model>, threads: usize, name: &str) -> Result<Vec<Measurement>> {
-        let options = SessionOptions { context: self.context(), chunk: self.chunk, ..SessionOptions::default() };
+        let options = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
         let mut session = Session::new(model, &options)?;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -148,7 +150,7 @@ mod tests {
     fn the_context_holds_the_longest_test() {
         let plan = |prompts: &[usize], decodes: &[usize]| {
             let [prompts, decodes] = [prompts, decodes].map(<[usize]>::to_vec);
-            Plan { prompts, decodes, contexts: vec![0, 64], repeat: 1, chunk: 1 }.context()
+            Plan { prompts, decodes, contexts: vec![0, 64], repeat: 1, chunk: 1, kv_format: KvFormat::default() }.context()
         };
         assert_eq!(plan(&[64, 256], &[64]), 256);
         assert_eq!(plan(&[64], &[64]), 128);

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use triad_engine::{KvFormat, LoadOptions, Model, Threads, memory};
+use triad_engine::{LoadOptions, Model, Threads, memory};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 
-use crate::arguments::{self, ModelArgument};
+use crate::arguments::{self, KvArgument, ModelArgument};
 use crate::output_file::OutputFile;
 use crate::{machine, output, prepared, progress};
 use limit::Limit;
@@ -68,6 +68,8 @@ pub struct Arguments {
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
+    #[command(flatten)]
+    kv: KvArgument,
     /// Draw a figure of times over lengths, too
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -85,6 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         contexts: arguments.context.clone(),
         repeat: arguments.repeat,
         chunk: arguments.chunk,
+        kv_format: arguments.kv.format(),
     };
     let threads =
         if arguments.threads.is_empty() { vec![Threads::Automatic.count()] } else { arguments.threads.clone() };
@@ -110,7 +113,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let limits: Vec<_> = threads.iter().map(|count| Limit::measure(*count)).collect();
     let compare = |measured: Measurement| {
         let limit = limits.iter().find(|limit| limit.arithmetic.threads == measured.threads).expect("a limit for each");
-        let seconds = limit.seconds(&measured, &model);
+        let seconds = limit.seconds(&measured, &model, plan.kv_format);
         Compared::new(measured, seconds)
     };
     let results = results.into_iter().map(compare).collect();
@@ -149,16 +152,24 @@ fn random(shape: &str, plan: &Plan, threads: usize) -> Result<(String, Model, f6
 fn needed_memory(description: &ModelDescription, plan: &Plan) -> usize {
     let weights = memory::of_random_weights(description);
     let context = plan.context().min(description.context);
-    memory::of_session(description, weights, context, plan.chunk, KvFormat::default()).total()
+    memory::of_session(description, weights, context, plan.chunk, plan.kv_format).total()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use triad_engine::KvFormat;
 
     #[test]
     fn the_memory_of_a_shape_is_its_weights_in_two_bytes_and_a_little_more() {
-        let plan = Plan { prompts: vec![256], decodes: vec![], contexts: vec![], repeat: 1, chunk: 256 };
+        let plan = Plan {
+            prompts: vec![256],
+            decodes: vec![],
+            contexts: vec![],
+            repeat: 1,
+            chunk: 256,
+            kv_format: KvFormat::F16,
+        };
         let description = family::shape("llama-2-7b").unwrap();
         let weights = 2 * description.parameters();
         let needed = needed_memory(&description, &plan);

@@ -17,7 +17,7 @@ use triad_engine::prepare::Quantized;
 use triad_engine::prepare::calibration::Calibration;
 use triad_engine::{Cancel, Error, Model};
 
-use crate::arguments::{self, CalibrationArguments, ModelArguments};
+use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::{output, progress};
 use methods::{MethodArguments, Variant};
@@ -53,6 +53,8 @@ pub struct Arguments {
     /// Tokens that go through the model at once
     #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
     chunk: usize,
+    #[command(flatten)]
+    kv: KvArgument,
     /// Print one JSON object, with the outcome of every row
     #[arg(long)]
     json: bool,
@@ -165,7 +167,7 @@ impl Arguments {
         cancel: &Cancel,
     ) -> triad_engine::Result<Evaluation> {
         let Self { limit, window, chunk, .. } = *self;
-        let options = EvaluateOptions { limit, window, chunk, ..EvaluateOptions::default() };
+        let options = EvaluateOptions { limit, window, chunk, kv_format: self.kv.format() };
         let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
         evaluate::evaluate(model, dataset, &options, cancel, |done, total| bar.set_to(done, total))
     }

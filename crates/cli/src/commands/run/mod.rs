@@ -14,7 +14,7 @@ use triad_engine::{
 use triad_model::template::Message;
 use triad_model::tokenizer::Special;
 
-use crate::arguments::{self, ModelArguments};
+use crate::arguments::{self, KvArgument, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::progress::{self, Shown};
 use crate::prompt::{self, PromptArguments};
@@ -49,6 +49,8 @@ pub struct Arguments {
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
+    #[command(flatten)]
+    kv: KvArgument,
     /// Tokens of prompt and answer together; memory for all of them is taken at the start
     /// [default: what prompt and -n need, 4096 in a chat; never more than the model was made for]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
@@ -176,7 +178,7 @@ impl Speaker<'_> {
         if context > longest {
             return Err(Error::ContextTooLong { asked: context, longest }.into());
         }
-        let options = SessionOptions { context, chunk: self.arguments.chunk, ..SessionOptions::default() };
+        let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
         let memory = memory::of_session(self.model.description(), 0, context, options.chunk, options.kv_format);
         machine::check_memory(&format!("a context of {context} tokens"), memory.total())?;
         Ok(Session::new(&self.model, &options)?)
