@@ -1,5 +1,7 @@
 //! Why a processor refuses.
 
+use std::path::PathBuf;
+
 /// What a processor answers, or why it refuses.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -40,5 +42,123 @@ pub enum Error {
         found: Vec<usize>,
         /// Length of each output.
         expected: Vec<usize>,
+    },
+    /// Nobody said where ONNX Runtime is.
+    #[error("no ONNX Runtime was named: set {variable} to the path of its library, such as libonnxruntime.so")]
+    LibraryUnnamed {
+        /// The environment variable that may name it.
+        variable: &'static str,
+    },
+    /// There is no library.
+    #[error("{}: {reason}: install ONNX Runtime and give the path of its library", path.display())]
+    LibraryMissing {
+        /// Where it should be.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// The file is no library of ONNX Runtime, or none for this machine.
+    #[error("{} can't be used as a library of ONNX Runtime: {reason}", path.display())]
+    LibraryWrong {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The library is too old.
+    #[error("{} is ONNX Runtime {found}: install {oldest} or later", path.display())]
+    LibraryVersion {
+        /// The library.
+        path: PathBuf,
+        /// Its version.
+        found: String,
+        /// The oldest that would do.
+        oldest: &'static str,
+    },
+    /// A process loads one library, once.
+    #[error("{} can't be loaded beside {}: use one library in one process", path.display(), loaded.display())]
+    LibraryLoaded {
+        /// The one that was loaded.
+        loaded: PathBuf,
+        /// The one that was asked for.
+        path: PathBuf,
+    },
+    /// The library was built without the provider.
+    #[error(
+        "{} was built without the provider {provider} (it has {}): take a build that has it, or give the provider's own \
+         library",
+        library.display(),
+        available.join(", ")
+    )]
+    ProviderMissing {
+        /// The provider.
+        provider: String,
+        /// ONNX Runtime's library.
+        library: PathBuf,
+        /// Those of ours that the library has.
+        available: Vec<String>,
+    },
+    /// The provider lists no device of the kind that was asked for.
+    #[error(
+        "the provider {provider} finds no {kind} on this machine (it finds: {}): check the device's driver, or choose \
+         another processor",
+        if listed.is_empty() { "nothing" } else { listed }
+    )]
+    NoDevice {
+        /// The provider.
+        provider: String,
+        /// What was asked for.
+        kind: String,
+        /// What there is.
+        listed: String,
+    },
+    /// The provider would leave a part of a graph to the CPU.
+    #[error(
+        "the provider {provider} takes only a part of the graph: {taken}. Run this subgraph on the CPU, or choose another provider"
+    )]
+    PartlyTaken {
+        /// The provider.
+        provider: String,
+        /// Which part.
+        taken: String,
+    },
+    /// The provider does not build the graph.
+    #[error("the provider {provider} refuses the graph: {reason}")]
+    Refused {
+        /// The provider.
+        provider: String,
+        /// What it says.
+        reason: String,
+    },
+    /// The subgraph does not fit beside what was prepared before.
+    #[error(
+        "the subgraph needs {needed} bytes of {processor}'s window, of which {free} of {window} are free: run it on \
+         another processor"
+    )]
+    WindowFull {
+        /// The processor.
+        processor: String,
+        /// Bytes of the subgraph.
+        needed: usize,
+        /// Bytes that are left.
+        free: usize,
+        /// Bytes in all.
+        window: usize,
+    },
+    /// Compiled graphs can't be kept.
+    #[error("{}: {reason}: compiled graphs can't be kept there", path.display())]
+    Cache {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: std::io::Error,
+    },
+    /// The device failed while it ran a program.
+    #[error("{processor} failed: {reason}")]
+    Run {
+        /// The processor.
+        processor: String,
+        /// What it says.
+        reason: String,
     },
 }

@@ -5,7 +5,8 @@
 //! run by mistake, and whatever a processor refuses it refuses by an [`Error`] of its own kind: nothing moves elsewhere
 //! in silence.
 //!
-//! [`cpu`] computes with our kernels on cores of its own. All processors stand in one table of the conformance suite,
+//! [`cpu`] computes with our kernels on cores of its own; `npu`, a feature of this crate, builds graphs for ONNX Runtime,
+//! which runs them on an NPU or whatever else it has a provider for. All processors stand in one table of the conformance suite,
 //! which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
 //!
 //! ```
@@ -38,6 +39,8 @@
 
 pub mod cpu;
 mod error;
+#[cfg(feature = "npu")]
+pub mod npu;
 mod processor;
 mod subgraph;
 

@@ -9,8 +9,24 @@ use triad_processors::{Processor, Subgraph};
 
 /// Every processor that can be had here.
 fn all() -> Vec<Box<dyn Processor>> {
-    let cpu = |threads| Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap())));
-    vec![cpu(1), cpu(2)]
+    let cpu = |threads| -> Box<dyn Processor> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
+    let mut all: Vec<Box<dyn Processor>> = vec![cpu(1), cpu(2)];
+    #[cfg(feature = "npu")]
+    all.extend(npu());
+    all
+}
+
+/// ONNX Runtime's CPU provider, where the environment names the library.
+#[cfg(feature = "npu")]
+fn npu() -> Option<Box<dyn Processor>> {
+    use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
+    match library_from_environment() {
+        Ok(library) => Some(Box::new(Npu::new(NpuOptions::new(library, Provider::Cpu)).unwrap())),
+        Err(error) => {
+            eprintln!("npu:cpu skipped: {error}");
+            None
+        }
+    }
 }
 
 /// Calls `test` with each of them.

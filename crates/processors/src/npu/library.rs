@@ -1,0 +1,46 @@
+//! ONNX Runtime's library, loaded once for the process.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+
+use crate::error::{Error, Result};
+
+/// The oldest version whose interface we use.
+const OLDEST: &str = "1.24";
+
+/// The library of this process and where it came from. ONNX Runtime can't be unloaded, nor loaded twice.
+static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
+
+/// Loads the library at `path`, or answers what was loaded from there before.
+pub(super) fn load(path: &Path) -> Result<Environment> {
+    let missing = |reason: std::io::Error| Error::LibraryMissing { path: path.to_owned(), reason };
+    let found = path.canonicalize().map_err(missing)?;
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*loaded {
+        Some((other, environment)) if *other == found => return Ok(environment.clone()),
+        Some((other, _)) => {
+            return Err(Error::LibraryLoaded { loaded: other.clone(), path: path.to_owned() });
+        }
+        None => {}
+    }
+    let builder = ort::init_from(&found).map_err(|error| refused(path, error))?;
+    let wrong = |error: ort::Error| Error::LibraryWrong { path: path.to_owned(), reason: error.to_string() };
+    let environment = builder.with_name("triad").with_telemetry(false).build().map_err(wrong)?;
+    // What it would log as an error, it answers, too.
+    environment.set_log_level(LogLevel::Fatal);
+    *loaded = Some((found, environment.clone()));
+    Ok(environment)
+}
+
+fn refused(path: &Path, error: ort::LoadDynamicError) -> Error {
+    let path = path.to_owned();
+    match error {
+        ort::LoadDynamicError::BadVersion { version_str, .. } => {
+            Error::LibraryVersion { path, found: version_str, oldest: OLDEST }
+        }
+        error => Error::LibraryWrong { path, reason: error.to_string() },
+    }
+}

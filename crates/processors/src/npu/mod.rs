@@ -1,0 +1,257 @@
+//! NPUs through ONNX Runtime, whose library is loaded at run time.
+//!
+//! A subgraph becomes an ONNX graph of static shapes (`graph`, in the messages of `onnx`) and that a session on one
+//! execution provider: ONNX Runtime's own CPU kernels, or a [`Provider`] for a device. A run of fewer rows is padded, which
+//! no output shows. What a processor can't do is an error: a library that is missing or too old (`library`), a provider
+//! that the library lacks or that finds no device, a graph that it refuses or takes only in part (`assignment`), a window
+//! that is full (`window`). Compiled graphs can be kept in a folder (`cache`).
+
+mod assignment;
+mod cache;
+mod graph;
+mod library;
+mod onnx;
+mod program;
+mod provider;
+mod window;
+
+use std::path::{Path, PathBuf};
+
+use ort::device::Device;
+use ort::environment::Environment;
+use ort::logging::LogLevel;
+use ort::session::Session;
+use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
+use triad_plan::graph::Format;
+
+pub use graph::Formulation;
+pub use provider::{DeviceKind, Provider};
+
+use crate::error::{Error, Result};
+use crate::processor::{Capabilities, Prepared, Processor, Program};
+use crate::subgraph::Subgraph;
+use cache::Entry;
+use program::NpuProgram;
+use window::Window;
+
+/// The environment variable with the path of ONNX Runtime's library.
+pub const LIBRARY: &str = "TRIAD_ONNXRUNTIME";
+
+/// Which NPU, and how it is used.
+#[derive(Clone, Debug)]
+pub struct NpuOptions {
+    /// ONNX Runtime's library, 1.24 or later: `libonnxruntime.so`, `onnxruntime.dll`, `libonnxruntime.dylib`.
+    pub library: PathBuf,
+    /// Who runs the graphs.
+    pub provider: Provider,
+    /// A library of the provider's own, for one that is not built into ONNX Runtime.
+    pub provider_library: Option<PathBuf>,
+    /// Options of the provider, by the names that its documentation has.
+    pub provider_options: Vec<(String, String)>,
+    /// The kind of device that must be there; any, if it is not said.
+    pub device: Option<DeviceKind>,
+    /// Version of the device's driver, on which compiled graphs depend. ONNX Runtime does not say it.
+    pub driver: String,
+    /// Threads of the CPU that it computes with, the one that calls among them.
+    pub threads: usize,
+    /// Bytes that all programs together may take, if that is limited.
+    pub window: Option<usize>,
+    /// Where compiled graphs are kept, if they are.
+    pub cache: Option<PathBuf>,
+    /// Other operators than those that suit the provider.
+    pub formulation: Option<Formulation>,
+}
+
+impl NpuOptions {
+    /// `provider` of the library at `library` on one thread, without a limit and without a cache.
+    pub fn new(library: impl Into<PathBuf>, provider: Provider) -> Self {
+        Self {
+            library: library.into(),
+            provider,
+            provider_library: None,
+            provider_options: Vec::new(),
+            device: None,
+            driver: String::new(),
+            threads: 1,
+            window: None,
+            cache: None,
+            formulation: None,
+        }
+    }
+}
+
+/// The path in the environment variable [`LIBRARY`].
+///
+/// # Errors
+/// If it is not set.
+pub fn library_from_environment() -> Result<PathBuf> {
+    let path = std::env::var_os(LIBRARY).filter(|path| !path.is_empty());
+    path.map(PathBuf::from).ok_or(Error::LibraryUnnamed { variable: LIBRARY })
+}
+
+/// An execution provider of ONNX Runtime.
+#[derive(Debug)]
+pub struct Npu {
+    name: String,
+    environment: Environment,
+    options: NpuOptions,
+    /// What is known about the devices: vendors, kinds, numbers.
+    devices: String,
+    window: Window,
+    capabilities: Capabilities,
+}
+
+impl Npu {
+    /// Loads the library and looks for the provider and its devices.
+    ///
+    /// # Errors
+    /// If there is no library, or it is none that we can use, or it has no such provider, or that finds no device.
+    pub fn new(options: NpuOptions) -> Result<Self> {
+        let environment = library::load(&options.library)?;
+        let provider = options.provider;
+        if let Some(path) = &options.provider_library {
+            let registered = environment.devices().any(|device| device.ep().is_ok_and(|ep| ep == provider.canonical()));
+            if !registered {
+                environment
+                    .register_ep_library(provider.canonical(), path)
+                    .map_err(|error| Error::LibraryWrong { path: path.clone(), reason: error.to_string() })?;
+            }
+        } else if !provider.is_built_in().map_err(|error| refused(provider, &error))? {
+            let built_in = Provider::ALL.into_iter().filter(|other| other.is_built_in().unwrap_or(false));
+            return Err(Error::ProviderMissing {
+                provider: provider.to_string(),
+                library: options.library.clone(),
+                available: built_in.map(|other| other.name().to_owned()).collect(),
+            });
+        }
+        let listed = devices(&environment, provider);
+        let found: Vec<_> = listed.iter().filter(|device| is_kind(device, options.device)).collect();
+        // Providers of the old kind list no devices, and say that theirs is missing when a graph is built.
+        let must_list = options.device.is_some() || options.provider_library.is_some() || provider == Provider::Cpu;
+        if found.is_empty() && must_list {
+            let kind = options.device.map_or_else(|| "device".to_owned(), |kind| kind.to_string());
+            return Err(Error::NoDevice { provider: provider.to_string(), kind, listed: describe(&listed) });
+        }
+        let capabilities =
+            Capabilities { formats: vec![Format::Int8], static_shapes: true, own_memory: true, window: options.window };
+        let devices = describe(found);
+        let (name, window) = (format!("npu:{provider}"), Window::new(options.window));
+        Ok(Self { name, devices, window, capabilities, environment, options })
+    }
+
+    /// The session of `graph`, compiled or from the cache.
+    fn session(&self, graph: &[u8]) -> Result<Session> {
+        let Some(folder) = &self.options.cache else { return self.build(graph, None, GraphOptimizationLevel::All) };
+        let entry = self.entry(folder, graph);
+        if let Some(compiled) = entry.read() {
+            return self.build(&compiled, None, GraphOptimizationLevel::Disable);
+        }
+        entry.write(|path| self.build(graph, Some(path), GraphOptimizationLevel::All))
+    }
+
+    /// The place of `graph` in the cache: by device, driver, provider, library, and all that the graph says.
+    fn entry(&self, folder: &Path, graph: &[u8]) -> Entry {
+        let options = &self.options;
+        let mut parts = vec![ort::info().as_bytes(), self.name.as_bytes(), self.devices.as_bytes()];
+        parts.extend([options.driver.as_bytes(), graph]);
+        for (key, value) in &options.provider_options {
+            parts.extend([key.as_bytes(), value.as_bytes()]);
+        }
+        Entry::new(folder, &parts)
+    }
+
+    /// Builds a session and writes what it compiled to a file.
+    fn build(&self, graph: &[u8], compiled: Option<&Path>, level: GraphOptimizationLevel) -> Result<Session> {
+        let provider = self.options.provider;
+        let builder = self.builder(compiled, level).map_err(|error| refused(provider, &error))?;
+        let session = { builder }.commit_from_memory(graph).map_err(|error| refused(provider, &error))?;
+        let (elsewhere, nodes) =
+            assignment::elsewhere(&session, provider.canonical()).map_err(|error| refused(provider, &error))?;
+        if !elsewhere.is_empty() || nodes == 0 {
+            let taken = format!("{} of {nodes} nodes; not {}", nodes - elsewhere.len(), elsewhere.join(", "));
+            return Err(Error::PartlyTaken { provider: provider.to_string(), taken });
+        }
+        Ok(session)
+    }
+
+    fn builder(&self, compiled: Option<&Path>, level: GraphOptimizationLevel) -> ort::Result<SessionBuilder> {
+        let Self { options, environment, .. } = self;
+        let provider = options.provider;
+        let mut builder = Session::builder(environment)?
+            .with_optimization_level(level)?
+            .with_log_level(LogLevel::Fatal)?
+            .with_intra_threads(options.threads)?
+            .with_inter_threads(1)?
+            .with_config_entry(assignment::RECORD, "1")?
+            // Kernels without a dot product of integers would add pairs in 16 bits, which overflow.
+            .with_precise_qmm()?;
+        if provider != Provider::Cpu {
+            builder = builder.with_disable_cpu_fallback()?;
+        }
+        if let Some(path) = compiled {
+            builder = match provider {
+                Provider::Cpu => builder.with_optimized_model_path(path)?,
+                _ => builder
+                    .with_config_entry("ep.context_enable", "1")?
+                    .with_config_entry("ep.context_embed_mode", "1")?
+                    .with_config_entry("ep.context_file_path", path.to_string_lossy())?,
+            };
+        }
+        let listed = devices(environment, provider).into_iter().filter(|device| is_kind(device, options.device));
+        let listed: Vec<_> = listed.collect();
+        let Some(dispatch) = provider.dispatch(&options.provider_options) else { return Ok(builder) };
+        if listed.is_empty() {
+            return Ok(builder.with_execution_providers([dispatch])?);
+        }
+        let prefixed = |(key, value): &(String, String)| (format!("{}.{key}", provider.canonical()), value.clone());
+        let prefixed: Vec<_> = options.provider_options.iter().map(prefixed).collect();
+        Ok(builder.with_devices(listed, Some(&prefixed))?)
+    }
+}
+
+impl Processor for Npu {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> Result<Box<dyn Program>> {
+        let prepared = Prepared::new(subgraph, rows)?;
+        let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
+        let formulation = self.options.formulation.unwrap_or_else(|| self.options.provider.formulation());
+        let session = self.session(&graph::encode(subgraph, rows, formulation)?)?;
+        Ok(Box::new(NpuProgram::new(&self.name, prepared, session, window)))
+    }
+}
+
+/// The devices that the environment lists for `provider`.
+fn devices(environment: &Environment, provider: Provider) -> Vec<Device<'_>> {
+    environment.devices().filter(|device| device.ep().is_ok_and(|ep| ep == provider.canonical())).collect()
+}
+
+fn is_kind(device: &Device, kind: Option<DeviceKind>) -> bool {
+    kind.is_none_or(|kind| DeviceKind::of(device.hardware_device().ty()) == Some(kind))
+}
+
+fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a Device<'e>>) -> String {
+    let describe = |device: &Device| {
+        let hardware = device.hardware_device();
+        let kind = DeviceKind::of(hardware.ty()).map_or("other", DeviceKind::name);
+        format!("{kind} {} of {}", hardware.id(), hardware.vendor().unwrap_or("an unknown vendor"))
+    };
+    devices.into_iter().map(describe).collect::<Vec<_>>().join(", ")
+}
+
+/// What a provider says when it does not build a session.
+fn refused(provider: Provider, error: &ort::Error) -> Error {
+    let (provider, reason) = (provider.to_string(), error.to_string());
+    // ONNX Runtime has one code for both.
+    if reason.contains("fallback to CPU EP has been explicitly disabled") {
+        Error::PartlyTaken { provider, taken: "ONNX Runtime says: ".to_owned() + &reason }
+    } else {
+        Error::Refused { provider, reason }
+    }
+}

@@ -1,0 +1,175 @@
+//! The messages of ONNX that our graphs are made of, in protobuf's wire format: fields by their numbers in `onnx.proto`.
+
+use prost::Message;
+
+/// Version of the format that [`OPSET`] goes with.
+const IR_VERSION: i64 = 9;
+/// Version of ONNX's own operators.
+const OPSET: i64 = 20;
+/// Operators of ONNX Runtime.
+pub(super) const MICROSOFT: &str = "com.microsoft";
+
+/// Formats of numbers.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum DataType {
+    Float = 1,
+    Uint8 = 2,
+    Int8 = 3,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Model {
+    #[prost(int64, tag = "1")]
+    ir_version: i64,
+    #[prost(string, tag = "2")]
+    producer_name: String,
+    #[prost(message, optional, tag = "7")]
+    graph: Option<Graph>,
+    #[prost(message, repeated, tag = "8")]
+    opset_import: Vec<OperatorSet>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OperatorSet {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(int64, tag = "2")]
+    version: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Graph {
+    #[prost(message, repeated, tag = "1")]
+    pub node: Vec<Node>,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(message, repeated, tag = "5")]
+    pub initializer: Vec<Tensor>,
+    #[prost(message, repeated, tag = "11")]
+    pub input: Vec<ValueInfo>,
+    #[prost(message, repeated, tag = "12")]
+    pub output: Vec<ValueInfo>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Node {
+    #[prost(string, repeated, tag = "1")]
+    pub input: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub output: Vec<String>,
+    #[prost(string, tag = "3")]
+    pub name: String,
+    #[prost(string, tag = "4")]
+    pub op_type: String,
+    #[prost(message, repeated, tag = "5")]
+    pub attribute: Vec<Attribute>,
+    #[prost(string, tag = "7")]
+    pub domain: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Attribute {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(float, optional, tag = "2")]
+    float: Option<f32>,
+    #[prost(int64, optional, tag = "3")]
+    int: Option<i64>,
+    #[prost(bytes = "vec", optional, tag = "4")]
+    string: Option<Vec<u8>>,
+    #[prost(int32, tag = "20")]
+    kind: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Tensor {
+    #[prost(int64, repeated, tag = "1")]
+    dims: Vec<i64>,
+    #[prost(int32, tag = "2")]
+    data_type: i32,
+    #[prost(string, tag = "8")]
+    name: String,
+    /// Little-endian.
+    #[prost(bytes = "vec", tag = "9")]
+    raw_data: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ValueInfo {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "2")]
+    value_type: Option<ValueType>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ValueType {
+    #[prost(message, optional, tag = "1")]
+    tensor: Option<TensorType>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TensorType {
+    #[prost(int32, tag = "1")]
+    element: i32,
+    #[prost(message, optional, tag = "2")]
+    shape: Option<Shape>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Shape {
+    #[prost(message, repeated, tag = "1")]
+    dim: Vec<Dimension>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Dimension {
+    #[prost(int64, optional, tag = "1")]
+    value: Option<i64>,
+}
+
+impl Model {
+    pub fn new(graph: Graph) -> Self {
+        let operators = |domain: &str, version| OperatorSet { domain: domain.to_owned(), version };
+        Self {
+            ir_version: IR_VERSION,
+            producer_name: "triad".to_owned(),
+            graph: Some(graph),
+            opset_import: vec![operators("", OPSET), operators(MICROSOFT, 1)],
+        }
+    }
+}
+
+impl Attribute {
+    pub fn of_float(name: &str, value: f32) -> Self {
+        Self { name: name.to_owned(), float: Some(value), kind: 1, ..Self::default() }
+    }
+
+    pub fn of_int(name: &str, value: i64) -> Self {
+        Self { name: name.to_owned(), int: Some(value), kind: 2, ..Self::default() }
+    }
+
+    pub fn of_string(name: &str, value: &str) -> Self {
+        Self { name: name.to_owned(), string: Some(value.as_bytes().to_vec()), kind: 3, ..Self::default() }
+    }
+}
+
+impl Tensor {
+    pub fn new(name: &str, dims: &[usize], data_type: DataType, raw_data: Vec<u8>) -> Self {
+        let dims = dims.iter().map(|dim| *dim as i64).collect();
+        Self { dims, data_type: data_type as i32, name: name.to_owned(), raw_data }
+    }
+
+    pub fn floats(name: &str, dims: &[usize], values: &[f32]) -> Self {
+        Self::new(name, dims, DataType::Float, values.iter().flat_map(|value| value.to_le_bytes()).collect())
+    }
+}
+
+impl ValueInfo {
+    pub fn new(name: &str, data_type: DataType, dims: &[usize]) -> Self {
+        let dim = dims.iter().map(|dim| Dimension { value: Some(*dim as i64) }).collect();
+        let tensor = TensorType { element: data_type as i32, shape: Some(Shape { dim }) };
+        Self { name: name.to_owned(), value_type: Some(ValueType { tensor: Some(tensor) }) }
+    }
+}

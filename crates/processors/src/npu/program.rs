@@ -1,0 +1,73 @@
+//! A session of ONNX Runtime that runs one subgraph.
+
+use ort::session::Session;
+use ort::value::TensorRef;
+use triad_kernels::int8::QuantizedRows;
+
+use super::graph::{INPUT, ZERO, output};
+use super::window::Reservation;
+use crate::error::{Error, Result};
+use crate::processor::{Prepared, Program};
+
+/// How the input's bytes become the graph's, whose zero may be another one.
+const FLIP: u8 = QuantizedRows::ZERO ^ ZERO;
+
+pub(super) struct NpuProgram {
+    pub processor: String,
+    pub prepared: Prepared,
+    pub session: Session,
+    /// Names of the graph's outputs.
+    outputs: Vec<String>,
+    /// `[rows, in_features]`, for inputs that don't lie as the graph reads them.
+    input: Vec<u8>,
+    _window: Reservation,
+}
+
+impl NpuProgram {
+    pub fn new(processor: &str, prepared: Prepared, session: Session, window: Reservation) -> Self {
+        Self {
+            processor: processor.to_owned(),
+            outputs: (0..prepared.outputs.len()).map(output).collect(),
+            input: vec![ZERO; prepared.rows * prepared.in_features],
+            prepared,
+            session,
+            _window: window,
+        }
+    }
+}
+
+impl Program for NpuProgram {
+    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()> {
+        self.prepared.check(input, outputs)?;
+        let Self { processor, prepared, session, outputs: names, input: padded, .. } = self;
+        let failed = |error: ort::Error| Error::Run { processor: processor.clone(), reason: error.to_string() };
+        let (rows, in_features) = (input.rows(), prepared.in_features);
+        let as_it_lies = FLIP == 0 && input.stride() == in_features && rows == prepared.rows;
+        let bytes = if as_it_lies {
+            &input.bytes()[..rows * in_features]
+        } else {
+            let lines = input.bytes().chunks_exact(input.stride());
+            for (padded, line) in padded.chunks_exact_mut(in_features).zip(lines) {
+                padded.iter_mut().zip(line).for_each(|(padded, byte)| *padded = byte ^ FLIP);
+            }
+            padded[rows * in_features..].fill(ZERO);
+            &padded[..]
+        };
+        let x = TensorRef::from_array_view(([prepared.rows, in_features], bytes)).map_err(failed)?;
+        let values = session.run(ort::inputs![INPUT => x]).map_err(failed)?;
+        for (name, out) in names.iter().zip(&mut *outputs) {
+            let (_, value) = values[name.as_str()].try_extract_tensor::<f32>().map_err(failed)?;
+            let length = out.len();
+            out.copy_from_slice(value.get(..length).ok_or_else(|| Error::Run {
+                processor: processor.clone(),
+                reason: format!("output {name} has {} numbers, expected {length} at least", value.len()),
+            })?);
+        }
+        for (row, scale) in input.scales().iter().enumerate().filter(|(_, scale)| scale.is_nan()) {
+            for (out, features) in outputs.iter_mut().zip(&prepared.outputs) {
+                out[row * features..][..*features].fill(*scale);
+            }
+        }
+        Ok(())
+    }
+}

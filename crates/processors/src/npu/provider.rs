@@ -1,0 +1,159 @@
+//! The execution providers of ONNX Runtime that can be asked for, and their devices.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ort::ep::{self, ArbitrarilyConfigurableExecutionProvider, ExecutionProvider, ExecutionProviderDispatch};
+use ort::memory::DeviceType;
+
+use super::graph::Formulation;
+
+/// Whose programs run a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Provider {
+    /// ONNX Runtime's own kernels: an NPU of cores.
+    Cpu,
+    /// Hexagon NPUs of Qualcomm.
+    Qnn,
+    /// NPUs, GPUs and CPUs of Intel.
+    OpenVino,
+    /// The neural engine of Apple.
+    CoreMl,
+    /// NPUs of AMD.
+    VitisAi,
+    /// CPU kernels for phones.
+    Xnnpack,
+    /// Calls to a server. It takes none of our graphs: what it is here for is that every build of ONNX Runtime for CPUs
+    /// has it, so that a refusal can be tried everywhere.
+    Azure,
+}
+
+/// A kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceKind {
+    /// A CPU.
+    Cpu,
+    /// A GPU.
+    Gpu,
+    /// An NPU.
+    Npu,
+}
+
+impl Provider {
+    /// All of them.
+    pub const ALL: [Self; 7] =
+        [Self::Cpu, Self::Qnn, Self::OpenVino, Self::CoreMl, Self::VitisAi, Self::Xnnpack, Self::Azure];
+
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Qnn => "qnn",
+            Self::OpenVino => "openvino",
+            Self::CoreMl => "coreml",
+            Self::VitisAi => "vitisai",
+            Self::Xnnpack => "xnnpack",
+            Self::Azure => "azure",
+        }
+    }
+
+    /// Its name in ONNX Runtime.
+    pub(super) fn canonical(self) -> &'static str {
+        match self {
+            Self::Cpu => ep::CPU::NAME,
+            Self::Qnn => ep::QNN::NAME,
+            Self::OpenVino => ep::OpenVINO::NAME,
+            Self::CoreMl => ep::CoreML::NAME,
+            Self::VitisAi => ep::Vitis::NAME,
+            Self::Xnnpack => ep::XNNPACK::NAME,
+            Self::Azure => ep::Azure::NAME,
+        }
+    }
+
+    /// Whether the loaded library was built with it.
+    pub(super) fn is_built_in(self) -> ort::Result<bool> {
+        match self {
+            Self::Cpu => Ok(true),
+            Self::Qnn => ep::QNN::is_available(),
+            Self::OpenVino => ep::OpenVINO::is_available(),
+            Self::CoreMl => ep::CoreML::is_available(),
+            Self::VitisAi => ep::Vitis::is_available(),
+            Self::Xnnpack => ep::XNNPACK::is_available(),
+            Self::Azure => ep::Azure::is_available(),
+        }
+    }
+
+    /// To append to a session with `options`; nothing for the CPU, which is always there.
+    pub(super) fn dispatch(self, options: &[(String, String)]) -> Option<ExecutionProviderDispatch> {
+        fn with<P>(provider: P, options: &[(String, String)]) -> Option<ExecutionProviderDispatch>
+        where
+            P: ArbitrarilyConfigurableExecutionProvider + Into<ExecutionProviderDispatch>,
+        {
+            let configure = |provider: P, (key, value): &(String, String)| provider.with_arbitrary_config(key, value);
+            Some(options.iter().fold(provider, configure).into().error_on_failure())
+        }
+        match self {
+            Self::Cpu => None,
+            Self::Qnn => with(ep::QNN::default(), options),
+            Self::OpenVino => with(ep::OpenVINO::default(), options),
+            Self::CoreMl => with(ep::CoreML::default(), options),
+            Self::VitisAi => with(ep::Vitis::default(), options),
+            Self::Xnnpack => with(ep::XNNPACK::default(), options),
+            Self::Azure => with(ep::Azure::default(), options),
+        }
+    }
+
+    /// The operators that it computes in INT8.
+    pub fn formulation(self) -> Formulation {
+        match self {
+            Self::Cpu => Formulation::Integer,
+            _ => Formulation::QuantizeDequantize,
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Provider {
+    type Err = String;
+
+    /// # Errors
+    /// What was expected.
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(Self::name).join(", ");
+        Self::ALL
+            .into_iter()
+            .find(|provider| provider.name() == name)
+            .ok_or_else(|| format!("expected one of {}", names()))
+    }
+}
+
+impl DeviceKind {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Gpu => "gpu",
+            Self::Npu => "npu",
+        }
+    }
+
+    pub(super) fn of(device: DeviceType) -> Option<Self> {
+        match device {
+            DeviceType::CPU => Some(Self::Cpu),
+            DeviceType::GPU => Some(Self::Gpu),
+            DeviceType::NPU => Some(Self::Npu),
+            DeviceType::FPGA => None,
+        }
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,224 @@
+//! What an NPU refuses, and what it keeps. Runs where the environment names ONNX Runtime's library: the CPU build of it
+//! has devices and providers to miss.
+
+#[path = "conformance/plain.rs"]
+#[allow(dead_code, reason = "the conformance suite uses all of it")]
+mod plain;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+use triad_kernels::activation::Activation;
+use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, library_from_environment};
+use triad_processors::{Error, FeedForward, Layer, Linear, Processor, Result, Subgraph};
+
+use plain::{Plain, Random, quantized};
+
+const SCALE: f32 = 0.01;
+
+/// Options for `provider`, or `None` where there is no library.
+fn options(provider: Provider) -> Option<NpuOptions> {
+    match library_from_environment() {
+        Ok(library) => Some(NpuOptions::new(library, provider)),
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+fn linear(seed: u64) -> Subgraph {
+    let layers = vec![Plain::random(&mut Random::new(seed), 24, 32, true) as Arc<dyn Layer>];
+    Subgraph::Linear(Linear { input_scale: SCALE, layers })
+}
+
+fn feed_forward() -> FeedForward {
+    let mut random = Random::new(9);
+    FeedForward {
+        input_scale: SCALE,
+        up: Plain::random(&mut random, 40, 32, true),
+        gate: Some(Plain::random(&mut random, 40, 32, false)),
+        activation: Activation::Silu,
+        inner_scale: 0.01,
+        smoothing: None,
+        down: Plain::random(&mut random, 32, 40, false),
+        return_inner: false,
+    }
+}
+
+fn run(processor: &dyn Processor, subgraph: &Subgraph) -> Vec<f32> {
+    let input = quantized(&Random::new(4).floats(3 * 32, 1.0), 32, SCALE);
+    let mut out = vec![0.0; 3 * subgraph.outputs()[0]];
+    processor.prepare(subgraph, 5).unwrap().run(&input, &mut [&mut out]).unwrap();
+    out
+}
+
+fn error<T>(result: Result<T>) -> Error {
+    result.map(|_| ()).expect_err("refused")
+}
+
+#[test]
+fn a_provider_that_the_library_lacks_is_named_with_those_that_it_has() {
+    for provider in [Provider::Qnn, Provider::OpenVino, Provider::CoreMl, Provider::VitisAi] {
+        let Some(options) = options(provider) else { return };
+        let error = error(Npu::new(options));
+        assert!(matches!(error, Error::ProviderMissing { .. }), "{error:?}");
+        assert!(error.to_string().contains(&format!("without the provider {provider} (it has cpu")), "{error}");
+    }
+}
+
+#[test]
+fn a_provider_without_the_device_says_what_it_finds() {
+    for device in [DeviceKind::Npu, DeviceKind::Gpu] {
+        let Some(options) = options(Provider::Cpu) else { return };
+        let error = error(Npu::new(NpuOptions { device: Some(device), ..options }));
+        assert!(matches!(error, Error::NoDevice { .. }), "{error:?}");
+        assert!(error.to_string().contains(&format!("finds no {device} on this machine (it finds: cpu ")), "{error}");
+    }
+    let Some(options) = options(Provider::Cpu) else { return };
+    Npu::new(NpuOptions { device: Some(DeviceKind::Cpu), ..options }).unwrap();
+}
+
+#[test]
+fn a_provider_that_leaves_nodes_to_the_cpu_is_refused() {
+    let Some(options) = options(Provider::Azure) else { return };
+    let npu = Npu::new(options).unwrap();
+    for subgraph in [linear(1), Subgraph::FeedForward(feed_forward())] {
+        let error = error(npu.prepare(&subgraph, 4));
+        assert!(matches!(error, Error::PartlyTaken { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn a_library_of_a_provider_that_is_none_is_refused() {
+    let Some(options) = options(Provider::Qnn) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = error(Npu::new(NpuOptions { provider_library: Some(file.path().to_owned()), ..options }));
+    assert!(matches!(error, Error::LibraryWrong { .. }), "{error:?}");
+}
+
+#[test]
+fn a_second_library_is_refused_by_name() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let _first = Npu::new(options).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let error = error(Npu::new(NpuOptions::new(file.path(), Provider::Cpu)));
+    assert!(matches!(error, Error::LibraryLoaded { .. }), "{error:?}");
+}
+
+#[test]
+fn programs_share_the_window_and_give_back_what_they_took() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let (subgraph, rows) = (linear(1), 4);
+    let window = Some(2 * subgraph.bytes(rows) - 1);
+    let npu = Npu::new(NpuOptions { window, ..options }).unwrap();
+    assert_eq!(npu.capabilities().window, window);
+    let first = npu.prepare(&subgraph, rows).unwrap();
+    let refused = error(npu.prepare(&subgraph, rows));
+    let bytes = subgraph.bytes(rows);
+    assert!(
+        matches!(refused, Error::WindowFull { needed, free, .. } if needed == bytes && free == bytes - 1),
+        "{refused:?}"
+    );
+    drop(first);
+    npu.prepare(&subgraph, rows).unwrap();
+}
+
+#[test]
+fn numbers_that_integers_would_hide_are_refused() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let npu = Npu::new(options).unwrap();
+    let layer = |scale: f32, bias: f32| Plain::new(vec![1; 32], vec![scale], Some(vec![bias])) as Arc<dyn Layer>;
+    let linear = |layer| Subgraph::Linear(Linear { input_scale: 1.0, layers: vec![layer] });
+    for subgraph in [linear(layer(f32::NAN, 0.0)), linear(layer(f32::MAX, 0.0)), linear(layer(1.0, f32::INFINITY))] {
+        assert!(matches!(error(npu.prepare(&subgraph, 1)), Error::Subgraph { .. }));
+    }
+    let smoothing = Some([&[1.0; 39][..], &[f32::NAN]].concat().into());
+    let subgraph = Subgraph::FeedForward(FeedForward { smoothing, ..feed_forward() });
+    assert!(matches!(error(npu.prepare(&subgraph, 1)), Error::Subgraph { .. }));
+}
+
+#[test]
+fn both_formulations_mean_the_same() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let npu = |formulation| Npu::new(NpuOptions { formulation: Some(formulation), ..options.clone() }).unwrap();
+    let (integer, float) = (npu(Formulation::Integer), npu(Formulation::QuantizeDequantize));
+    for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
+        let smoothing = Some(Random::new(5).floats(40, 1.0).into());
+        for subgraph in [linear(2), Subgraph::FeedForward(FeedForward { activation, smoothing, ..feed_forward() })] {
+            let largest = run(&integer, &subgraph).iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
+            for (one, other) in run(&integer, &subgraph).iter().zip(run(&float, &subgraph)) {
+                // A number next to a tie may be requantized to its neighbour.
+                assert!((one - other).abs() <= 0.01 * largest, "{one} and {other}");
+            }
+        }
+    }
+}
+
+/// Compiled graphs of a folder with the times of their writing.
+fn graphs(folder: &Path) -> Vec<(PathBuf, SystemTime)> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let graphs = files.filter(|path| path.extension().is_some_and(|extension| extension == "onnx"));
+    let mut graphs: Vec<_> = graphs.map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap())).collect();
+    graphs.sort();
+    graphs
+}
+
+#[test]
+fn a_compiled_graph_is_kept_and_used_again() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let npu = |driver: &str| {
+        let cache = Some(folder.path().join("compiled"));
+        Npu::new(NpuOptions { cache, driver: driver.to_owned(), ..options.clone() }).unwrap()
+    };
+    let compiled = folder.path().join("compiled");
+    let subgraph = Subgraph::FeedForward(feed_forward());
+    let expected = run(&Npu::new(options.clone()).unwrap(), &subgraph);
+    assert!(run(&npu("1"), &subgraph) == expected);
+    let first = graphs(&compiled);
+    assert_eq!(first.len(), 1);
+    assert!(run(&npu("1"), &subgraph) == expected);
+    assert_eq!(graphs(&compiled), first, "used, not written again");
+
+    fs::write(&first[0].0, "broken").unwrap();
+    assert!(run(&npu("1"), &subgraph) == expected, "a broken one is built again");
+    assert_ne!(fs::read(&first[0].0).unwrap(), b"broken");
+
+    run(&npu("2"), &subgraph);
+    assert_eq!(graphs(&compiled).len(), 2, "another driver");
+    run(&npu("2"), &Subgraph::FeedForward(FeedForward { inner_scale: 0.02, ..feed_forward() }));
+    assert_eq!(graphs(&compiled).len(), 3, "another scale");
+    run(&npu("2"), &linear(1));
+    run(&npu("2"), &linear(2));
+    assert_eq!(graphs(&compiled).len(), 5, "other weights");
+    let all = fs::read_dir(&compiled).unwrap().count();
+    assert_eq!(all, 2 * 5, "graphs and their hashes, nothing half-written");
+}
+
+#[test]
+fn a_graph_that_is_not_built_says_why() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let npu = Npu::new(NpuOptions { cache: Some(folder.path().to_owned()), ..options }).unwrap();
+    npu.prepare(&linear(1), 4).unwrap();
+    // A compiled graph that is none, though its hash is right.
+    let graph = &graphs(folder.path())[0].0;
+    fs::write(graph, "broken").unwrap();
+    let hash: String = Sha256::digest("broken").iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(graph.with_extension("sha256"), hash).unwrap();
+    let error = error(npu.prepare(&linear(1), 4));
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(error.to_string().starts_with("the provider cpu refuses the graph: "), "{error}");
+}
+
+#[test]
+fn a_folder_that_can_not_be_written_is_an_error() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let npu = Npu::new(NpuOptions { cache: Some(file.path().join("compiled")), ..options }).unwrap();
+    assert!(matches!(error(npu.prepare(&linear(1), 4)), Error::Cache { .. }));
+}
