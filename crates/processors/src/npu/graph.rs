@@ -167,11 +167,9 @@ impl Builder {
                 self.node("Sigmoid", "", &[x], &sigmoid, vec![]);
                 self.node("Mul", "", &[x, &sigmoid], out, vec![]);
             }
-            (Activation::GeluTanh, _) => {
-                self.node("Gelu", "", &[x], out, vec![Attribute::of_string("approximate", "tanh")]);
-            }
-            (Activation::Gelu, _) => {
-                self.node("Gelu", "", &[x], out, vec![Attribute::of_string("approximate", "none")])
+            (Activation::GeluTanh | Activation::Gelu, _) => {
+                let approximate = if activation == Activation::GeluTanh { "tanh" } else { "none" };
+                self.node("Gelu", "", &[x], out, vec![Attribute::of_string("approximate", approximate)]);
             }
         }
     }
