@@ -144,7 +144,12 @@ impl Npu {
         let Some(folder) = &self.options.cache else { return self.build(graph, None, GraphOptimizationLevel::All) };
         let entry = self.entry(folder, graph);
         if let Some(compiled) = entry.read() {
-            return self.build(&compiled, None, GraphOptimizationLevel::Disable);
+            let session = self.build(&compiled, None, GraphOptimizationLevel::Disable);
+            // Not every provider reads what it wrote: OpenVINO 2025.4 does not on a CPU. The graph is built again then, on
+            // the same provider and with the same checks.
+            if self.options.provider == Provider::Cpu || !matches!(session, Err(Error::Refused { .. })) {
+                return session;
+            }
         }
         entry.write(|path| self.build(graph, Some(path), GraphOptimizationLevel::All))
     }
