@@ -15,6 +15,7 @@ mod machine;
 mod output;
 mod output_file;
 mod prepared;
+mod processors;
 mod progress;
 mod prompt;
 #[allow(dead_code, reason = "read by the commands that run a schedule")]

@@ -1,27 +1,100 @@
-//! `triad verify`: is a package still what was written?
+//! `triad verify`: is a package still what was written, and do several processors compute what one does?
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
+use triad_engine::execute::{self, Comparison};
 use triad_engine::package::Package;
+use triad_engine::{Cancel, Error, LoadOptions, Model};
+use triad_plan::schedule::Policy;
 
+use crate::arguments::{self, ThreadArguments};
+use crate::interrupt::{Interrupted, on_interrupt};
+use crate::processors::Processors;
 use crate::{output, progress};
 
-/// Check every file of a package by its hash.
+/// Check every file of a package by its hash, and what several processors compute from it.
+///
+/// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
+/// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
+/// for bit.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  triad verify model.triad")]
+  triad verify model.triad
+  triad verify model.triad --processors cpu=0,npu=1")]
 pub struct Arguments {
     /// The folder of a package
     #[arg(value_name = "PACKAGE")]
     package: PathBuf,
+    /// Compare what these compute together, too: cpu=0,npu=1 keeps each on its cores, cpu,npu takes a thread each
+    #[arg(long, value_name = "LIST")]
+    processors: Option<Processors>,
+    /// Tokens of the prompt that go through the model at once
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
+    chunk: usize,
+    #[command(flatten)]
+    threads: ThreadArguments,
 }
 
-/// Prints OK, or fails with the first file that differs.
+/// Chunks that are on their way at once: all that the longest prompt has.
+const CHUNKS_IN_FLIGHT: usize = 4;
+
+/// Prints OK, or fails with the first file that differs, or with what the processors got wrong.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let package = Package::open(&arguments.package)?;
     let spinner = progress::spinner(format!("reading {}", output::bytes(package.bytes())));
     package.verify()?;
     drop(spinner);
-    output::text(&format!("{}: OK", arguments.package.display()))
+    let name = arguments.package.display();
+    let Some(processors) = &arguments.processors else { return output::text(&format!("{name}: OK")) };
+    output::text(&format!("{name}: OK, {}", compare(arguments, &package, processors)?))
+}
+
+/// The verdict in words, where it is a good one.
+fn compare(arguments: &Arguments, package: &Package, processors: &Processors) -> Result<String> {
+    let name = arguments.package.display().to_string();
+    let model = Arc::new(Model::from_package(package, &LoadOptions { threads: arguments.threads.chosen() })?);
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    let executor = processors.executor(Policy::InOrder, CHUNKS_IN_FLIGHT)?;
+    let mut spinner = None;
+    let mut show = |tokens: usize, policy: Option<Policy>| {
+        let how = policy.map_or("one chunk after the other", Policy::name);
+        spinner = Some(progress::spinner(format!("running {tokens} tokens, {how}")));
+    };
+    let verified = execute::verify(&model, executor, arguments.chunk, 0.0, &cancel, &mut show);
+    drop(spinner);
+    let verified = match verified {
+        Err(Error::Cancelled) => return Err(Interrupted.into()),
+        verified => verified.map_err(|error| arguments::run_error(error, &name))?,
+    };
+    let comparisons = verified.comparisons.len();
+    let failures: Vec<_> = verified.failures().collect();
+    if let Some(first) = failures.first() {
+        bail!(
+            "{name}: on {processors} {} of {comparisons} prompts went wrong, the first of {}",
+            failures.len(),
+            fault(first)
+        );
+    }
+    let lengths = execute::lengths(arguments.chunk, model.description().context);
+    let lengths: Vec<_> = lengths.iter().map(usize::to_string).collect();
+    Ok(format!(
+        "and prompts of {} tokens have the same logits, bit for bit, on {processors} by all {} policies",
+        lengths.join(", "),
+        Policy::ALL.len()
+    ))
+}
+
+/// What is wrong with a comparison that does not pass.
+fn fault(comparison: &Comparison) -> String {
+    let Comparison { tokens, policy, difference, losses } = comparison;
+    let what = if *losses > 0 {
+        "a processor failed on the way".to_owned()
+    } else {
+        format!("logits differ by {difference:.1e} of the largest")
+    };
+    format!("{tokens} tokens by {}: {what}", policy.name())
 }

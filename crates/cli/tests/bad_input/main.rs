@@ -355,6 +355,22 @@ fn inputs() -> Vec<Case> {
             1,
             &["32768 chunks", "--chunk"],
         ),
+        usage(
+            "processor that is none",
+            &["run", "-p", "Hi", "--processors", "gpu=0"],
+            &["--processors", "expected cpu or cpu,npu"],
+        ),
+        usage(
+            "core of two processors",
+            &["bench", "--processors", "cpu=0-1,npu=1"],
+            &["--processors", "core 1 is of both processors"],
+        ),
+        usage(
+            "policy that is none",
+            &["bench", "--processors", "cpu,npu", "--policy", "best"],
+            &["--policy", "in-order, fifo"],
+        ),
+        usage("timeline of one processor", &["run", "-p", "Hi", "--timeline", "run.svg"], &["--processors"]),
         usage("window that is none", &["plan", "--window", "big"], &["--window", "GiB"]),
         usage("cores that are none", &["run", "-p", "Hi", "--cores", "3-1"], &["--cores", "such as 0-3,6"]),
         usage("chunk of 0", &["run", "-p", "Hi", "--chunk", "0"], &["--chunk"]),

@@ -2,6 +2,7 @@
 
 mod eval;
 mod packages;
+mod processors;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;

@@ -10,6 +10,7 @@ mod costs;
 mod run;
 #[cfg(test)]
 mod tests;
+mod verify;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,7 @@ use triad_plan::timeline::Timeline;
 
 pub use crate::linear::{Output, Products};
 pub use costs::{Cost, Costs};
+pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
@@ -102,6 +104,8 @@ pub struct Executor {
 pub struct Execution {
     /// Its chunks and subgraphs.
     pub graph: Graph,
+    /// What its tasks waited for.
+    pub dag: Dag,
     /// What decided.
     pub policy: Policy,
     /// Which task ran where and when, by its place in [`Graph::tasks`].
@@ -205,7 +209,7 @@ impl Executor {
         let (description, rows) = (prompt.model.description().clone(), prompt.chunk);
         let (graph, dag) = self.plan(&description, prompt.tokens.len(), prompt.chunk, prompt.position);
         let slots = buffers.len();
-        let schedule = Schedule::new(dag, self.policy);
+        let schedule = Schedule::new(dag.clone(), self.policy);
         let mine = std::mem::take(buffers);
         let run =
             Run::new(prompt, graph.clone(), schedule, mine, self.units.clone(), self.time_out, self.probe.clone());
@@ -217,7 +221,7 @@ impl Executor {
         let timeline = Timeline::new(ended.events, self.units.len());
         self.costs.learn(&graph, run.position(), &timeline);
         let (policy, losses) = (self.policy, ended.losses);
-        self.latest = Some(Execution { graph, policy, timeline, losses });
+        self.latest = Some(Execution { graph, dag, policy, timeline, losses });
         (ended.done, ended.result.map(|()| ended.logits))
     }
 

@@ -24,8 +24,9 @@ use crate::linear::{Kernels, Phase};
 /// How often a worker that waits looks whether it is to stop, or another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Hears which processor begins and ends which task; what it answers or panics with counts as the processor's.
-pub(super) type Probe = Arc<dyn Fn(Processor, Task, Moment) -> Result<()> + Send + Sync>;
+/// Hears which processor begins and ends which task, and may spoil where its tokens stand; what it answers or panics with
+/// counts as the processor's.
+pub(super) type Probe = Arc<dyn Fn(Processor, Task, Moment, &mut Segment) -> Result<()> + Send + Sync>;
 
 /// When a probe is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,14 +224,14 @@ impl Run {
     fn perform(&self, index: usize, job: &mut Job, products: &mut dyn Products) -> Result<Vec<f32>> {
         let Job { task, slot, .. } = job;
         let Prompt { model, rotation, cache, tokens, position, all_logits, .. } = &self.prompt;
-        let probe = |moment| match &self.probe {
-            Some(probe) => probe(self.units[index].processor, *task, moment),
+        let probe = |moment, segment: &mut Segment| match &self.probe {
+            Some(probe) => probe(self.units[index].processor, *task, moment, segment),
             None => Ok(()),
         };
-        probe(Moment::Before)?;
         let pass = Pass { description: model.description(), weights: model.weights(), rotation, phase: Phase::Prefill };
         let tokens = &tokens[self.tokens_of(task.chunk)];
-        let segments = [Segment { rows: 0..tokens.len(), position: position + self.tokens_of(task.chunk).start }];
+        let mut segments = [Segment { rows: 0..tokens.len(), position: position + self.tokens_of(task.chunk).start }];
+        probe(Moment::Before, &mut segments[0])?;
         if slot.chunk != task.chunk {
             (slot.chunk, slot.done) = (task.chunk, 0);
         }
@@ -249,7 +250,7 @@ impl Run {
             logits = vec![0.0; tokens.len() * model.description().vocab];
             pass.logits(&mut slot.buffers, 0..tokens.len(), &mut logits);
         }
-        probe(Moment::Behind)?;
+        probe(Moment::Behind, &mut segments[0])?;
         slot.done = task.subgraph + 1;
         Ok(logits)
     }

@@ -11,7 +11,7 @@ use triad_plan::placement::Processor;
 use triad_plan::schedule::Policy;
 
 use super::run::{Moment, Probe};
-use super::{Executor, ExecutorOptions, Int8Processor, Output, Products};
+use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Verification, verify};
 use crate::error::{Error, Result};
 use crate::linear::Kernels;
 use crate::linear_input::LinearInput;
@@ -125,7 +125,7 @@ proptest! {
         let tokens = prompt(&model, 45);
         let expected = all_logits(session(&model, CHUNK), &tokens);
         let next = AtomicUsize::new(0);
-        let probe: Probe = Arc::new(move |_, _, _| {
+        let probe: Probe = Arc::new(move |_, _, _, _| {
             let delay = delays[next.fetch_add(1, Ordering::Relaxed) % delays.len()];
             std::thread::sleep(Duration::from_micros(delay));
             Ok(())
@@ -139,7 +139,7 @@ proptest! {
 /// Fails at the `at`-th moment of a processor.
 fn failing(processor: Processor, at: usize, fail: fn() -> Result<()>) -> Probe {
     let count = AtomicUsize::new(0);
-    Arc::new(move |of, _, _| {
+    Arc::new(move |of, _, _, _| {
         let fails = of == processor && count.fetch_add(1, Ordering::Relaxed) == at;
         if fails { fail() } else { Ok(()) }
     })
@@ -183,7 +183,7 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
 #[test]
 fn when_all_processors_fail_the_error_says_what_happened_to_each() {
     let model = int8("llama");
-    let executor = with_probe(Executor::new(options(Policy::Paper)).unwrap(), Arc::new(|_, _, _| error()));
+    let executor = with_probe(Executor::new(options(Policy::Paper)).unwrap(), Arc::new(|_, _, _, _| error()));
     let mut session = session(&model, CHUNK).with_executor(executor);
     let error = session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap_err().to_string();
     assert!(error.starts_with("no processor is left to run the prompt: the CPU: test: unplugged; the NPU:"), "{error}");
@@ -199,7 +199,7 @@ fn a_processor_that_hangs_is_left_alone() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let hangs = Arc::new(AtomicBool::new(true));
     let (probe_hangs, begun) = (Arc::clone(&hangs), AtomicUsize::new(0));
-    let probe: Probe = Arc::new(move |processor, _, moment| {
+    let probe: Probe = Arc::new(move |processor, _, moment, _| {
         if processor == Processor::Npu && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
             while probe_hangs.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
@@ -232,7 +232,7 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
     for stop_after in (0..tasks).step_by(5) {
         let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
         let asked = cancel.clone();
-        let probe: Probe = Arc::new(move |_, _, moment| {
+        let probe: Probe = Arc::new(move |_, _, moment, _| {
             if moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == stop_after {
                 asked.cancel();
             }
@@ -272,10 +272,11 @@ fn a_panic_of_who_listens_ends_the_run() {
     assert!(logits == fresh.prefill(&tokens, &Cancel::new(), |_| {}).unwrap());
 }
 
-/// Our kernels, in the place of a device's programs; fails at one linear input.
+/// Our kernels, in the place of a device's programs; fails or computes wrongly at one linear input.
 struct Device {
     model: Arc<Model>,
     fails_at: Option<(usize, LinearInput)>,
+    is_wrong_at: Option<(usize, LinearInput)>,
 }
 
 impl Products for Device {
@@ -284,7 +285,11 @@ impl Products for Device {
             outs.iter_mut().for_each(|(_, out)| out.fill(7.0));
             return Err(Error::Processor { processor: "device".into(), reason: "out of memory".into() });
         }
-        Kernels(self.model.weights()).multiply(block, input, x, outs)
+        Kernels(self.model.weights()).multiply(block, input, x, outs)?;
+        if self.is_wrong_at == Some((block, input)) {
+            outs[0].1[0] += 1e3;
+        }
+        Ok(())
     }
 }
 
@@ -295,7 +300,7 @@ fn programs_multiply_and_where_one_fails_the_cpu_takes_over() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let inputs = LinearInput::ALL.map(|input| Some((1, input)));
     for fails_at in inputs.into_iter().chain([None]) {
-        let products = Box::new(Device { model: Arc::clone(&model), fails_at });
+        let products = Box::new(Device { model: Arc::clone(&model), fails_at, is_wrong_at: None });
         let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
         let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
         let mut session = session(&model, CHUNK).with_executor(executor);
@@ -336,4 +341,49 @@ fn a_timeline_has_every_task_where_it_ran() {
 fn no_chunk_in_flight_is_refused() {
     let error = Executor::new(ExecutorOptions { chunks_in_flight: 0, ..options(Policy::Fifo) }).unwrap_err();
     assert_eq!(error.to_string(), "the number of chunks in flight is 0, expected at least 1");
+}
+
+fn verified(model: &Arc<Model>, executor: Executor) -> Verification {
+    verify(model, executor, CHUNK, 0.0, &Cancel::new(), &mut |_, _| {}).unwrap()
+}
+
+#[test]
+fn verify_finds_nothing_where_nothing_is_wrong() {
+    let verification = verified(&int8("qwen2"), Executor::new(options(Policy::Fifo)).unwrap());
+    assert_eq!(verification.comparisons.len(), 5 * Policy::ALL.len());
+    assert_eq!(verification.failures().count(), 0);
+}
+
+#[test]
+fn verify_finds_one_chunk_with_a_wrong_mask() {
+    let model = int8("llama");
+    // The third chunk sees the tokens before it one place off, in one block.
+    let probe: Probe = Arc::new(|_, task, moment, segment| {
+        if moment == Moment::Before && (task.chunk, task.subgraph) == (2, Role::Attention as usize) {
+            segment.position -= 1;
+        }
+        Ok(())
+    });
+    let verification = verified(&model, with_probe(Executor::new(options(Policy::Fifo)).unwrap(), probe));
+    let wrong: Vec<_> = verification.failures().map(|comparison| comparison.tokens).collect();
+    assert_eq!(wrong, [28; 5], "no other prompt has a third chunk");
+}
+
+#[test]
+fn verify_finds_one_wrong_static_graph() {
+    let model = int8("llama");
+    for input in LinearInput::ALL {
+        let products = Box::new(Device { model: Arc::clone(&model), fails_at: None, is_wrong_at: Some((0, input)) });
+        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
+        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
+        assert_ne!(verified(&model, executor).failures().count(), 0, "{input:?}");
+    }
+}
+
+#[test]
+fn verify_says_so_if_a_processor_was_lost_on_the_way() {
+    let executor = with_probe(Executor::new(options(Policy::Fifo)).unwrap(), failing(Processor::Npu, 3, error));
+    let verification = verified(&int8("llama"), executor);
+    let lost: Vec<_> = verification.failures().map(|comparison| (comparison.losses, comparison.difference)).collect();
+    assert_eq!(lost, [(1, 0.0)]);
 }

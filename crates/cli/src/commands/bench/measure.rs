@@ -5,10 +5,13 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
+use triad_engine::execute::Execution;
 use triad_engine::{Cancel, Error, KvFormat, Model, Session, SessionOptions};
+use triad_plan::schedule::Policy;
 
 use crate::arguments::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::processors::{Executed, Processors};
 use crate::progress;
 
 /// What is measured with every number of threads.
@@ -25,6 +28,14 @@ pub struct Plan {
     pub chunk: usize,
     /// Number format of the KV cache.
     pub kv_format: KvFormat,
+}
+
+/// Processors that prompts run on at once.
+pub struct Several<'a> {
+    pub processors: &'a Processors,
+    /// Measured in turn.
+    pub policies: &'a [Policy],
+    pub chunks_in_flight: usize,
 }
 
 /// Which half of a run is measured.
@@ -46,6 +57,9 @@ pub struct Measurement {
     /// Tokens before the first of these.
     pub context: usize,
     pub tokens_per_second: Spread,
+    /// The run in the middle, where several processors ran it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executed: Option<Executed>,
 }
 
 /// Of all measured runs of one test.
@@ -79,6 +93,46 @@ impl Plan {
         prefills.chain(self.decodes.iter().flat_map(move |tokens| decode(*tokens)))
     }
 
+    /// Runs the prefill tests on several processors, by one policy after the other. Answers how the last run went, too.
+    pub fn run_on_several(
+        &self,
+        model: &Arc<Model>,
+        several: &Several,
+        name: &str,
+    ) -> Result<(Vec<Measurement>, Option<Execution>)> {
+        let Some(longest) = self.prompts.iter().max() else { return Ok((Vec::new(), None)) };
+        let options = SessionOptions { context: *longest, chunk: self.chunk, kv_format: self.kv_format };
+        let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
+        let executor = several.processors.executor(policy, several.chunks_in_flight)?;
+        let mut session = Session::new(model, &options)?.with_executor(executor);
+        let cancel = Cancel::new();
+        let on_ctrl_c = cancel.clone();
+        let _guard = on_interrupt(move || on_ctrl_c.cancel());
+        let threads = several.processors.threads();
+        let mut measure = |tokens: usize, policy: Policy| {
+            let _spinner = progress::spinner(format!("measuring a prefill of {tokens} tokens by {}", policy.name()));
+            let mut run = || {
+                session.truncate(0);
+                session.executor_mut().expect("it was given one").set_policy(policy);
+                let seconds = prefill(&mut session, tokens, &cancel)?;
+                let latest = session.executor().and_then(|executor| executor.latest()).expect("a prompt ran");
+                Ok::<_, Error>((seconds, Executed::new(latest, several.processors)))
+            };
+            // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
+            run()?;
+            let mut runs = (0..self.repeat).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
+            runs.sort_by(|one, other| one.0.total_cmp(&other.0));
+            let tokens_per_second = Spread::of(runs.iter().map(|(seconds, _)| tokens as f64 / seconds).collect());
+            let executed = Some(runs.swap_remove(runs.len() / 2).1);
+            Ok(Measurement { threads, test: Test::Prefill, tokens, context: 0, tokens_per_second, executed })
+        };
+        let pairs =
+            self.prompts.iter().flat_map(|tokens| several.policies.iter().map(move |policy| (*tokens, *policy)));
+        let measured: Result<_, Error> = pairs.map(|(tokens, policy)| measure(tokens, policy)).collect();
+        let measured = measured.map_err(|error| failed(error, name))?;
+        Ok((measured, session.executor().and_then(|executor| executor.latest()).cloned()))
+    }
+
     /// Runs all tests on a model called `name` that has `threads` threads.
     pub fn run(&self, model: &Arc<Model>, threads: usize, name: &str) -> Result<Vec<Measurement>> {
         let options = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
@@ -102,13 +156,17 @@ impl Plan {
             // Unmeasured: pages and caches are warm after it.
             run()?;
             let rates = (0..self.repeat).map(|_| Ok(tokens as f64 / run()?)).collect::<Result<_, Error>>()?;
-            Ok(Measurement { threads, test, tokens, context, tokens_per_second: Spread::of(rates) })
+            Ok(Measurement { threads, test, tokens, context, tokens_per_second: Spread::of(rates), executed: None })
         };
         let measured: Result<_, Error> = self.tests().map(measure).collect();
-        measured.map_err(|error| match error {
-            Error::Cancelled => Interrupted.into(),
-            error => run_error(error, name),
-        })
+        measured.map_err(|error| failed(error, name))
+    }
+}
+
+fn failed(error: Error, name: &str) -> anyhow::Error {
+    match error {
+        Error::Cancelled => Interrupted.into(),
+        error => run_error(error, name),
     }
 }
 
@@ -150,7 +208,8 @@ mod tests {
     fn the_context_holds_the_longest_test() {
         let plan = |prompts: &[usize], decodes: &[usize]| {
             let [prompts, decodes] = [prompts, decodes].map(<[usize]>::to_vec);
-            Plan { prompts, decodes, contexts: vec![0, 64], repeat: 1, chunk: 1, kv_format: KvFormat::default() }.context()
+            Plan { prompts, decodes, contexts: vec![0, 64], repeat: 1, chunk: 1, kv_format: KvFormat::default() }
+                .context()
         };
         assert_eq!(plan(&[64, 256], &[64]), 256);
         assert_eq!(plan(&[64], &[64]), 128);

@@ -16,12 +16,14 @@ use anyhow::{Context, Result, ensure};
 use triad_engine::{LoadOptions, Model, Threads, memory};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
+use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, KvArgument, ModelArgument};
 use crate::output_file::OutputFile;
+use crate::processors::{self, ProcessorArguments};
 use crate::{machine, output, prepared, progress};
 use limit::Limit;
-use measure::{Measurement, Plan};
+use measure::{Measurement, Plan, Several};
 use report::{Compared, Report};
 
 /// Seed of random weights. Any other would do.
@@ -32,14 +34,16 @@ const SEED: u64 = 1;
 /// A prefill test runs a prompt of N tokens from an empty session. A decode test makes N tokens one by one
 /// behind --context others. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
 /// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8 and
-/// attention in bf16 for a package, all in f32 for a model in float), decode with reading all weights from memory.
+/// attention in bf16 for a package, all in f32 for a model in float), decode with reading all weights from memory. With
+/// --processors prefill is measured on several at once: how long each had nothing to do is its bubble rate.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad bench                                             the default model
   triad bench -m model.gguf --prompt 256 --decode 0 --threads 1,2
   triad bench --shape qwen1.5-1.8b                        random weights in a known shape
   triad bench --prompt 64,512,4096 --context 0,1024,4096 --decode 16 --svg lengths.svg
-  triad bench --shape phi-2 --repeat 3 --json > phi-2.json")]
+  triad bench --shape phi-2 --repeat 3 --json > phi-2.json
+  triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg")]
 pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
@@ -60,7 +64,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     context: Vec<usize>,
     /// Numbers of threads to measure with [default: one for each core, or each fast one where cores differ]
-    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads, conflicts_with = "processors")]
     threads: Vec<usize>,
     /// Measured runs of each test
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
@@ -76,6 +80,13 @@ pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    // Last, since their heading holds for all that follows.
+    #[command(flatten)]
+    several: ProcessorArguments,
+    /// What decides which part of a prompt is next, one or several in turn: in-order, fifo, npu-first, paper, critical-path
+    #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "critical-path",
+          value_parser = processors::policy, requires = "processors")]
+    policy: Vec<Policy>,
 }
 
 /// Loads, measures, prints.
@@ -89,8 +100,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         chunk: arguments.chunk,
         kv_format: arguments.kv.format(),
     };
-    let threads =
-        if arguments.threads.is_empty() { vec![Threads::Automatic.count()] } else { arguments.threads.clone() };
+    let timeline = arguments.several.timeline_file()?;
+    let threads = match &arguments.several.processors {
+        Some(processors) => vec![processors.threads()],
+        None if arguments.threads.is_empty() => vec![Threads::Automatic.count()],
+        None => arguments.threads.clone(),
+    };
     let (name, mut model, load_seconds) = match &arguments.shape {
         Some(shape) => random(shape, &plan, threads[0])?,
         None => load(&arguments.model, threads[0], arguments.float)?,
@@ -101,9 +116,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "the longest test needs a context of {needed} tokens, but {name} was made for {context}"
     );
     let mut results = Vec::new();
+    let mut latest = None;
     for &count in &threads {
         model = model.with_threads(count)?;
         let shared = Arc::new(model);
+        if let Some(processors) = &arguments.several.processors {
+            let chunks_in_flight = arguments.several.chunks_in_flight;
+            let several = Several { processors, policies: &arguments.policy, chunks_in_flight };
+            let (measured, execution) = plan.run_on_several(&shared, &several, &name)?;
+            results.extend(measured);
+            latest = execution;
+        }
         results.extend(plan.run(&shared, count, &name)?);
         // The session that shared it is gone.
         model = Arc::into_inner(shared).expect("the measured model has one owner");
@@ -121,6 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(file) = svg {
         file.write(|file| file.write_all(figure::figure(&report).svg().as_bytes()))?;
     }
+    arguments.several.write_timeline(timeline, latest.as_ref(), &report.model)?;
     if arguments.json { output::json(&report) } else { report.print(model.description()) }
 }
 

@@ -42,8 +42,10 @@ impl Report {
     /// Prints a table for people.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
         let names = ["threads", "test", "tokens", "behind", "min tok/s", "median", "max", "of the limit"];
+        let several = self.results.iter().any(|compared| compared.measured.executed.is_some());
+        let names = if several { [&names[..], &["policy", "bubbles"]].concat() } else { names.to_vec() };
         let row = |compared: &Compared| {
-            let Measurement { threads, test, tokens, context, tokens_per_second: rate } = &compared.measured;
+            let Measurement { threads, test, tokens, context, tokens_per_second: rate, executed } = &compared.measured;
             let test = match test {
                 Test::Prefill => "prefill",
                 Test::Decode => "decode",
@@ -51,7 +53,12 @@ impl Report {
             let rates = [rate.min, rate.median, rate.max].map(|rate| format!("{rate:.1}"));
             let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
             let labels = vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string()];
-            [labels, rates.to_vec(), vec![share]].concat()
+            let how = match executed {
+                Some(executed) => vec![executed.policy.name().into(), executed.bubbles()],
+                None if several => vec!["-".into(); 2],
+                None => Vec::new(),
+            };
+            [labels, rates.to_vec(), vec![share], how].concat()
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
         let mut lines = vec![

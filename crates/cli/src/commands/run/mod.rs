@@ -13,9 +13,12 @@ use triad_engine::{
 };
 use triad_model::template::Message;
 use triad_model::tokenizer::Special;
+use triad_plan::placement::Processor;
+use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, KvArgument, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::processors::{self, Executed, ProcessorArguments};
 use crate::progress::{self, Shown};
 use crate::prompt::{self, PromptArguments};
 use crate::{machine, output};
@@ -34,7 +37,8 @@ const CHAT_CONTEXT: usize = 4096;
   triad run -m model.gguf -f prompt.txt -n 100
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
   git diff | triad run --system 'Summarize this change.'
-  triad run --raw -p 'The capital of France is' -n 8 --stop . --json")]
+  triad run --raw -p 'The capital of France is' -n 8 --stop . --json
+  triad run -f long.txt --processors cpu=0,npu=1 --timeline run.json")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
@@ -70,6 +74,12 @@ pub struct Arguments {
     // Last, since its heading holds for all that follows.
     #[command(flatten)]
     sampler: SamplerArguments,
+    #[command(flatten)]
+    several: ProcessorArguments,
+    /// What decides which part of a prompt is next: in-order, fifo, npu-first, paper, critical-path
+    #[arg(long, value_name = "P", default_value = "critical-path", value_parser = processors::policy,
+          requires = "processors")]
+    policy: Policy,
 }
 
 /// How tokens are chosen. What is not given is as the model's authors recommend, else greedy.
@@ -180,8 +190,16 @@ impl Speaker<'_> {
         }
         let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
         let memory = memory::of_session(self.model.description(), 0, context, options.chunk, options.kv_format);
-        machine::check_memory(&format!("a context of {context} tokens"), memory.total())?;
-        Ok(Session::new(&self.model, &options)?)
+        let ProcessorArguments { processors, chunks_in_flight, .. } = &self.arguments.several;
+        let description = self.model.description();
+        let more =
+            processors.as_ref().map(|_| memory::of_executor(description, context, options.chunk, *chunks_in_flight));
+        machine::check_memory(&format!("a context of {context} tokens"), memory.total() + more.unwrap_or(0))?;
+        let session = Session::new(&self.model, &options)?;
+        Ok(match processors {
+            Some(processors) => session.with_executor(processors.executor(self.arguments.policy, *chunks_in_flight)?),
+            None => session,
+        })
     }
 
     /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it.
@@ -233,16 +251,32 @@ struct Report<'a> {
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     peak_resident_bytes: Option<u64>,
+    /// Of the prompt, where several processors ran it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    executed: Option<Executed>,
 }
 
 fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     speaker.tell_if_plain();
+    let several = &speaker.arguments.several;
+    let timeline = several.timeline_file()?;
     let messages: Vec<_> = speaker.system().into_iter().chain([Message::new("user", text)]).collect();
     let prompt = speaker.encode(&messages)?;
     let mut session = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
     let answer = speaker.answer(&mut session, &prompt)?;
+    let execution = session.executor().and_then(|executor| executor.latest());
+    several.write_timeline(timeline, execution, speaker.name())?;
+    for loss in execution.iter().flat_map(|execution| &execution.losses) {
+        eprintln!(
+            "note: {} failed, and its work went to the other processor: {}",
+            name_of(loss.processor),
+            loss.reason
+        );
+    }
     if speaker.arguments.json {
+        let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
+            executed: executed.map(|(execution, processors)| Executed::new(execution, processors)),
             model: speaker.name(),
             prompt_tokens: prompt.len(),
             answer: &answer,
@@ -258,6 +292,13 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         return Err(Interrupted.into());
     }
     Ok(())
+}
+
+fn name_of(processor: Processor) -> &'static str {
+    match processor {
+        Processor::Cpu => "the CPU",
+        Processor::Npu => "the NPU",
+    }
 }
 
 /// How fast an answer was, in one line.

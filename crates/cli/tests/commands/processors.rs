@@ -1,0 +1,74 @@
+//! Prompts on several processors at once, from end to end on a tiny model.
+
+use serde_json::Value as Json;
+
+use crate::support::{Place, stderr};
+use crate::{json, place, succeed};
+
+const PROCESSORS: [&str; 2] = ["--processors", "cpu,npu"];
+const POLICIES: [&str; 5] = ["in-order", "fifo", "npu-first", "paper", "critical-path"];
+
+fn packaged() -> Place {
+    let place = place();
+    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100", "--prune", "0.5"]));
+    place
+}
+
+#[test]
+fn an_answer_is_the_same_on_one_and_on_several_processors() {
+    let place = packaged();
+    let ask = ["run", "-m", "package", "-p", "Hello Hello Hello", "-n", "8", "--chunk", "4", "--json"];
+    let alone = json(&place.triad(&ask));
+    assert!(alone.get("executed").is_none());
+    for policy in POLICIES {
+        let several = json(&place.triad(&[&ask[..], &PROCESSORS, &["--policy", policy]].concat()));
+        assert_eq!(several["text"], alone["text"]);
+        let executed = &several["executed"];
+        assert_eq!((&executed["policy"], &executed["losses"]), (&Json::from(policy), &Json::Array(Vec::new())));
+        let processors = executed["processors"].as_array().unwrap();
+        assert_eq!(processors.len(), 2, "{executed}");
+        assert!(processors.iter().all(|processor| (0.0..1.0).contains(&processor["bubble_rate"].as_f64().unwrap())));
+    }
+}
+
+#[test]
+fn a_run_leaves_a_trace_or_a_picture() {
+    let place = packaged();
+    let run = ["run", "-m", "package", "-p", "Hello Hello", "-n", "1", "--chunk", "4"];
+    for file in ["run.json", "run.svg"] {
+        succeed(&place.triad(&[&run[..], &PROCESSORS, &["--timeline", file]].concat()));
+    }
+    let trace: Json = serde_json::from_str(&std::fs::read_to_string(place.path("run.json")).unwrap()).unwrap();
+    assert!(!trace["traceEvents"].as_array().unwrap().is_empty());
+    let picture = std::fs::read_to_string(place.path("run.svg")).unwrap();
+    roxmltree::Document::parse(&picture).unwrap();
+    assert!(picture.contains("measured") && picture.contains("INT8 kernels as NPU"), "{picture}");
+    let refused = place.triad(&[&run[..], &PROCESSORS, &["--timeline", "run.png"]].concat());
+    assert!(stderr(&refused).contains("expected a name that ends in .json or .svg"), "{}", stderr(&refused));
+}
+
+#[test]
+fn bench_measures_every_policy_and_says_how_long_processors_waited() {
+    let place = packaged();
+    let bench = ["bench", "-m", "package", "--prompt", "12", "--decode", "0", "--repeat", "2", "--chunk", "4"];
+    let policies = POLICIES.join(",");
+    let report = json(&place.triad(&[&bench[..], &PROCESSORS, &["--policy", &policies, "--json"]].concat()));
+    let results = report["results"].as_array().unwrap();
+    let executed: Vec<_> = results.iter().filter_map(|result| result["executed"]["policy"].as_str()).collect();
+    assert_eq!(executed, POLICIES);
+    assert_eq!(results.len(), POLICIES.len() + 1, "and one chunk after the other");
+    let table = succeed(&place.triad(&[&bench[..], &PROCESSORS, &["--timeline", "bench.json"]].concat()));
+    assert!(table.contains("critical-path") && table.contains("bubbles"), "{table}");
+    assert!(place.path("bench.json").is_file());
+}
+
+#[test]
+fn a_package_is_verified_on_several_processors() {
+    let place = packaged();
+    let verify = ["verify", "package", "--chunk", "4"];
+    let verdict = succeed(&place.triad(&[&verify[..], &PROCESSORS].concat()));
+    assert_eq!(
+        verdict,
+        "package: OK, and prompts of 1, 3, 4, 5, 14 tokens have the same logits, bit for bit, on cpu,npu by all 5 policies\n"
+    );
+}

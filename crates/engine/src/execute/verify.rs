@@ -1,0 +1,123 @@
+//! Is what several processors compute what one computes? Other engines have shipped NPU paths whose chunks after the
+//! first were wrong; here a command says so before a user does.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use triad_plan::schedule::Policy;
+
+use super::Executor;
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::session::{Session, SessionOptions};
+
+/// The logits behind one prompt, by one policy.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// What decided which task was next.
+    pub policy: Policy,
+    /// Largest difference from the sequential pass, relative to its largest logit; zero if every bit is the same.
+    pub difference: f32,
+    /// Processors that failed on the way.
+    pub losses: usize,
+}
+
+/// What was compared.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verification {
+    /// Every prompt by every policy.
+    pub comparisons: Vec<Comparison>,
+    /// The largest difference that passes.
+    pub allowed: f32,
+}
+
+impl Verification {
+    /// The comparisons that don't pass: too different, or without a processor that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &Comparison> {
+        // A difference that is not a number does not pass either.
+        let passes = |comparison: &Comparison| comparison.difference <= self.allowed && comparison.losses == 0;
+        self.comparisons.iter().filter(move |comparison| !passes(comparison))
+    }
+}
+
+/// Lengths of the prompts: a token, a chunk less one, a chunk, a chunk and one, three chunks and a half; as far as the
+/// model's context reaches.
+pub fn lengths(chunk: usize, context: usize) -> Vec<usize> {
+    let mut lengths = vec![1, chunk - 1, chunk, chunk + 1, chunk.saturating_mul(7) / 2];
+    lengths.retain(|length| (1..=context).contains(length));
+    lengths.dedup();
+    lengths
+}
+
+/// Runs prompts of all [`lengths`] one chunk after the other on the model's threads, and by `executor` with every
+/// policy; `progress` hears what is about to run. Differences up to `allowed` pass: none at all where both multiply with
+/// our kernels.
+///
+/// # Errors
+/// If `cancel` is set, no chunk has a token, a prompt cannot be run, or no processor is left.
+pub fn verify(
+    model: &Arc<Model>,
+    executor: Executor,
+    chunk: usize,
+    allowed: f32,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, Option<Policy>),
+) -> Result<Verification> {
+    if chunk == 0 {
+        return Err(Error::Option { name: "the chunk length", value: "0".into(), expected: "at least 1 token" });
+    }
+    let description = model.description();
+    let lengths = lengths(chunk, description.context);
+    let options = SessionOptions { context: *lengths.iter().max().unwrap_or(&1), chunk, ..SessionOptions::default() };
+    let mut sequential = Session::new(model, &options)?;
+    let mut executed = Session::new(model, &options)?.with_executor(executor);
+    let mut comparisons = Vec::new();
+    for tokens in lengths {
+        let prompt: Vec<_> = (0..tokens).map(|index| (index.wrapping_mul(7919) % description.vocab) as u32).collect();
+        sequential.truncate(0);
+        progress(tokens, None);
+        let expected = sequential.prefill(&prompt, cancel, |_| {})?;
+        for policy in Policy::ALL {
+            executed.truncate(0);
+            executed.executor_mut().expect("it was given one").set_policy(policy);
+            progress(tokens, Some(policy));
+            let difference = difference(executed.prefill(&prompt, cancel, |_| {})?, expected);
+            let latest = executed.executor().and_then(Executor::latest);
+            let losses = latest.map_or(0, |execution| execution.losses.len());
+            comparisons.push(Comparison { tokens, policy, difference, losses });
+        }
+    }
+    Ok(Verification { comparisons, allowed })
+}
+
+/// Largest difference, relative to the largest expected number; zero for equal bits alone.
+fn difference(found: &[f32], expected: &[f32]) -> f32 {
+    if found.iter().map(|x| x.to_bits()).eq(expected.iter().map(|x| x.to_bits())) {
+        return 0.0;
+    }
+    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let most = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    (most / largest).max(f32::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_end_around_a_chunk_and_within_a_later_one() {
+        assert_eq!(lengths(256, 4096), [1, 255, 256, 257, 896]);
+        assert_eq!(lengths(16, 40), [1, 15, 16, 17]);
+        assert_eq!(lengths(1, 40), [1, 2, 3]);
+    }
+
+    #[test]
+    fn only_equal_bits_have_no_difference() {
+        assert_eq!(difference(&[1.0, -2.0], &[1.0, -2.0]), 0.0);
+        assert_eq!(difference(&[1.0, -2.5], &[1.0, -2.0]), 0.25);
+        assert!(difference(&[0.0], &[-0.0]) > 0.0);
+    }
+}
