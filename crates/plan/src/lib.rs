@@ -3,7 +3,8 @@
 //!
 //! [`graph`] cuts blocks into subgraphs and prompts into chunks, and says what depends on what; [`placement`] gives each
 //! subgraph a processor; [`schedule`] says which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a
-//! schedule in virtual time, and [`timeline`] records a run.
+//! schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
+//! prefill on one of them, [`optimum`] says how good a schedule could be, and [`study`] asks all of that many times.
 //!
 //! ```
 //! use triad_plan::graph::Graph;
@@ -15,8 +16,12 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod device;
 pub mod graph;
+pub mod optimum;
 pub mod placement;
+pub mod prefill;
 pub mod schedule;
 pub mod simulate;
+pub mod study;
 pub mod timeline;

@@ -30,23 +30,47 @@ impl Ord for Done {
     }
 }
 
+/// A task that begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Begin {
+    /// Number of the task.
+    pub task: usize,
+    /// Number of the processor.
+    pub processor: usize,
+    /// When.
+    pub now: f64,
+    /// Whether the processor had nothing to do just before.
+    pub idle: bool,
+}
+
 /// Runs the tasks of `dag` by `policy`, each as long as `takes` says, which the schedule does not know beforehand.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
 pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Timeline {
+    simulate_until(dag, policy, |begin| begin.now + takes(begin.task))
+}
+
+/// As [`simulate`], each task until when `ends` says.
+///
+/// # Panics
+/// If a task ends before it begins, or at a time that is not finite.
+pub fn simulate_until(dag: &Dag, policy: Policy, ends: impl Fn(Begin) -> f64) -> Timeline {
     let mut schedule = Schedule::new(dag, policy);
-    let mut idle = vec![true; dag.processors()];
+    // Since when each processor has nothing to do; none while it works.
+    let mut idle_since = vec![Some(f64::NEG_INFINITY); dag.processors()];
     let mut running = BinaryHeap::new();
     let (mut events, mut now) = (Vec::new(), 0.0);
     loop {
-        for (processor, idle) in idle.iter_mut().enumerate().filter(|(_, idle)| **idle) {
-            if let Some(task) = schedule.next(processor) {
-                let seconds = takes(task);
-                assert!(seconds >= 0.0 && seconds.is_finite(), "task {task} takes {seconds} seconds");
-                *idle = false;
-                events.push(Event { task, processor, start: now, end: now + seconds });
-                running.push(Reverse(Done(now + seconds, processor, task)));
+        for (processor, idle_since) in idle_since.iter_mut().enumerate() {
+            if let Some(since) = *idle_since
+                && let Some(task) = schedule.next(processor)
+            {
+                let end = ends(Begin { task, processor, now, idle: since < now });
+                assert!(end >= now && end.is_finite(), "task {task} takes {} seconds", end - now);
+                *idle_since = None;
+                events.push(Event { task, processor, start: now, end });
+                running.push(Reverse(Done(end, processor, task)));
             }
         }
         let Some(Reverse(Done(end, ..))) = running.peek() else { break };
@@ -55,7 +79,7 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
         while let Some(Reverse(Done(end, processor, task))) = running.peek()
             && *end == now
         {
-            idle[*processor] = true;
+            idle_since[*processor] = Some(now);
             schedule.complete(*task);
             running.pop();
         }

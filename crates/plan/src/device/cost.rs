@@ -1,0 +1,128 @@
+//! From a profile to seconds: what a subgraph takes on each processor of a device.
+
+use triad_model::description::{LinearShape, ModelDescription};
+
+use super::{Device, Float};
+use crate::graph::Subgraph;
+
+const MILLI: f64 = 1e-3;
+const GIGA: f64 = 1e9;
+const TERA: f64 = 1e12;
+/// Bytes of a number in f32.
+const F32: f64 = 4.0;
+
+/// How the NPU is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NpuUse {
+    /// Rows lie in the shape that is fastest, not in one line.
+    pub equivalent_shapes: bool,
+    /// One scale for a tensor; otherwise one for each group.
+    pub per_tensor: bool,
+}
+
+impl Device {
+    /// Seconds of a product of `rows` rows of INT8 with weights `[out_features, in_features]` on the NPU. Weights are
+    /// loaded, then rows stream through the array: all sizes in whole steps.
+    pub fn npu_matmul(&self, rows: usize, in_features: usize, out_features: usize, equivalent_shapes: bool) -> f64 {
+        let npu = &self.npu;
+        let padded = |size: usize| size.div_ceil(npu.step) as f64 * npu.step as f64;
+        let weights = padded(in_features) * padded(out_features);
+        let flat = if equivalent_shapes { 1.0 } else { npu.flat_rows_slowdown };
+        let streaming = 2.0 * padded(rows) * weights / (npu.int8_tera_operations * TERA);
+        weights / (npu.gigabytes_per_second * GIGA) + streaming * flat
+    }
+
+    /// Seconds of an INT8 subgraph on the NPU, its linear layers and its activations, without those that it waits.
+    pub fn npu_subgraph(&self, subgraph: &Subgraph, linears: &[LinearShape], rows: usize, how: NpuUse) -> f64 {
+        let npu = &self.npu;
+        let product =
+            |shape: &LinearShape| self.npu_matmul(rows, shape.in_features, shape.out_features, how.equivalent_shapes);
+        let products: f64 = linears.iter().map(product).sum();
+        let activations = (subgraph.activation_bytes_per_row * rows) as f64 / (npu.gigabytes_per_second * GIGA);
+        let per_tensor = npu.launch_milliseconds * MILLI + products + activations;
+        if how.per_tensor { per_tensor } else { per_tensor * npu.per_group_slowdown }
+    }
+}
+
+impl Float {
+    /// Seconds of a float subgraph: its activations, and `operations` of attention.
+    pub fn float_subgraph(&self, subgraph: &Subgraph, rows: usize, operations: f64) -> f64 {
+        self.launch() + self.bytes((subgraph.activation_bytes_per_row * rows) as f64) + self.floats(operations)
+    }
+
+    /// Seconds of an INT8 subgraph.
+    pub fn int8_subgraph(&self, subgraph: &Subgraph, rows: usize, operations: f64) -> f64 {
+        let bytes = (subgraph.activation_bytes_per_row * rows + subgraph.weight_bytes) as f64;
+        self.launch() + self.bytes(bytes) + operations / (self.int8_tera_operations * TERA)
+    }
+
+    /// Seconds of the shadow of linear layers: `channels` outlier channels of each row times the weights that read them,
+    /// and the sum, written.
+    pub fn shadow(&self, linears: &[LinearShape], rows: usize, channels: f64) -> f64 {
+        let outputs: usize = linears.iter().map(|shape| shape.out_features).sum();
+        let products = 2.0 * channels * (rows * outputs) as f64;
+        self.launch() + self.floats(products) + self.bytes(rows as f64 * outputs as f64 * F32)
+    }
+
+    /// Seconds of one token of an answer: all weights are read once, in INT8, and the cache.
+    pub fn decode_token(&self, description: &ModelDescription, tokens: usize) -> f64 {
+        let linears = |block: &triad_model::description::BlockDescription| {
+            block.linears(description.hidden).iter().map(LinearShape::parameters).sum::<usize>()
+        };
+        let weights: usize = description.blocks.iter().map(linears).sum();
+        let output = description.vocab * description.hidden;
+        self.bytes((weights + output + tokens * description.kv_bytes_per_token(2)) as f64)
+    }
+
+    fn launch(&self) -> f64 {
+        self.launch_milliseconds * MILLI
+    }
+
+    fn bytes(&self, bytes: f64) -> f64 {
+        bytes / (self.gigabytes_per_second * GIGA)
+    }
+
+    fn floats(&self, operations: f64) -> f64 {
+        operations / (self.float_giga_operations * GIGA)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn device() -> Device {
+        Device::builtin("snapdragon-8gen3").unwrap()
+    }
+
+    #[test]
+    fn sizes_within_a_step_take_the_same_time() {
+        let seconds = |rows| device().npu_matmul(rows, 2048, 2048, true);
+        assert_eq!(seconds(1), seconds(32));
+        assert!(seconds(33) > seconds(32));
+        assert_eq!(seconds(33), seconds(64));
+    }
+
+    #[test]
+    fn a_large_input_beside_few_weights_is_faster_than_the_reverse() {
+        // HeteroLLM's figure 5, whose K is not in the text: six times at K = 48.
+        let (large, few) = (14_336, 48);
+        let device = Device { npu: super::super::Npu { step: 1, ..device().npu }, ..device() };
+        let ratio = device.npu_matmul(few, 4096, large, true) / device.npu_matmul(large, 4096, few, true);
+        assert!((5.5..6.5).contains(&ratio), "{ratio}");
+    }
+
+    proptest! {
+        #[test]
+        fn more_of_anything_never_takes_less(rows in 1usize..2000, inputs in 1usize..9000, outputs in 1usize..9000) {
+            let device = device();
+            let seconds = device.npu_matmul(rows, inputs, outputs, true);
+            prop_assert!(seconds.is_finite() && seconds > 0.0);
+            prop_assert!(device.npu_matmul(rows + 1, inputs, outputs, true) >= seconds);
+            prop_assert!(device.npu_matmul(rows, inputs + 1, outputs, true) >= seconds);
+            prop_assert!(device.npu_matmul(rows, inputs, outputs + 1, true) >= seconds);
+            prop_assert!(device.npu_matmul(rows, inputs, outputs, false) > seconds);
+        }
+    }
+}

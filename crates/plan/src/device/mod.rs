@@ -1,0 +1,227 @@
+//! A device as numbers: how long its processors take for what, how much memory they reach, and what they draw.
+//!
+//! Profiles are TOML files; [`NAMES`] are built in, and their comments say where each number comes from. [`cost`] turns
+//! a profile into seconds.
+
+pub mod cost;
+
+use serde::{Deserialize, Serialize};
+
+/// Names of the built-in profiles.
+pub const NAMES: [&str; 2] = ["snapdragon-8gen3", "snapdragon-8gen2"];
+
+/// A profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// For people.
+    pub name: String,
+    /// What a processor that has been idle takes to notice that its next task is ready, and to begin it.
+    pub wake_milliseconds: f64,
+    /// The NPU.
+    pub npu: Npu,
+    /// The CPU.
+    pub cpu: Float,
+    /// The GPU; without one, floats run on the CPU.
+    pub gpu: Option<Float>,
+}
+
+/// A processor for static INT8 subgraphs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Npu {
+    /// Multiplications and additions in a second, once weights are where they are used.
+    pub int8_tera_operations: f64,
+    /// Sizes count as the next multiple of this.
+    pub step: usize,
+    /// At which weights are loaded, and activations.
+    pub gigabytes_per_second: f64,
+    /// How much slower rows are that lie in one line instead of a square.
+    pub flat_rows_slowdown: f64,
+    /// How much slower subgraphs are whose activations have a scale for each group.
+    pub per_group_slowdown: f64,
+    /// Of a subgraph, whatever its size.
+    pub launch_milliseconds: f64,
+    /// Of adding the sum of a shadow.
+    pub join_milliseconds: f64,
+    /// Memory that it addresses.
+    pub window_gibibytes: f64,
+    /// Building graphs, for each gigabyte of weights.
+    pub build_milliseconds_per_gigabyte: f64,
+    /// Optimizing them.
+    pub optimize_milliseconds_per_gigabyte: f64,
+    /// Drawn while it works.
+    pub busy_watts: f64,
+    /// Drawn while it does not.
+    pub idle_watts: f64,
+}
+
+/// A processor for everything, floats among it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Float {
+    /// Multiplications and additions in a second in INT8.
+    pub int8_tera_operations: f64,
+    /// The same in float.
+    pub float_giga_operations: f64,
+    /// At which activations, and weights in decode, are read and written.
+    pub gigabytes_per_second: f64,
+    /// Of a subgraph, whatever its size.
+    pub launch_milliseconds: f64,
+    /// Drawn while it works.
+    pub busy_watts: f64,
+    /// Drawn while it does not.
+    pub idle_watts: f64,
+}
+
+/// A profile that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {problem}")]
+pub struct DeviceError {
+    name: String,
+    problem: String,
+}
+
+/// Which values a field may have.
+#[derive(Clone, Copy)]
+enum Range {
+    /// Above zero.
+    Positive,
+    /// Zero or above.
+    NotNegative,
+    /// One or above.
+    Factor,
+}
+
+/// No rate, time or power of a device is beyond this.
+const LARGEST: f64 = 1e9;
+
+impl Device {
+    /// The built-in profile called `name`.
+    ///
+    /// # Errors
+    /// For a name that is not in [`NAMES`].
+    pub fn builtin(name: &str) -> Result<Self, DeviceError> {
+        let text = match name {
+            "snapdragon-8gen3" => include_str!("../../profiles/snapdragon-8gen3.toml"),
+            "snapdragon-8gen2" => include_str!("../../profiles/snapdragon-8gen2.toml"),
+            _ => {
+                let problem = format!("no device has this name: expected {} or a TOML file", NAMES.join(", "));
+                return Err(DeviceError { name: name.into(), problem });
+            }
+        };
+        Self::parse(text, name)
+    }
+
+    /// The profile that `text` is; errors call it `name`.
+    ///
+    /// # Errors
+    /// For a text that is not TOML, fields that are missing, unknown or of another kind, and values out of range.
+    pub fn parse(text: &str, name: &str) -> Result<Self, DeviceError> {
+        let error = |problem: String| DeviceError { name: name.into(), problem };
+        let device: Self = toml::from_str(text).map_err(|problem| error(problem.to_string()))?;
+        device.check().map_err(error)?;
+        Ok(device)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        use Range::{Factor, NotNegative, Positive};
+        let npu = &self.npu;
+        if !(1..=4096).contains(&npu.step) {
+            return Err(format!("npu.step is {}: expected a whole number from 1 to 4096", npu.step));
+        }
+        let mut fields = vec![
+            ("wake_milliseconds".to_owned(), self.wake_milliseconds, NotNegative),
+            ("npu.int8_tera_operations".into(), npu.int8_tera_operations, Positive),
+            ("npu.gigabytes_per_second".into(), npu.gigabytes_per_second, Positive),
+            ("npu.flat_rows_slowdown".into(), npu.flat_rows_slowdown, Factor),
+            ("npu.per_group_slowdown".into(), npu.per_group_slowdown, Factor),
+            ("npu.launch_milliseconds".into(), npu.launch_milliseconds, NotNegative),
+            ("npu.join_milliseconds".into(), npu.join_milliseconds, NotNegative),
+            ("npu.window_gibibytes".into(), npu.window_gibibytes, NotNegative),
+            ("npu.build_milliseconds_per_gigabyte".into(), npu.build_milliseconds_per_gigabyte, NotNegative),
+            ("npu.optimize_milliseconds_per_gigabyte".into(), npu.optimize_milliseconds_per_gigabyte, NotNegative),
+            ("npu.busy_watts".into(), npu.busy_watts, NotNegative),
+            ("npu.idle_watts".into(), npu.idle_watts, NotNegative),
+        ];
+        for (of, float) in [("cpu", Some(&self.cpu)), ("gpu", self.gpu.as_ref())] {
+            let Some(float) = float else { continue };
+            fields.extend([
+                (format!("{of}.int8_tera_operations"), float.int8_tera_operations, Positive),
+                (format!("{of}.float_giga_operations"), float.float_giga_operations, Positive),
+                (format!("{of}.gigabytes_per_second"), float.gigabytes_per_second, Positive),
+                (format!("{of}.launch_milliseconds"), float.launch_milliseconds, NotNegative),
+                (format!("{of}.busy_watts"), float.busy_watts, NotNegative),
+                (format!("{of}.idle_watts"), float.idle_watts, NotNegative),
+            ]);
+        }
+        for (field, value, range) in fields {
+            let (fits, expected) = match range {
+                // Rates that are almost nothing would make times that are not finite.
+                Positive => (value >= 1.0 / LARGEST, "a number above 0"),
+                NotNegative => (value >= 0.0, "a number of 0 or above"),
+                Factor => (value >= 1.0, "a number of 1 or above"),
+            };
+            if !fits || value > LARGEST {
+                return Err(format!("{field} is {value}: expected {expected}, and at most {LARGEST}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the NPU's window.
+    pub fn window(&self) -> usize {
+        (self.npu.window_gibibytes * (1u64 << 30) as f64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_builtin_profile_is_one() {
+        for name in NAMES {
+            assert!(Device::builtin(name).is_ok(), "{:?}", Device::builtin(name));
+        }
+        assert!(Device::builtin("phone").unwrap_err().to_string().contains("snapdragon-8gen3"));
+    }
+
+    #[test]
+    fn a_bad_profile_is_refused_by_its_field() {
+        let good = include_str!("../../profiles/snapdragon-8gen3.toml");
+        let cases = [
+            ("step = 32", "step = 0", "npu.step"),
+            ("step = 32", "step = -1", "step"),
+            ("step = 32", "stepp = 32", "stepp"),
+            ("step = 32", "", "step"),
+            ("float_giga_operations = 300.0", "float_giga_operations = 0.0", "cpu.float_giga_operations"),
+            ("float_giga_operations = 300.0", "float_giga_operations = nan", "cpu.float_giga_operations"),
+            ("float_giga_operations = 300.0", "float_giga_operations = inf", "cpu.float_giga_operations"),
+            ("flat_rows_slowdown = 1.62", "flat_rows_slowdown = 0.5", "npu.flat_rows_slowdown"),
+            ("window_gibibytes = 4.0", "window_gibibytes = \"4\"", "window_gibibytes"),
+            ("[cpu]", "[cpus]", "cpus"),
+        ];
+        for (from, to, says) in cases {
+            assert!(good.contains(from), "{from}");
+            let error = Device::parse(&good.replacen(from, to, 1), "phone.toml").unwrap_err().to_string();
+            assert!(error.starts_with("phone.toml: ") && error.contains(says), "{to}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in "\\PC{0,200}", line in 0usize..80, value in "[-0-9a-z.\"\\[\\]{}=]{0,12}") {
+            let _ = Device::parse(&text, "text");
+            let good = include_str!("../../profiles/snapdragon-8gen3.toml");
+            let changed: Vec<_> = good.lines().enumerate().map(|(number, old)| match old.split_once('=') {
+                Some((field, _)) if number == line => format!("{field}= {value}"),
+                _ => old.into(),
+            }).collect();
+            if let Ok(device) = Device::parse(&changed.join("\n"), "text") {
+                prop_assert!(device.check().is_ok());
+            }
+        }
+    }
+}

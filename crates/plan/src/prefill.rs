@@ -1,0 +1,423 @@
+//! A prefill on a device that is not here: its tasks with their costs, run in virtual time.
+//!
+//! Linear subgraphs that keep their outliers have a shadow: a task on the float processor that begins with them, and that
+//! what comes after waits for, too (llm.npu §3.3).
+
+use triad_model::description::{LinearShape, ModelDescription};
+
+use crate::device::cost::NpuUse;
+use crate::device::{Device, Float};
+use crate::graph::{Format, Graph};
+use crate::placement::{Placement, Processor};
+use crate::schedule::{Dag, NPU, Policy};
+use crate::simulate::{Begin, simulate_until};
+use crate::timeline::{Label, Record, Source, Timeline};
+
+/// Which processor computes in float.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FloatsOn {
+    /// The CPU, as in the paper's prototype.
+    Cpu,
+    /// The GPU.
+    Gpu,
+}
+
+/// The paper's techniques; what is left out is done as before them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Techniques {
+    /// Graphs are built ahead for chunks; without, for each prompt anew as a whole, within its latency.
+    pub chunk_sharing: bool,
+    /// Outliers have shadows beside products with one scale; without, activations have a scale for each group.
+    pub shadow: bool,
+    /// Tasks run by the policy; without, in order.
+    pub out_of_order: bool,
+    /// Rows lie in the shape that is fastest.
+    pub equivalent_shapes: bool,
+}
+
+impl Techniques {
+    /// All of them.
+    pub const ALL: Self = Self { chunk_sharing: true, shadow: true, out_of_order: true, equivalent_shapes: true };
+}
+
+/// Another app takes a share of a processor's time for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Contention {
+    /// Number of the processor.
+    pub processor: usize,
+    /// Share of its time that is taken; with 1 it stands still.
+    pub share: f64,
+    /// Seconds from the start.
+    pub from: f64,
+    /// Seconds from the start, not before `from`; finite.
+    pub to: f64,
+}
+
+/// How a prefill runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Tokens of a chunk.
+    pub chunk: usize,
+    /// What runs next.
+    pub policy: Policy,
+    /// Where floats run.
+    pub floats_on: FloatsOn,
+    /// Share of the linear subgraphs without a shadow, those far from input and output first (§3.3).
+    pub prune: f64,
+    /// Outlier channels of each linear input: 5 to 15 (§3.3).
+    pub outlier_channels: f64,
+    /// What is left out.
+    pub techniques: Techniques,
+    /// Who else runs.
+    pub contention: Vec<Contention>,
+    /// Bytes that the NPU addresses, if not what its profile says.
+    pub window: Option<usize>,
+}
+
+impl Options {
+    /// Those of the paper: chunks of 256 tokens, 85 % of the shadows pruned.
+    pub fn paper(policy: Policy) -> Self {
+        Self {
+            chunk: 256,
+            policy,
+            floats_on: FloatsOn::Cpu,
+            prune: 0.85,
+            outlier_channels: 10.0,
+            techniques: Techniques::ALL,
+            contention: Vec::new(),
+            window: None,
+        }
+    }
+}
+
+/// A prefill that can be simulated.
+#[derive(Clone, Debug)]
+pub struct Prefill {
+    /// Its tasks, each with the seconds that it takes once its processor works.
+    pub dag: Dag,
+    /// What they are.
+    pub labels: Vec<Label>,
+    /// Seconds before the first task, in which graphs are built.
+    pub prepare_seconds: f64,
+    /// Bytes of graphs, shadows' weights, keys and values.
+    pub memory: Memory,
+    wake: f64,
+    policy: Policy,
+    contention: Vec<Contention>,
+    watts: [(f64, f64); 2],
+    names: [&'static str; 2],
+    prompt: usize,
+}
+
+/// Bytes that a prefill needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Memory {
+    /// Built graphs: weights and buffers.
+    pub graph_bytes: usize,
+    /// Weights of hot channels for shadows, in 16 bits.
+    pub shadow_bytes: usize,
+    /// Keys and values, in 16 bits.
+    pub cache_bytes: usize,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn bytes(&self) -> usize {
+        self.graph_bytes + self.shadow_bytes + self.cache_bytes
+    }
+}
+
+/// Channels whose weights stay in memory for shadows: 3 % give 80 % of the outliers (§3.3).
+const HOT_CHANNELS: f64 = 0.03;
+
+/// What a prefill came to.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What ran when, from when graphs are built.
+    pub timeline: Timeline,
+    /// From the prompt to its last token's activations, with what is built for it.
+    pub seconds: f64,
+    /// Drawn by the processors that took part.
+    pub joules: f64,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+}
+
+impl Outcome {
+    /// Tokens of the prompt in a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        self.prompt as f64 / self.seconds
+    }
+}
+
+/// Which of `count` subgraphs keep their shadow: those nearest to input and output.
+fn keeps_shadow(index: usize, count: usize, prune: f64) -> bool {
+    let kept = ((1.0 - prune) * count as f64).round() as usize;
+    let from_input = kept.div_ceil(2);
+    index < from_input || index >= count - (kept - from_input)
+}
+
+impl Prefill {
+    /// That of a prompt of `prompt` tokens.
+    ///
+    /// # Panics
+    /// If the prompt or a chunk is empty, or the floats should run on a GPU that the device does not have.
+    pub fn new(device: &Device, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
+        let Techniques { chunk_sharing, shadow, out_of_order, equivalent_shapes } = options.techniques;
+        let graph = Graph::new(description, prompt, if chunk_sharing { options.chunk } else { prompt });
+        let window = options.window.unwrap_or_else(|| device.window());
+        let placement = Placement::new(&graph, window);
+        let (float, name) = match options.floats_on {
+            FloatsOn::Cpu => (&device.cpu, "CPU"),
+            FloatsOn::Gpu => (device.gpu.as_ref().expect("a device with a GPU"), "GPU"),
+        };
+        let costs =
+            Costs { device, float, description, graph: &graph, how: NpuUse { equivalent_shapes, per_tensor: shadow } };
+        let int8: Vec<_> = (0..graph.subgraphs().len())
+            .filter(|subgraph| graph.subgraphs()[*subgraph].role.format() == Format::Int8)
+            .collect();
+        let has_shadow = |subgraph: usize| {
+            let on_npu = placement.places()[subgraph].processor == Processor::Npu;
+            let index = int8.iter().position(|other| *other == subgraph);
+            shadow && on_npu && index.is_some_and(|index| keeps_shadow(index, int8.len(), options.prune))
+        };
+        let shadows: Vec<_> = (0..graph.subgraphs().len()).map(has_shadow).collect();
+        let (dag, labels) = tasks(&costs, &placement, &shadows, options.outlier_channels);
+        let weights = |keep: &dyn Fn(usize) -> bool| -> usize {
+            let all = graph.subgraphs().iter().enumerate();
+            all.filter(|(index, _)| keep(*index)).map(|(_, subgraph)| subgraph.weight_bytes).sum()
+        };
+        let npu_gigabytes = weights(&|index| placement.places()[index].processor == Processor::Npu) as f64 / 1e9;
+        let npu = &device.npu;
+        let building = npu.build_milliseconds_per_gigabyte + npu.optimize_milliseconds_per_gigabyte;
+        Self {
+            dag,
+            labels,
+            prepare_seconds: if chunk_sharing { 0.0 } else { npu_gigabytes * building * 1e-3 },
+            memory: Memory {
+                graph_bytes: graph.memory().shared_bytes,
+                shadow_bytes: (weights(&|index| shadows[index]) as f64 * HOT_CHANNELS * 2.0) as usize,
+                cache_bytes: prompt * description.kv_bytes_per_token(2),
+            },
+            wake: device.wake_milliseconds * 1e-3,
+            policy: if out_of_order { options.policy } else { Policy::InOrder },
+            contention: options.contention.clone(),
+            watts: [(float.busy_watts, float.idle_watts), (npu.busy_watts, npu.idle_watts)],
+            names: [name, "NPU"],
+            prompt,
+        }
+    }
+
+    /// Runs it in virtual time.
+    pub fn run(&self) -> Outcome {
+        self.run_as(|task| self.dag.seconds(task))
+    }
+
+    /// Runs it with tasks that take other times than the schedule expects.
+    pub fn run_as(&self, takes: impl Fn(usize) -> f64) -> Outcome {
+        let ends = |begin: Begin| {
+            let wake = if begin.idle { self.wake } else { 0.0 };
+            ends(&self.contention, begin.processor, begin.now, wake + takes(begin.task))
+        };
+        let timeline = simulate_until(&self.dag, self.policy, ends);
+        let seconds = self.prepare_seconds + timeline.seconds();
+        let joules = |(processor, (busy, idle)): (usize, &(f64, f64))| {
+            let worked = if processor < timeline.processors() { timeline.busy(processor) } else { 0.0 };
+            // Graphs are built on the CPU, whoever computes in float afterwards.
+            let worked = worked + if processor == 0 { self.prepare_seconds } else { 0.0 };
+            worked * busy + (seconds - worked) * idle
+        };
+        let joules = self.watts.iter().enumerate().map(joules).sum();
+        Outcome { timeline, seconds, joules, prompt: self.prompt }
+    }
+
+    /// For figures and traces.
+    pub fn record<'a>(&'a self, title: &'a str, outcome: &'a Outcome) -> Record<'a> {
+        Record {
+            title,
+            source: Source::Simulated,
+            timeline: &outcome.timeline,
+            dag: &self.dag,
+            labels: &self.labels,
+            processors: &self.names,
+        }
+    }
+}
+
+/// When work of `seconds` that begins on a processor at `now` is done, if others take their shares.
+pub fn ends(contention: &[Contention], processor: usize, now: f64, seconds: f64) -> f64 {
+    let here = || contention.iter().filter(|other| other.processor == processor && other.to > other.from);
+    let mut edges: Vec<f64> = here().flat_map(|other| [other.from, other.to]).filter(|edge| *edge > now).collect();
+    edges.sort_by(f64::total_cmp);
+    if seconds == 0.0 {
+        return now;
+    }
+    let (mut now, mut left) = (now, seconds);
+    for edge in edges {
+        let left_over = |other: &Contention| (1.0 - other.share).clamp(0.0, 1.0);
+        let speed: f64 = here().filter(|other| other.from <= now && now < other.to).map(left_over).product();
+        let done = (edge - now) * speed;
+        if done >= left {
+            return now + left / speed;
+        }
+        left -= done;
+        now = edge;
+    }
+    now + left
+}
+
+/// What costs depend on.
+struct Costs<'a> {
+    device: &'a Device,
+    float: &'a Float,
+    description: &'a ModelDescription,
+    graph: &'a Graph,
+    how: NpuUse,
+}
+
+impl Costs<'_> {
+    fn linears(&self, subgraph: usize) -> Vec<LinearShape> {
+        let subgraph = &self.graph.subgraphs()[subgraph];
+        let all = self.description.blocks[subgraph.block].linears(self.description.hidden);
+        all.into_iter().filter(|shape| subgraph.role.has(shape.linear)).collect()
+    }
+}
+
+/// The tasks of all chunks: for each subgraph its shadow, if it has one, and itself.
+fn tasks(costs: &Costs, placement: &Placement, shadows: &[bool], channels: f64) -> (Dag, Vec<Label>) {
+    let graph = costs.graph;
+    let linears: Vec<_> = (0..graph.subgraphs().len()).map(|subgraph| costs.linears(subgraph)).collect();
+    let (mut tasks, mut labels) = (Vec::new(), Vec::new());
+    // The number of each task of the graph, and of its shadow.
+    let mut numbers: Vec<Vec<(usize, Option<usize>)>> = vec![Vec::new(); graph.chunks().len()];
+    for task in graph.tasks() {
+        let (subgraph, tokens) = (&graph.subgraphs()[task.subgraph], &graph.chunks()[task.chunk]);
+        let needs: Vec<usize> = graph
+            .dependencies(task)
+            .flat_map(|need| {
+                let (itself, shadow) = numbers[need.chunk][need.subgraph];
+                [Some(itself), shadow].into_iter().flatten()
+            })
+            .collect();
+        let label = |kind: &'static str| Label { chunk: task.chunk, block: subgraph.block, kind: kind.into() };
+        let shadow = shadows[task.subgraph].then(|| {
+            let seconds = costs.float.shadow(&linears[task.subgraph], tokens.len(), channels);
+            tasks.push((Processor::Cpu as usize, seconds, needs.clone()));
+            labels.push(label("shadow"));
+            tasks.len() - 1
+        });
+        let operations = graph.operations(task) as f64;
+        let processor = placement.places()[task.subgraph].processor;
+        let seconds = match (processor, subgraph.role.format()) {
+            (Processor::Npu, _) => {
+                let rows = graph.chunk_length();
+                let join = if shadow.is_some() { costs.device.npu.join_milliseconds * 1e-3 } else { 0.0 };
+                costs.device.npu_subgraph(subgraph, &linears[task.subgraph], rows, costs.how) + join
+            }
+            (Processor::Cpu, Format::Float) => costs.float.float_subgraph(subgraph, tokens.len(), operations),
+            (Processor::Cpu, Format::Int8) => costs.float.int8_subgraph(subgraph, tokens.len(), operations),
+        };
+        let home = if processor == Processor::Npu { NPU } else { Processor::Cpu as usize };
+        tasks.push((home, seconds, needs));
+        labels.push(label(subgraph.role.name()));
+        numbers[task.chunk].push((tasks.len() - 1, shadow));
+    }
+    (Dag::new(tasks), labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use triad_model::family::shape;
+
+    fn qwen(prompt: usize, options: &Options) -> Prefill {
+        Prefill::new(&Device::builtin("snapdragon-8gen3").unwrap(), &shape("qwen1.5-1.8b").unwrap(), prompt, options)
+    }
+
+    fn near(ours: f64, paper: f64, tolerance: f64) {
+        assert!((ours / paper - 1.0).abs() <= tolerance, "{ours}, not {paper}");
+    }
+
+    #[test]
+    fn the_profile_gives_back_what_it_was_fitted_to() {
+        let options = Options::paper(Policy::Paper);
+        let one = qwen(256, &options).run();
+        near(one.timeline.busy(NPU), 0.315, 0.02);
+        near(one.timeline.busy(0), 0.315 / 2.0, 0.05);
+        let four = qwen(1024, &options).run();
+        near(four.tokens_per_second(), 1106.0, 0.02);
+        let unpruned = Options { prune: 0.0, ..options.clone() };
+        let unpruned = qwen(1024, &unpruned).run();
+        let none = qwen(1024, &Options { prune: 1.0, ..options }).run();
+        near(1.0 - none.seconds / unpruned.seconds, 0.297, 0.05);
+    }
+
+    #[test]
+    fn shadows_stay_near_input_and_output() {
+        let kept: Vec<_> = (0..20).filter(|index| keeps_shadow(*index, 20, 0.85)).collect();
+        assert_eq!(kept, [0, 1, 19]);
+        assert!((0..20).all(|index| keeps_shadow(index, 20, 0.0) && !keeps_shadow(index, 20, 1.0)));
+    }
+
+    #[test]
+    fn a_processor_that_stands_still_goes_on_afterwards() {
+        let other = |share, from, to| Contention { processor: 0, share, from, to };
+        assert_eq!(ends(&[other(1.0, 1.0, 3.0)], 0, 0.0, 2.0), 4.0);
+        assert_eq!(ends(&[other(0.5, 1.0, 3.0)], 0, 0.0, 2.0), 3.0);
+        assert_eq!(ends(&[other(0.5, 1.0, 3.0)], 1, 0.0, 2.0), 2.0);
+        assert_eq!(ends(&[other(0.5, 0.0, 2.0), other(0.5, 1.0, 2.0)], 0, 0.0, 1.0), 2.25);
+        assert_eq!(ends(&[other(1.0, 0.0, 1.0)], 0, 0.0, 0.0), 0.0);
+    }
+
+    #[test]
+    fn without_a_technique_it_takes_longer() {
+        let all = qwen(512, &Options::paper(Policy::Paper)).run();
+        for without in [
+            Techniques { chunk_sharing: false, ..Techniques::ALL },
+            Techniques { shadow: false, ..Techniques::ALL },
+            Techniques { out_of_order: false, ..Techniques::ALL },
+            Techniques { equivalent_shapes: false, ..Techniques::ALL },
+        ] {
+            let less = qwen(512, &Options { techniques: without, ..Options::paper(Policy::Paper) }).run();
+            assert!(less.seconds > all.seconds, "{without:?}: {}", less.seconds);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn contention_ends_no_task_earlier(
+            others in prop::collection::vec((0usize..2, 0f64..=1.0, 0f64..2.0, 0f64..2.0), 0..5),
+            now in 0f64..3.0,
+            seconds in 0f64..3.0,
+            prompt in 1usize..900,
+        ) {
+            let others: Vec<_> = others
+                .into_iter()
+                .map(|(processor, share, from, length)| Contention { processor, share, from, to: from + length })
+                .collect();
+            for processor in 0..2 {
+                prop_assert!(ends(&others, processor, now, seconds) >= now + seconds - 1e-9);
+            }
+            // In order, a schedule has no choice; otherwise slower tasks may luckily lead to a better order (Graham).
+            let alone = Options::paper(Policy::InOrder);
+            let beside = Options { contention: others, ..alone.clone() };
+            let mut prefills = [qwen(prompt, &alone), qwen(prompt, &beside)];
+            // A processor that is late may be spared waiting for work, and so waking up.
+            prefills.iter_mut().for_each(|prefill| prefill.wake = 0.0);
+            let [alone, beside] = prefills.map(|prefill| prefill.run().seconds);
+            prop_assert!(beside >= alone - 1e-9, "{beside} beside others, {alone} alone");
+        }
+
+        #[test]
+        fn a_simulation_never_beats_the_bound(prompt in 1usize..900, chunk in 32usize..512, prune in 0f64..=1.0) {
+            for policy in Policy::ALL {
+                let prefill = qwen(prompt, &Options { chunk, prune, ..Options::paper(policy) });
+                let seconds = prefill.run().seconds;
+                prop_assert!(seconds >= crate::optimum::lower_bound(&prefill.dag) - 1e-9, "{policy:?}");
+            }
+        }
+    }
+}
