@@ -4,12 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
 use triad_engine::prepare::Prune;
 use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
-use triad_model::fetch;
+use triad_model::checkpoint::Checkpoint;
+use triad_model::description::ModelDescription;
+use triad_model::{family, fetch};
+use triad_plan::device::{self, Device};
+use triad_plan::schedule::Policy;
 
 use crate::commands::pull;
 use crate::{prepared, progress};
@@ -26,6 +31,56 @@ pub struct ModelArgument {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
     pub model: String,
+}
+
+/// A model of which its description is enough.
+#[derive(clap::Args)]
+pub struct DescriptionArguments {
+    #[command(flatten)]
+    name: ModelArgument,
+    /// The shape of this model
+    #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = PossibleValuesParser::new(family::SHAPES))]
+    shape: Option<String>,
+}
+
+impl DescriptionArguments {
+    /// Its name and description.
+    pub fn describe(&self) -> Result<(String, ModelDescription)> {
+        if let Some(shape) = &self.shape {
+            return Ok((shape.clone(), family::shape(shape)?));
+        }
+        let path = self.name.path()?;
+        let description = if Package::is_at(&path) {
+            Package::open(&path)?.description().clone()
+        } else {
+            Checkpoint::open(&path)?.description().clone()
+        };
+        Ok((self.name.model.clone(), description))
+    }
+}
+
+/// Tokens of a prompt that no model runs, unless another number is asked for.
+const PROMPT: usize = 1024;
+/// More would take memory and time that nobody meant.
+const MOST_CHUNKS: usize = 10_000;
+
+/// Tokens of the prompt: as `asked`, or the usual number if the model was made for as many.
+pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Result<usize> {
+    let prompt = asked.unwrap_or(PROMPT.min(description.context));
+    if prompt > description.context {
+        return Err(Error::ContextTooLong { asked: prompt, longest: description.context }.into());
+    }
+    Ok(prompt)
+}
+
+/// Refuses a prompt in very many chunks.
+pub fn check_chunks(prompt: usize, chunk: usize) -> Result<()> {
+    let chunks = prompt.div_ceil(chunk);
+    ensure!(
+        chunks <= MOST_CHUNKS,
+        "{prompt} tokens in chunks of {chunk} are {chunks} chunks, more than {MOST_CHUNKS}: expected a larger --chunk"
+    );
+    Ok(())
 }
 
 /// Which model, on how many threads.
@@ -187,6 +242,21 @@ pub fn prune(text: &str) -> Result<Prune, String> {
         "none" => Ok(Prune::Rate(0.0)),
         rate => share(rate).map(Prune::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
     }
+}
+
+/// Reads the name of a policy.
+pub fn policy(text: &str) -> Result<Policy, String> {
+    let names = || Policy::ALL.map(Policy::name).join(", ");
+    Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| format!("expected {}", names()))
+}
+
+/// The profile of a device: a built-in one by its name, others from a TOML file.
+pub fn device(name: &str) -> Result<Device> {
+    if device::NAMES.contains(&name) || !Path::new(name).exists() {
+        return Ok(Device::builtin(name)?);
+    }
+    let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+    Ok(Device::parse(&text, name)?)
 }
 
 /// Reads how often something is done.

@@ -18,7 +18,6 @@ mod prepared;
 mod processors;
 mod progress;
 mod prompt;
-#[allow(dead_code, reason = "read by the commands that run a schedule")]
 mod timeline_file;
 
 use std::io;
@@ -28,7 +27,8 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use commands::{
-    bench, completions, devices, eval, hwbench, info, logits, plan, prepare, pull, run, study, tokenize, verify,
+    bench, completions, devices, eval, hwbench, info, logits, plan, prepare, pull, reproduce, run, simulate, study,
+    tokenize, verify,
 };
 use interrupt::Interrupted;
 
@@ -55,6 +55,8 @@ enum Command {
     Verify(verify::Arguments),
     Info(info::Arguments),
     Plan(plan::Arguments),
+    Simulate(simulate::Arguments),
+    Reproduce(reproduce::Arguments),
     Bench(bench::Arguments),
     Hwbench(hwbench::Arguments),
     Eval(eval::Arguments),
@@ -78,6 +80,8 @@ fn main() -> ExitCode {
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Reproduce(arguments) => reproduce::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Hwbench(arguments) => hwbench::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),

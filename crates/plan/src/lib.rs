@@ -4,7 +4,8 @@
 //! [`graph`] cuts blocks into subgraphs and prompts into chunks, and says what depends on what; [`placement`] gives each
 //! subgraph a processor; [`schedule`] says which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a
 //! schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
-//! prefill on one of them, [`optimum`] says how good a schedule could be, and [`study`] asks all of that many times.
+//! prefill on one of them, [`optimum`] says how good a schedule could be, [`study`] asks all of that many
+//! times, and [`reproduce`] sets it beside the paper.
 //!
 //! ```
 //! use triad_plan::graph::Graph;
@@ -21,6 +22,7 @@ pub mod graph;
 pub mod optimum;
 pub mod placement;
 pub mod prefill;
+pub mod reproduce;
 pub mod schedule;
 pub mod simulate;
 pub mod study;

@@ -14,7 +14,6 @@ mod style;
 mod svg;
 #[cfg(test)]
 mod tests;
-#[allow(dead_code, reason = "read by the commands that run a schedule")]
 pub mod timeline;
 
 /// One or more panels under a common title.

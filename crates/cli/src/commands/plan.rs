@@ -1,12 +1,7 @@
 //! `triad plan`: what a prefill consists of, and where its parts would run.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::Serialize;
-use triad_engine::Error;
-use triad_engine::package::Package;
-use triad_model::checkpoint::Checkpoint;
-use triad_model::description::ModelDescription;
-use triad_model::family;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
 use triad_plan::placement::{Place, Placement, Processor, Reason};
 
@@ -25,10 +20,7 @@ use crate::{arguments, output};
   triad plan --shape llama-2-7b --json")]
 pub struct Arguments {
     #[command(flatten)]
-    name: arguments::ModelArgument,
-    /// The shape of this model
-    #[arg(long, value_name = "NAME", conflicts_with = "model", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
-    shape: Option<String>,
+    model: arguments::DescriptionArguments,
     /// Tokens of the prompt [default: 1024, or what the model was made for if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
@@ -42,11 +34,6 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
 }
-
-/// Tokens of a prompt, unless another one is asked for.
-const PROMPT: usize = 1024;
-/// More would take memory and time that nobody meant.
-const MOST_CHUNKS: usize = 10_000;
 
 /// What `plan --json` prints.
 #[derive(Serialize)]
@@ -83,20 +70,9 @@ struct OfRole {
 
 /// Plans and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let (name, description) = match &arguments.shape {
-        Some(shape) => (shape.clone(), family::shape(shape)?),
-        None => (arguments.name.model.clone(), describe(&arguments.name)?),
-    };
-    let prompt = arguments.prompt.unwrap_or(PROMPT.min(description.context));
-    if prompt > description.context {
-        return Err(Error::ContextTooLong { asked: prompt, longest: description.context }.into());
-    }
-    let chunks = prompt.div_ceil(arguments.chunk);
-    ensure!(
-        chunks <= MOST_CHUNKS,
-        "{prompt} tokens in chunks of {} are {chunks} chunks, more than {MOST_CHUNKS}: expected a larger --chunk",
-        arguments.chunk
-    );
+    let (name, description) = arguments.model.describe()?;
+    let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
+    arguments::check_chunks(prompt, arguments.chunk)?;
     let graph = Graph::new(&description, prompt, arguments.chunk);
     let placement = Placement::new(&graph, arguments.window);
     let plan = Plan {
@@ -114,14 +90,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         places: Role::ALL.iter().flat_map(|role| of_role(*role, &graph, &placement)).collect(),
     };
     if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) }
-}
-
-fn describe(name: &arguments::ModelArgument) -> Result<ModelDescription> {
-    let path = name.path()?;
-    if Package::is_at(&path) {
-        return Ok(Package::open(&path)?.description().clone());
-    }
-    Ok(Checkpoint::open(&path)?.description().clone())
 }
 
 /// A role in every place that it has.

@@ -3,6 +3,7 @@
 
 mod evaluations;
 mod packages;
+mod simulations;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -451,6 +452,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
         .chain(inputs())
         .chain(packages::cases())
         .chain(evaluations::cases())
+        .chain(simulations::cases())
         .chain(studies())
     {
         let place = Place::new();

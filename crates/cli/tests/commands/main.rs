@@ -3,6 +3,7 @@
 mod eval;
 mod packages;
 mod processors;
+mod simulate;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;

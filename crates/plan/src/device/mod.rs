@@ -93,6 +93,8 @@ enum Range {
     Factor,
 }
 
+/// Characters of a line that an error shows.
+const LONGEST_LINE: usize = 60;
 /// No rate, time or power of a device is beyond this.
 const LARGEST: f64 = 1e9;
 
@@ -119,7 +121,12 @@ impl Device {
     /// For a text that is not TOML, fields that are missing, unknown or of another kind, and values out of range.
     pub fn parse(text: &str, name: &str) -> Result<Self, DeviceError> {
         let error = |problem: String| DeviceError { name: name.into(), problem };
-        let device: Self = toml::from_str(text).map_err(|problem| error(problem.to_string()))?;
+        let device: Self = toml::from_str(text).map_err(|problem| {
+            let start = problem.span().map_or(0, |span| span.start);
+            let number = text.get(..start).unwrap_or_default().matches('\n').count();
+            let line: String = text.lines().nth(number).unwrap_or_default().trim().chars().take(LONGEST_LINE).collect();
+            error(format!("not a device in TOML: line {}, `{line}`: {}", number + 1, problem.message().trim()))
+        })?;
         device.check().map_err(error)?;
         Ok(device)
     }

@@ -1,8 +1,13 @@
-//! `triad study`: what outliers are like, and what each decision about them costs. One file a study.
+//! `triad study`: what outliers are like and what each decision about them costs, and how well prefills are scheduled. One
+//! file a study.
 
+mod ablation;
+mod contention;
 mod hot_channels;
 mod measure;
+mod outlier_rate;
 mod outliers;
+mod policy;
 mod prune;
 mod thresholds;
 
@@ -12,9 +17,13 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 use triad_engine::study::Subject;
 use triad_engine::{Cancel, Error, LinearInput, Model};
+use triad_model::description::ModelDescription;
+use triad_model::family;
+use triad_plan::device::Device;
 
 use crate::arguments::{self, CalibrationArguments};
 use crate::chart::Figure;
@@ -22,16 +31,19 @@ use crate::interrupt::{Interrupted, on_interrupt};
 use crate::output_file::OutputFile;
 use crate::{output, progress};
 
-/// Study a model's outliers: where they are, and what each decision about them costs.
+/// Study a model's outliers, and the schedules of prefills.
 ///
-/// A study calibrates the float model, and prints what it finds: as a table, with --json as one JSON object, with
-/// --svg also as a figure. Nothing is estimated: what a table holds was counted or measured in that run.
+/// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
+/// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
+/// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg
   triad study prune -m model.gguf --data wiki.txt --limit 50
   triad study hot-channels --domain screens=screens.jsonl
-  triad study thresholds --json > thresholds.json")]
+  triad study thresholds --json > thresholds.json
+  triad study policy --svg policy.svg
+  triad study ablation --shape gemma-2b --prompt 512")]
 pub struct Arguments {
     #[command(subcommand)]
     study: Study,
@@ -43,7 +55,35 @@ enum Study {
     Prune(prune::Arguments),
     HotChannels(hot_channels::Arguments),
     Thresholds(thresholds::Arguments),
+    Policy(policy::Arguments),
+    Ablation(ablation::Arguments),
+    Contention(contention::Arguments),
+    OutlierRate(outlier_rate::Arguments),
 }
+
+/// What is simulated, and on what.
+#[derive(clap::Args)]
+struct SimulationArguments {
+    /// The shape of this model; may be given several times [default: those of the llm.npu paper that the study shows]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(family::SHAPES))]
+    shape: Vec<String>,
+    /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3")]
+    device: String,
+}
+
+impl SimulationArguments {
+    /// Names and descriptions of the shapes asked for, or of `usual`, and the device.
+    fn read(&self, usual: &[&str]) -> Result<(Vec<(String, ModelDescription)>, Device)> {
+        let asked = self.shape.iter().map(String::as_str);
+        let names: Vec<_> = if self.shape.is_empty() { usual.to_vec() } else { asked.collect() };
+        let models = names.into_iter().map(|name| Ok((name.to_owned(), family::shape(name)?)));
+        Ok((models.collect::<triad_model::Result<_>>()?, arguments::device(&self.device)?))
+    }
+}
+
+/// The models of the llm.npu paper.
+const PAPERS: [&str; 5] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "mistral-7b"];
 
 /// How a study shows what it found.
 #[derive(clap::Args)]
@@ -71,6 +111,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::Prune(arguments) => prune::run(arguments),
         Study::HotChannels(arguments) => hot_channels::run(arguments),
         Study::Thresholds(arguments) => thresholds::run(arguments),
+        Study::Policy(arguments) => policy::run(arguments),
+        Study::Ablation(arguments) => ablation::run(arguments),
+        Study::Contention(arguments) => contention::run(arguments),
+        Study::OutlierRate(arguments) => outlier_rate::run(arguments),
     }
 }
 

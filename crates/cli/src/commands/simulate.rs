@@ -1,0 +1,255 @@
+//! `triad simulate`: a prefill on a phone that is not here.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use triad_plan::device::Device;
+use triad_plan::prefill::{Contention, FloatsOn, Memory, Options, Prefill, Techniques};
+use triad_plan::schedule::Policy;
+use triad_plan::timeline::Summary;
+
+use crate::timeline_file::TimelineFile;
+use crate::{arguments, output};
+
+/// Simulate a prefill on a phone: latency, energy, memory, bubbles.
+///
+/// The same schedule that runs in real time runs here in virtual time: the tasks of `triad plan`, with a shadow beside each
+/// linear subgraph that keeps its outliers, take as long as a profile of the device says. Where its numbers come from
+/// stand in the profiles (crates/plan/profiles); docs/scheduling.md says how near they come to what was measured.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad simulate --shape qwen1.5-1.8b --prompt 1024
+  triad simulate --shape gemma-2b --policy in-order --timeline bubbles.svg
+  triad simulate --shape phi-2 --contend cpu:0.5@100-200ms --contend npu:1@0-50ms
+  triad simulate --shape qwen1.5-1.8b --without shadow,out-of-order --json
+  triad simulate -m model.gguf --device phone.toml --timeline trace.json")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: arguments::DescriptionArguments,
+    /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3")]
+    device: String,
+    /// Tokens of the prompt [default: 1024, or what the model was made for if less]
+    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    prompt: Option<usize>,
+    /// Tokens of a chunk
+    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
+    chunk: usize,
+    /// What runs next: in-order, fifo, npu-first, paper, critical-path
+    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = arguments::policy)]
+    policy: Policy,
+    /// Where floats run: cpu, or gpu
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = floats_on)]
+    floats: FloatsOn,
+    /// Share of the shadows that are left out, far from input and output first
+    #[arg(long, value_name = "RATE", default_value = "0.85", value_parser = arguments::share)]
+    prune: f64,
+    /// GiB of memory that the NPU can address [default: the device's]
+    #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
+    window: Option<usize>,
+    /// Another app takes this share of a processor's time for a while, such as cpu:0.5@100-200ms; may be given several
+    /// times
+    #[arg(long, value_name = "PROCESSOR:SHARE@FROM-TOms", value_parser = contention)]
+    contend: Vec<Contend>,
+    /// Techniques that are left out: chunk-sharing, shadow, out-of-order, equivalent-shapes
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = technique)]
+    without: Vec<Technique>,
+    /// Write what ran when: as a picture (.svg), or as a trace for Chrome and Perfetto (.json)
+    #[arg(long, value_name = "FILE")]
+    timeline: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone)]
+struct Contend {
+    processor: String,
+    share: f64,
+    from: f64,
+    to: f64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Technique {
+    ChunkSharing,
+    Shadow,
+    OutOfOrder,
+    EquivalentShapes,
+}
+
+fn floats_on(text: &str) -> Result<FloatsOn, String> {
+    match text {
+        "cpu" => Ok(FloatsOn::Cpu),
+        "gpu" => Ok(FloatsOn::Gpu),
+        _ => Err("expected cpu or gpu".into()),
+    }
+}
+
+fn technique(text: &str) -> Result<Technique, String> {
+    match text.trim() {
+        "chunk-sharing" => Ok(Technique::ChunkSharing),
+        "shadow" => Ok(Technique::Shadow),
+        "out-of-order" => Ok(Technique::OutOfOrder),
+        "equivalent-shapes" => Ok(Technique::EquivalentShapes),
+        _ => Err("expected chunk-sharing, shadow, out-of-order or equivalent-shapes".into()),
+    }
+}
+
+fn contention(text: &str) -> Result<Contend, String> {
+    /// An hour.
+    const LATEST: f64 = 3.6e6;
+    let parts = || {
+        let (processor, rest) = text.trim().split_once(':')?;
+        let (share, time) = rest.split_once('@')?;
+        let (from, to) = time.strip_suffix("ms")?.split_once('-')?;
+        let share = arguments::share(share).ok()?;
+        let time = |text: &str| text.trim().parse::<f64>().ok().filter(|time| (0.0..=LATEST).contains(time));
+        let (from, to) = (time(from)?, time(to)?);
+        let named = ["cpu", "gpu", "npu"].contains(&processor);
+        (named && from < to).then(|| Contend { processor: processor.into(), share, from: from / 1e3, to: to / 1e3 })
+    };
+    parts().ok_or_else(|| {
+        "expected cpu, gpu or npu, a share of its time from 0 to 1 and when, within an hour: cpu:0.5@100-200ms".into()
+    })
+}
+
+/// What `simulate --json` prints.
+#[derive(Serialize)]
+struct Simulated {
+    simulated: bool,
+    model: String,
+    device: String,
+    policy: Policy,
+    prompt: usize,
+    chunk: usize,
+    tasks: usize,
+    seconds: f64,
+    /// Of these, before the first task: graphs are built.
+    prepare_seconds: f64,
+    tokens_per_second: f64,
+    joules: f64,
+    memory: Memory,
+    /// No schedule of these tasks is shorter.
+    bound_seconds: f64,
+    summary: Summary,
+}
+
+/// Simulates and prints.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let device = arguments::device(&arguments.device)?;
+    let (name, description) = arguments.model.describe()?;
+    let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
+    arguments::check_chunks(prompt, arguments.chunk)?;
+    let options = options(arguments, &device)?;
+    let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
+    let prefill = Prefill::new(&device, &description, prompt, &options);
+    let outcome = prefill.run();
+    let policy = if options.techniques.out_of_order { options.policy } else { Policy::InOrder };
+    let title = format!("{name}, {prompt} tokens on {}, {}", device.name, policy.name());
+    let record = prefill.record(&title, &outcome);
+    if let Some(file) = file {
+        file.write(&record)?;
+    }
+    let simulated = Simulated {
+        simulated: true,
+        model: name,
+        device: device.name,
+        policy,
+        prompt,
+        chunk: arguments.chunk,
+        tasks: prefill.dag.len(),
+        seconds: outcome.seconds,
+        prepare_seconds: prefill.prepare_seconds,
+        tokens_per_second: outcome.tokens_per_second(),
+        joules: outcome.joules,
+        memory: prefill.memory,
+        bound_seconds: prefill.prepare_seconds + triad_plan::optimum::lower_bound(&prefill.dag),
+        summary: record.summary(),
+    };
+    if arguments.json { output::json(&simulated) } else { output::text(&simulated.to_string()) }
+}
+
+fn options(arguments: &Arguments, device: &Device) -> Result<Options> {
+    let on_gpu = arguments.floats == FloatsOn::Gpu;
+    ensure!(
+        !on_gpu || device.gpu.is_some(),
+        "{} has no GPU: expected --floats cpu, or a [gpu] in its file",
+        device.name
+    );
+    let float = if on_gpu { "gpu" } else { "cpu" };
+    let contention = |other: &Contend| {
+        let Contend { ref processor, share, from, to } = *other;
+        ensure!(
+            processor == "npu" || processor == float,
+            "--contend {processor}: no task runs there: expected {float} or npu"
+        );
+        Ok(Contention { processor: usize::from(processor == "npu"), share, from, to })
+    };
+    let with = |technique| !arguments.without.contains(&technique);
+    Ok(Options {
+        chunk: arguments.chunk,
+        policy: arguments.policy,
+        floats_on: arguments.floats,
+        prune: arguments.prune,
+        techniques: Techniques {
+            chunk_sharing: with(Technique::ChunkSharing),
+            shadow: with(Technique::Shadow),
+            out_of_order: with(Technique::OutOfOrder),
+            equivalent_shapes: with(Technique::EquivalentShapes),
+        },
+        contention: arguments.contend.iter().map(contention).collect::<Result<_>>()?,
+        window: arguments.window,
+        ..Options::paper(arguments.policy)
+    })
+}
+
+impl std::fmt::Display for Simulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Self { model, device, policy, prompt, chunk, tasks, memory, summary, .. } = self;
+        writeln!(
+            f,
+            "simulated: {model}, {prompt} tokens in chunks of {chunk} on {device}, {}: {tasks} tasks",
+            policy.name()
+        )?;
+        writeln!(
+            f,
+            "latency {:.1} ms ({:.0} tokens/s); no schedule is shorter than {:.1} ms",
+            1e3 * self.seconds,
+            self.tokens_per_second,
+            1e3 * self.bound_seconds
+        )?;
+        if self.prepare_seconds > 0.0 {
+            writeln!(f, "of that, {:.1} s build graphs for this prompt", self.prepare_seconds)?;
+        }
+        let bytes = |bytes: usize| output::bytes(bytes as u64);
+        writeln!(
+            f,
+            "energy {:.2} J; memory {}: graphs {}, rows for shadows {}, keys and values {}\n",
+            self.joules,
+            bytes(memory.bytes()),
+            bytes(memory.graph_bytes),
+            bytes(memory.shadow_bytes),
+            bytes(memory.cache_bytes)
+        )?;
+        let lane = |lane: &triad_plan::timeline::Lane| {
+            let busy = format!("{:.1}", 1e3 * lane.busy_seconds);
+            vec![lane.processor.clone(), lane.tasks.to_string(), busy, format!("{:.1}", 100.0 * lane.bubble_rate)]
+        };
+        let lanes: Vec<_> = summary.processors.iter().map(lane).collect();
+        writeln!(f, "{}\n", output::table(&["processor", "tasks", "busy ms", "bubbles %"], 1, &lanes))?;
+        let kind = |kind: &triad_plan::timeline::Kind| {
+            let critical = summary.critical_path.iter().find(|other| other.kind == kind.kind);
+            let critical = format!("{:.1}", 1e3 * critical.map_or(0.0, |kind| kind.seconds));
+            vec![
+                kind.kind.clone(),
+                format!("{:.1}", 1e3 * kind.seconds),
+                format!("{:.1}", 100.0 * kind.share),
+                critical,
+            ]
+        };
+        let kinds: Vec<_> = summary.kinds.iter().map(kind).collect();
+        write!(f, "{}", output::table(&["kind", "ms", "share %", "critical path ms"], 1, &kinds))
+    }
+}

@@ -1,0 +1,122 @@
+//! `triad simulate`, `triad reproduce` and the studies of schedules: what they print follows from what they simulate.
+
+use roxmltree::Document;
+use serde_json::Value as Json;
+
+use crate::support::Place;
+use crate::{json, succeed};
+
+fn simulate(more: &[&str]) -> Json {
+    json(&Place::new().triad(&[&["simulate", "--shape", "smollm2-135m", "--prompt", "600", "--json"], more].concat()))
+}
+
+fn number(value: &Json) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn every_policy_is_simulated_above_its_bound() {
+    for policy in ["in-order", "fifo", "npu-first", "paper", "critical-path"] {
+        let simulated = simulate(&["--policy", policy]);
+        assert_eq!((&simulated["simulated"], &simulated["policy"]), (&true.into(), &policy.into()));
+        assert!(number(&simulated["seconds"]) >= number(&simulated["bound_seconds"]), "{simulated}");
+        let speed = 600.0 / number(&simulated["seconds"]);
+        assert!((number(&simulated["tokens_per_second"]) / speed - 1.0).abs() < 1e-9);
+        assert_eq!(simulated["summary"]["source"], "simulated");
+    }
+}
+
+#[test]
+fn without_techniques_and_beside_other_apps_it_takes_longer() {
+    let seconds = |more: &[&str]| number(&simulate(more)["seconds"]);
+    let alone = seconds(&[]);
+    assert!(seconds(&["--contend", "npu:0.5@0-1000ms"]) > alone);
+    assert!(seconds(&["--without", "shadow,out-of-order"]) > seconds(&["--without", "out-of-order"]));
+    let without = simulate(&["--without", "chunk-sharing"]);
+    assert!(number(&without["prepare_seconds"]) > 0.0 && number(&without["seconds"]) > alone);
+    assert!(seconds(&["--device", "snapdragon-8gen2"]) > alone);
+    assert!(seconds(&["--floats", "gpu"]) > 0.0);
+}
+
+#[test]
+fn a_timeline_is_a_picture_or_a_trace_with_every_task() {
+    let place = Place::new();
+    let arguments = ["simulate", "--shape", "smollm2-135m", "--prompt", "600", "--timeline"];
+    let text = succeed(&place.triad(&[&arguments[..], &["run.svg"]].concat()));
+    assert!(text.starts_with("simulated: smollm2-135m, 600 tokens in chunks of 256 on Snapdragon 8 Gen 3"), "{text}");
+    succeed(&place.triad(&[&arguments[..], &["run.json"]].concat()));
+    let tasks = simulate(&[])["tasks"].as_u64().unwrap() as usize;
+    let svg = std::fs::read_to_string(place.path("run.svg")).unwrap();
+    let document = Document::parse(&svg).unwrap();
+    assert_eq!(document.descendants().filter(|node| node.attribute("class") == Some("task")).count(), tasks);
+    let trace: Json = serde_json::from_slice(&std::fs::read(place.path("run.json")).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), tasks);
+    assert!(trace["otherData"]["title"].as_str().unwrap().contains("critical-path"));
+}
+
+#[test]
+fn reproduce_sets_the_papers_values_beside_ours() {
+    let all = json(&Place::new().triad(&["reproduce", "--json"]));
+    let sections = all["sections"].as_array().unwrap();
+    assert_eq!(sections.len(), 8);
+    let values = |section: &Json| section["values"].as_array().unwrap().clone();
+    let sharing = values(&sections[0]);
+    assert_eq!((&sharing[1]["ours"], &sharing[1]["kind"]), (&120.0.into(), &"counted".into()));
+    let table = sections.iter().find(|section| section["name"] == "table-4").unwrap();
+    let predicted = values(table).into_iter().filter(|value| value["kind"] == "simulated" && !value["paper"].is_null());
+    assert_eq!(predicted.count(), 4 * 4, "four models that nothing was fitted to");
+    let text = succeed(&Place::new().triad(&["reproduce", "table-4"]));
+    assert!(text.contains("mistral-7b") && text.contains("mean error of predictions"), "{text}");
+}
+
+/// A study on the smallest shape, and that it draws a figure.
+fn study(name: &str, more: &[&str]) -> Json {
+    let place = Place::new();
+    let arguments = [&["study", name, "--shape", "smollm2-135m", "--svg", "figure.svg", "--json"], more].concat();
+    let found = json(&place.triad(&arguments));
+    assert_eq!(found["simulated"], true);
+    let svg = std::fs::read_to_string(place.path("figure.svg")).unwrap();
+    assert!(Document::parse(&svg).unwrap().descendants().any(|node| node.attribute("class") == Some("plot")));
+    found
+}
+
+#[test]
+fn no_policy_is_below_the_bound_and_small_instances_are_solved() {
+    let found = study("policy", &["--branches", "20000"]);
+    let names = found["names"].as_array().unwrap().len();
+    for case in found["cases"].as_array().unwrap() {
+        let seconds: Vec<_> = case["seconds"].as_array().unwrap().iter().map(number).collect();
+        assert_eq!(seconds.len(), names);
+        assert!(seconds.iter().all(|seconds| *seconds >= number(&case["bound_seconds"]) - 1e-9), "{case}");
+    }
+    let small = found["small"].as_array().unwrap();
+    assert!(small.iter().any(|small| small["is_proven"] == true));
+    let is_between = |small: &Json| number(&small["bound_seconds"]) <= number(&small["optimum_seconds"]) + 1e-9;
+    assert!(small.iter().all(is_between));
+}
+
+#[test]
+fn an_ablation_has_all_combinations_and_their_factors() {
+    let found = study("ablation", &["--prompt", "600"]);
+    let model = &found["models"][0];
+    let seconds: Vec<_> = (0..8).map(|place| number(&model["combinations"][place]["seconds"])).collect();
+    let last = &model["factors"][2][3];
+    assert!((number(last) - seconds[3] / seconds[7]).abs() < 1e-9, "out of order on top of both others: {last}");
+    let table = succeed(&Place::new().triad(&["study", "ablation", "--shape", "smollm2-135m"]));
+    assert!(
+        table.starts_with("simulated: 512 tokens") && table.contains("chunk-sharing + shadow + out-of-order"),
+        "{table}"
+    );
+}
+
+#[test]
+fn other_apps_and_outliers_are_studied() {
+    let found = study("contention", &["--moments", "3"]);
+    let costs = found["models"][0]["costs"].as_array().unwrap();
+    assert_eq!(costs.len(), 5 * 4);
+    assert!(costs.iter().all(|cost| cost["delays"].as_array().unwrap().len() == 3));
+    let found = study("outlier-rate", &["--prompt", "512"]);
+    let points = found["models"][0]["points"].as_array().unwrap();
+    assert!(number(&points[0]["kept_seconds"]) < number(&points[points.len() - 1]["kept_seconds"]));
+}

@@ -1,0 +1,210 @@
+//! How far each policy is from the optimum.
+//!
+//! Over models, prompts, speeds of the processors against each other, and costs that are not what was expected. Waking up
+//! is left out, which no bound knows. Where the bound of a case is not its optimum, the distance is larger than it is.
+
+use serde::Serialize;
+use triad_model::description::ModelDescription;
+
+use super::Random;
+use super::forms::{self, Form};
+use crate::device::Device;
+use crate::optimum::{lower_bound, optimum};
+use crate::prefill::{Options, Prefill};
+use crate::schedule::{Dag, NPU, Policy};
+use crate::simulate::simulate;
+
+/// What is varied.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// Names and descriptions.
+    pub models: Vec<(String, ModelDescription)>,
+    /// Tokens of the prompt.
+    pub prompts: Vec<usize>,
+    /// Work of the NPU against that of the CPU.
+    pub ratios: Vec<f64>,
+    /// Standard deviations of the logarithm of what tasks take against what was expected.
+    pub noises: Vec<f64>,
+}
+
+impl Grid {
+    /// The grid that docs/scheduling.md speaks of.
+    pub fn usual(models: Vec<(String, ModelDescription)>) -> Self {
+        Self {
+            models,
+            prompts: vec![256, 512, 1024, 2048],
+            ratios: vec![0.5, 1.0, 2.0, 4.0],
+            noises: vec![0.0, 0.1, 0.3],
+        }
+    }
+}
+
+/// One case of the grid.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Case {
+    /// Name of the model.
+    pub model: String,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// Work of the NPU against that of the CPU.
+    pub ratio: f64,
+    /// Standard deviation of the logarithm of the costs.
+    pub noise: f64,
+    /// No schedule is shorter.
+    pub bound_seconds: f64,
+    /// By policy, in the order of [`names`].
+    pub seconds: Vec<f64>,
+}
+
+impl Case {
+    /// How much longer than the bound, in the order of [`names`].
+    pub fn gaps(&self) -> impl Iterator<Item = f64> {
+        self.seconds.iter().map(|seconds| seconds / self.bound_seconds - 1.0)
+    }
+}
+
+/// What is compared: the policies, and the forms of C but for the one that is a policy.
+pub fn names() -> Vec<&'static str> {
+    Policy::ALL.map(Policy::name).into_iter().chain(Form::ALL[1..].iter().map(|form| form.name())).collect()
+}
+
+/// All cases of a grid.
+pub fn cases(device: &Device, grid: &Grid) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (model, description) in &grid.models {
+        for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
+            // The whole model on the NPU: what its window holds is another question.
+            let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
+            let dag = Prefill::new(device, description, *prompt, &options).dag;
+            for ratio in &grid.ratios {
+                let dag = with_ratio(&dag, *ratio);
+                for noise in &grid.noises {
+                    let takes = with_noise(&dag, *noise);
+                    let bound_seconds = lower_bound(&rebuilt(&dag, |task| takes[task]));
+                    let seconds = all_policies(&dag, &takes);
+                    let (model, prompt, ratio, noise) = (model.clone(), *prompt, *ratio, *noise);
+                    cases.push(Case { model, prompt, ratio, noise, bound_seconds, seconds });
+                }
+            }
+        }
+    }
+    cases
+}
+
+fn all_policies(dag: &Dag, takes: &[f64]) -> Vec<f64> {
+    let of_policy = |policy| simulate(dag, policy, |task| takes[task]).seconds();
+    let of_form = |form: &Form| forms::seconds(dag, *form, |task| takes[task]);
+    Policy::ALL.map(of_policy).into_iter().chain(Form::ALL[1..].iter().map(of_form)).collect()
+}
+
+/// The same tasks with other seconds.
+fn rebuilt(dag: &Dag, seconds: impl Fn(usize) -> f64) -> Dag {
+    Dag::new((0..dag.len()).map(|task| (dag.home(task), seconds(task), dag.needs(task).to_vec())))
+}
+
+/// The same work on the NPU, and `1 / ratio` of it on the others.
+fn with_ratio(dag: &Dag, ratio: f64) -> Dag {
+    let work = |npu: bool| -> f64 {
+        (0..dag.len()).filter(|task| (dag.home(*task) == NPU) == npu).map(|task| dag.seconds(task)).sum()
+    };
+    let factor = work(true) / work(false) / ratio;
+    rebuilt(dag, |task| dag.seconds(task) * if dag.home(task) == NPU { 1.0 } else { factor })
+}
+
+fn with_noise(dag: &Dag, noise: f64) -> Vec<f64> {
+    let mut random = Random(7);
+    (0..dag.len()).map(|task| dag.seconds(task) * random.log_normal(noise)).collect()
+}
+
+/// A small instance, solved.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Solved {
+    /// Name of the model whose costs it has.
+    pub model: String,
+    /// Blocks of it.
+    pub blocks: usize,
+    /// Chunks of the prompt.
+    pub chunks: usize,
+    /// Work of the NPU against that of the CPU.
+    pub ratio: f64,
+    /// Branches that were looked at.
+    pub nodes: usize,
+    /// Whether these are all.
+    pub is_proven: bool,
+    /// Of the best schedule found.
+    pub optimum_seconds: f64,
+    /// No schedule is shorter, as large instances are measured.
+    pub bound_seconds: f64,
+    /// By policy, in the order of [`names`].
+    pub seconds: Vec<f64>,
+}
+
+/// The first `blocks` blocks of each model, with prompts of few chunks, solved exactly as far as `most_nodes` branches go.
+pub fn solved(device: &Device, grid: &Grid, sizes: &[(usize, usize)], most_nodes: usize) -> Vec<Solved> {
+    let mut all = Vec::new();
+    for (model, description) in &grid.models {
+        for (blocks, chunks) in sizes {
+            let mut small = description.clone();
+            small.blocks.truncate(*blocks);
+            let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
+            let dag = Prefill::new(device, &small, chunks * options.chunk, &options).dag;
+            for ratio in &grid.ratios {
+                let dag = with_ratio(&dag, *ratio);
+                let takes: Vec<_> = (0..dag.len()).map(|task| dag.seconds(task)).collect();
+                let found = optimum(&dag, most_nodes);
+                all.push(Solved {
+                    model: model.clone(),
+                    blocks: *blocks,
+                    chunks: *chunks,
+                    ratio: *ratio,
+                    nodes: found.nodes,
+                    is_proven: found.is_proven(),
+                    optimum_seconds: found.seconds,
+                    bound_seconds: lower_bound(&dag),
+                    seconds: all_policies(&dag, &takes),
+                });
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use triad_model::family::shape;
+
+    fn grid() -> Grid {
+        let models = vec![("smollm2-135m".to_owned(), shape("smollm2-135m").unwrap())];
+        Grid { prompts: vec![512], ..Grid::usual(models) }
+    }
+
+    #[test]
+    fn no_policy_of_the_grid_is_below_its_bound_and_work_has_the_ratio_asked_for() {
+        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        let cases = cases(&device, &grid());
+        assert_eq!(cases.len(), 12);
+        for case in &cases {
+            assert_eq!(case.seconds.len(), names().len());
+            assert!(case.gaps().all(|gap| gap > -1e-9), "{case:?}");
+        }
+        assert_eq!(cases, super::cases(&device, &grid()), "the same in every run");
+    }
+
+    #[test]
+    fn an_optimum_lies_between_bound_and_every_policy() {
+        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        for solved in solved(&device, &grid(), &[(1, 2), (1, 3)], 100_000) {
+            assert!(solved.is_proven && solved.bound_seconds <= solved.optimum_seconds + 1e-12, "{solved:?}");
+            assert!(solved.seconds.iter().all(|seconds| *seconds >= solved.optimum_seconds - 1e-9), "{solved:?}");
+        }
+    }
+
+    #[test]
+    fn noise_has_mean_one() {
+        let mut random = Random(1);
+        let mean = (0..20_000).map(|_| random.log_normal(0.3)).sum::<f64>() / 20_000.0;
+        assert!((mean - 1.0).abs() < 0.02, "{mean}");
+        assert_eq!(random.log_normal(0.0), 1.0);
+    }
+}
