@@ -1,10 +1,12 @@
 //! Questions asked of many simulations: what reviewers of llm.npu wanted to know of its schedule, its techniques one by
-//! one, other apps, and outliers. One file a question; [`forms`] has other readings of equation 5.
+//! one, other apps, and outliers. One file a question; [`forms`] has other readings of equation 5, [`planned`] a
+//! schedule that is planned ahead.
 
 pub mod ablation;
 pub mod contention;
 pub mod forms;
 pub mod outlier_rate;
+pub mod planned;
 pub mod policy;
 
 /// Numbers that look random and are the same in every run (SplitMix64).

@@ -8,6 +8,7 @@ use triad_model::description::ModelDescription;
 
 use super::Random;
 use super::forms::{self, Form};
+use super::planned;
 use crate::device::Device;
 use crate::optimum::{lower_bound, optimum};
 use crate::prefill::{Options, Prefill};
@@ -63,9 +64,10 @@ impl Case {
     }
 }
 
-/// What is compared: the policies, and the forms of C but for the one that is a policy.
+/// What is compared: the policies, a schedule that is planned ahead, and the forms of C but for the one that is a policy.
 pub fn names() -> Vec<&'static str> {
-    Policy::ALL.map(Policy::name).into_iter().chain(Form::ALL[1..].iter().map(|form| form.name())).collect()
+    let forms = Form::ALL[1..].iter().map(|form| form.name());
+    Policy::ALL.map(Policy::name).into_iter().chain(["planned ahead"]).chain(forms).collect()
 }
 
 /// All cases of a grid.
@@ -78,10 +80,11 @@ pub fn cases(device: &Device, grid: &Grid) -> Vec<Case> {
             let dag = Prefill::new(device, description, *prompt, &options).dag;
             for ratio in &grid.ratios {
                 let dag = with_ratio(&dag, *ratio);
+                let plan = planned::order(&dag);
                 for noise in &grid.noises {
                     let takes = with_noise(&dag, *noise);
                     let bound_seconds = lower_bound(&rebuilt(&dag, |task| takes[task]));
-                    let seconds = all_policies(&dag, &takes);
+                    let seconds = all_policies(&dag, &plan, &takes);
                     let (model, prompt, ratio, noise) = (model.clone(), *prompt, *ratio, *noise);
                     cases.push(Case { model, prompt, ratio, noise, bound_seconds, seconds });
                 }
@@ -91,10 +94,11 @@ pub fn cases(device: &Device, grid: &Grid) -> Vec<Case> {
     cases
 }
 
-fn all_policies(dag: &Dag, takes: &[f64]) -> Vec<f64> {
+fn all_policies(dag: &Dag, plan: &[usize], takes: &[f64]) -> Vec<f64> {
     let of_policy = |policy| simulate(dag, policy, |task| takes[task]).seconds();
     let of_form = |form: &Form| forms::seconds(dag, *form, |task| takes[task]);
-    Policy::ALL.map(of_policy).into_iter().chain(Form::ALL[1..].iter().map(of_form)).collect()
+    let planned = planned::seconds(dag, plan, |task| takes[task]);
+    Policy::ALL.map(of_policy).into_iter().chain([planned]).chain(Form::ALL[1..].iter().map(of_form)).collect()
 }
 
 /// The same tasks with other seconds.
@@ -161,7 +165,7 @@ pub fn solved(device: &Device, grid: &Grid, sizes: &[(usize, usize)], most_nodes
                     is_proven: found.is_proven(),
                     optimum_seconds: found.seconds,
                     bound_seconds: lower_bound(&dag),
-                    seconds: all_policies(&dag, &takes),
+                    seconds: all_policies(&dag, &planned::order(&dag), &takes),
                 });
             }
         }

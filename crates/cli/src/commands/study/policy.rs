@@ -13,8 +13,8 @@ use crate::output;
 /// Simulates prefills of 256, 512, 1024 and 2048 tokens, with an NPU that has half to four times the work of the CPU, and
 /// tasks that take what was expected or vary around it; waking up is left out. The gap is how much longer a policy takes
 /// than a bound that no schedule is below. Small instances, the first blocks of each model, are solved exactly by branch
-/// and bound, so that the gap to the optimum is known, and that of the bound to it. Beside the policies stand other forms
-/// of the paper's equation 5.
+/// and bound, so that the gap to the optimum is known, and that of the bound to it. Beside the policies, which decide as
+/// they go, stand a schedule that was planned ahead, and other forms of the paper's equation 5.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study policy
@@ -135,7 +135,7 @@ impl Report for Policies {
             title: "Longer than the bound".into(),
             x: Axis::logarithmic("work of the NPU against that of the CPU"),
             y: Axis::linear("mean gap (%)").covering(0.0, 5.0),
-            series: self.names.iter().enumerate().skip(1).take(4).map(series).collect(),
+            series: self.names.iter().enumerate().skip(1).take(5).map(series).collect(),
             guides: vec![Guide { name: "3 %".into(), at: At::Y(3.0) }],
         };
         let prompts = self.values(|case| case.prompt as f64);
