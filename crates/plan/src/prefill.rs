@@ -197,7 +197,7 @@ impl Prefill {
             memory: Memory {
                 graph_bytes: graph.memory().shared_bytes,
                 shadow_bytes: (weights(&|index| shadows[index]) as f64 * HOT_CHANNELS * 2.0) as usize,
-                cache_bytes: prompt * description.kv_bytes_per_token(2),
+                cache_bytes: prompt * description.kv_bytes_per_token(|width| 2 * width),
             },
             wake: device.wake_milliseconds * 1e-3,
             policy: if out_of_order { options.policy } else { Policy::InOrder },

@@ -71,7 +71,7 @@ impl Float {
         };
         let weights: usize = description.blocks.iter().map(linears).sum();
         let output = description.vocab * description.hidden;
-        self.bytes((weights + output + tokens * description.kv_bytes_per_token(2)) as f64)
+        self.bytes((weights + output + tokens * description.kv_bytes_per_token(|width| 2 * width)) as f64)
     }
 
     fn launch(&self) -> f64 {
