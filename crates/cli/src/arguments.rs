@@ -14,7 +14,6 @@ use triad_model::checkpoint::Checkpoint;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, Device};
-use triad_plan::schedule::Policy;
 
 use crate::commands::pull;
 use crate::{prepared, progress};
@@ -242,12 +241,6 @@ pub fn prune(text: &str) -> Result<Prune, String> {
         "none" => Ok(Prune::Rate(0.0)),
         rate => share(rate).map(Prune::Rate).map_err(|error| format!("{error}, `none` or `auto`")),
     }
-}
-
-/// Reads the name of a policy.
-pub fn policy(text: &str) -> Result<Policy, String> {
-    let names = || Policy::ALL.map(Policy::name).join(", ");
-    Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| format!("expected {}", names()))
 }
 
 /// The profile of a device: a built-in one by its name, others from a TOML file.

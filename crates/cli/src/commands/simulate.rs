@@ -10,7 +10,7 @@ use triad_plan::schedule::Policy;
 use triad_plan::timeline::Summary;
 
 use crate::timeline_file::TimelineFile;
-use crate::{arguments, output};
+use crate::{arguments, output, processors};
 
 /// Simulate a prefill on a phone: latency, energy, memory, bubbles.
 ///
@@ -37,7 +37,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
     /// What runs next: in-order, fifo, npu-first, paper, critical-path
-    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = arguments::policy)]
+    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
     policy: Policy,
     /// Where floats run: cpu, or gpu
     #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = floats_on)]

@@ -7,7 +7,7 @@ use triad_plan::study::ablation::{Combination, NAMES, combinations, factors};
 
 use super::{OutputArguments, Report, SimulationArguments};
 use crate::chart::{Axis, Chart, Figure, Mark, Panel, Series};
-use crate::{arguments, output};
+use crate::{arguments, output, processors};
 
 /// What does each technique give by itself, and on top of the others?
 ///
@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
     prompt: usize,
     /// What runs next, out of order
-    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = arguments::policy)]
+    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
     policy: Policy,
     #[command(flatten)]
     output: OutputArguments,

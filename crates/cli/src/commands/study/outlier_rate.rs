@@ -7,7 +7,7 @@ use triad_plan::study::outlier_rate::{Rates, rates};
 
 use super::{OutputArguments, Report, SimulationArguments, percent};
 use crate::chart::{At, Axis, Chart, Figure, Guide, Mark, Panel, Series};
-use crate::{arguments, output};
+use crate::{arguments, output, processors};
 
 /// From which share of outliers on is splitting slower than one processor that can do all of it?
 ///
@@ -24,7 +24,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
     prompt: usize,
     /// What runs next
-    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = arguments::policy)]
+    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
     policy: Policy,
     #[command(flatten)]
     output: OutputArguments,
