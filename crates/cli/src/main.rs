@@ -12,6 +12,7 @@ mod chart;
 mod commands;
 mod interrupt;
 mod machine;
+mod npu;
 mod output;
 mod output_file;
 mod prepared;

@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use triad_engine::execute::{Execution, Executor, ExecutorOptions, Int8Processor, Loss};
-use triad_engine::{Cores, Threads};
+use triad_engine::execute::{Execution, Executor, ExecutorOptions, Loss};
+use triad_engine::{Cores, Model, Threads};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
+use crate::npu::{Npu, NpuArgument};
 use crate::timeline_file::TimelineFile;
 
 /// Processors that run prompts.
@@ -65,16 +67,23 @@ impl Processors {
         self.cpu.count() + self.npu.as_ref().map_or(0, Threads::count)
     }
 
-    /// Starts them.
-    pub fn executor(&self, policy: Policy, chunks_in_flight: usize) -> Result<Executor> {
-        let npu = self.npu.clone().map(Int8Processor::Kernels);
+    /// Starts them, for chunks of up to `chunk` tokens of `model`.
+    pub fn executor(
+        &self,
+        npu: Npu,
+        model: &Arc<Model>,
+        chunk: usize,
+        policy: Policy,
+        chunks_in_flight: usize,
+    ) -> Result<Executor> {
+        let npu = self.npu.clone().map(|threads| npu.prepare(model, chunk, threads)).transpose()?;
         let options =
             ExecutorOptions { cpu: self.cpu.clone(), npu, policy, chunks_in_flight, ..ExecutorOptions::default() };
         Ok(Executor::new(options)?)
     }
 
     /// Names for people: what stands in for an NPU is called what it is.
-    fn names(&self) -> Vec<String> {
+    fn names(&self, what: Npu) -> Vec<String> {
         let cores = |threads: &Threads| match threads {
             Threads::On(cores) => {
                 let list: Vec<_> = cores.iter().map(|core| core.to_string()).collect();
@@ -82,7 +91,7 @@ impl Processors {
             }
             _ => "any core".into(),
         };
-        let npu = self.npu.as_ref().map(|npu| format!("INT8 kernels as NPU ({})", cores(npu)));
+        let npu = self.npu.as_ref().map(|npu| format!("{what} ({})", cores(npu)));
         [format!("CPU ({})", cores(&self.cpu))].into_iter().chain(npu).collect()
     }
 }
@@ -97,10 +106,12 @@ impl std::fmt::Display for Processors {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
-    /// Run prompts on these at once, float operators on the CPU, INT8 ones in place of an NPU: cpu=0,npu=1 keeps each on
-    /// its cores, cpu,npu takes a thread each
+    /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU: cpu=0,npu=1 keeps each on its
+    /// cores, cpu,npu takes a thread each
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
+    #[command(flatten)]
+    pub npu: NpuArgument,
     /// Chunks of a prompt that are on their way at once, at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = in_flight, requires = "processors")]
     pub chunks_in_flight: usize,
@@ -121,7 +132,7 @@ impl ProcessorArguments {
         let (Some(processors), Some(execution)) = (&self.processors, execution) else {
             bail!("no prompt ran on several processors, so there is no timeline to write");
         };
-        let names = processors.names();
+        let names = processors.names(self.npu.npu);
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let tokens = execution.graph.chunks().last().map_or(0, |chunk| chunk.end);
         let title = format!("{model}, {tokens} tokens, {}", execution.policy.name());
@@ -150,8 +161,8 @@ pub struct Executed {
 
 impl Executed {
     /// Of a prompt that ran on `processors`.
-    pub fn new(execution: &Execution, processors: &Processors) -> Self {
-        let names = processors.names();
+    pub fn new(execution: &Execution, processors: &Processors, npu: Npu) -> Self {
+        let names = processors.names(npu);
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let labels = Label::of_prefill(&execution.graph);
         let summary = record("", execution, &labels, &names).summary();

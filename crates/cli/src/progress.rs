@@ -27,6 +27,12 @@ pub fn layers(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
 }
 
+/// A bar that counts up to `total` blocks; gone when dropped.
+#[cfg(feature = "npu")]
+pub fn blocks(what: impl Into<String>, total: usize) -> Shown {
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} blocks")
+}
+
 /// A bar for work whose size is known as a share only; gone when dropped.
 pub fn share(what: &'static str) -> Shown {
     bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")

@@ -97,6 +97,16 @@ pub enum Error {
         /// What happened.
         reason: String,
     },
+    /// A processor does not run a part of the model.
+    #[error("{processor} does not run {subgraph}: {reason}")]
+    Subgraph {
+        /// Which one.
+        processor: String,
+        /// Which part.
+        subgraph: String,
+        /// Why.
+        reason: String,
+    },
     /// Every processor failed, one after the other.
     #[error("no processor is left to run the prompt: {reason}")]
     Processors {

@@ -11,6 +11,7 @@ use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ThreadArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::npu::{Npu, NpuArgument};
 use crate::processors::Processors;
 use crate::{output, progress};
 
@@ -18,11 +19,12 @@ use crate::{output, progress};
 ///
 /// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
 /// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
-/// for bit.
+/// for bit, or with another NPU than our kernels but for its rounding.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad verify model.triad
-  triad verify model.triad --processors cpu=0,npu=1")]
+  triad verify model.triad --processors cpu=0,npu=1
+  triad verify model.triad --processors cpu=0,npu=1 --npu openvino")]
 pub struct Arguments {
     /// The folder of a package
     #[arg(value_name = "PACKAGE")]
@@ -30,6 +32,8 @@ pub struct Arguments {
     /// Compare what these compute together, too: cpu=0,npu=1 keeps each on its cores, cpu,npu takes a thread each
     #[arg(long, value_name = "LIST")]
     processors: Option<Processors>,
+    #[command(flatten)]
+    npu: NpuArgument,
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
     chunk: usize,
@@ -58,13 +62,14 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let executor = processors.executor(Policy::InOrder, CHUNKS_IN_FLIGHT)?;
+    let npu = arguments.npu.npu;
+    let executor = processors.executor(npu, &model, arguments.chunk, Policy::InOrder, CHUNKS_IN_FLIGHT)?;
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);
         spinner = Some(progress::spinner(format!("running {tokens} tokens, {how}")));
     };
-    let verified = execute::verify(&model, executor, arguments.chunk, 0.0, &cancel, &mut show);
+    let verified = execute::verify(&model, executor, arguments.chunk, npu.rounding(), &cancel, &mut show);
     drop(spinner);
     let verified = match verified {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
@@ -81,11 +86,16 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     }
     let lengths = execute::lengths(arguments.chunk, model.description().context);
     let lengths: Vec<_> = lengths.iter().map(usize::to_string).collect();
-    Ok(format!(
-        "and prompts of {} tokens have the same logits, bit for bit, on {processors} by all {} policies",
-        lengths.join(", "),
-        Policy::ALL.len()
-    ))
+    let same = match npu {
+        Npu::Kernels => "the same logits, bit for bit,".to_owned(),
+        #[cfg(feature = "npu")]
+        Npu::OnnxRuntime(_) => {
+            let largest = verified.comparisons.iter().map(|comparison| comparison.difference).fold(0.0, f32::max);
+            format!("logits within {largest:.1e} of the largest, with {npu},")
+        }
+    };
+    let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
+    Ok(format!("and prompts of {lengths} tokens have {same} on {processors} by all {policies} policies"))
 }
 
 /// What is wrong with a comparison that does not pass.

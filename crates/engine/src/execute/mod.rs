@@ -7,6 +7,7 @@
 //! reads.
 
 mod costs;
+mod programs;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use triad_plan::timeline::Timeline;
 
 pub use crate::linear::{Output, Products};
 pub use costs::{Cost, Costs};
+pub use programs::Programs;
 pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::cancel::Cancel;

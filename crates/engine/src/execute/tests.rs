@@ -11,7 +11,7 @@ use triad_plan::placement::Processor;
 use triad_plan::schedule::Policy;
 
 use super::run::{Moment, Probe};
-use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Verification, verify};
+use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Programs, Verification, verify};
 use crate::error::{Error, Result};
 use crate::linear::Kernels;
 use crate::linear_input::LinearInput;
@@ -99,6 +99,27 @@ fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn programs_of_a_processor_give_the_logits_of_the_sequential_pass() {
+    let pool = Arc::new(triad_kernels::pool::Pool::new(1).unwrap());
+    let processor = triad_processors::cpu::Cpu::new(pool);
+    for family in FAMILIES {
+        let model = int8(family);
+        let tokens = prompt(&model, 7 * CHUNK / 2);
+        let mut blocks = 0;
+        let products = Programs::prepare(&model, &processor, CHUNK, |done| blocks = done).unwrap();
+        assert_eq!(blocks, model.description().blocks.len());
+        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products: Box::new(products) });
+        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::CriticalPath) }).unwrap();
+        let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
+        assert!(executed == all_logits(session(&model, CHUNK), &tokens), "{family}");
+        let refused = Programs::prepare(&float(family), &processor, CHUNK, |_| {}).err().unwrap().to_string();
+        let expected = "cpu does not run what reads attention of block 0: it computes in float: expected a package, \
+                        whose layers read INT8 with a scale that is known before";
+        assert_eq!(refused, expected);
     }
 }
 

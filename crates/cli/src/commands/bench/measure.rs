@@ -11,6 +11,7 @@ use triad_plan::schedule::Policy;
 
 use crate::arguments::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::npu::Npu;
 use crate::processors::{Executed, Processors};
 use crate::progress;
 
@@ -33,6 +34,7 @@ pub struct Plan {
 /// Processors that prompts run on at once.
 pub struct Several<'a> {
     pub processors: &'a Processors,
+    pub npu: Npu,
     /// Measured in turn.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
@@ -103,7 +105,7 @@ impl Plan {
         let Some(longest) = self.prompts.iter().max() else { return Ok((Vec::new(), None)) };
         let options = SessionOptions { context: *longest, chunk: self.chunk, kv_format: self.kv_format };
         let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
-        let executor = several.processors.executor(policy, several.chunks_in_flight)?;
+        let executor = several.processors.executor(several.npu, model, self.chunk, policy, several.chunks_in_flight)?;
         let mut session = Session::new(model, &options)?.with_executor(executor);
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -116,7 +118,7 @@ impl Plan {
                 session.executor_mut().expect("it was given one").set_policy(policy);
                 let seconds = prefill(&mut session, tokens, &cancel)?;
                 let latest = session.executor().and_then(|executor| executor.latest()).expect("a prompt ran");
-                Ok::<_, Error>((seconds, Executed::new(latest, several.processors)))
+                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu)))
             };
             // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
             run()?;

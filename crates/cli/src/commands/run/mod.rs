@@ -190,14 +190,17 @@ impl Speaker<'_> {
         }
         let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
         let memory = memory::of_session(self.model.description(), 0, context, options.chunk, options.kv_format);
-        let ProcessorArguments { processors, chunks_in_flight, .. } = &self.arguments.several;
+        let ProcessorArguments { processors, npu, chunks_in_flight, .. } = &self.arguments.several;
         let description = self.model.description();
         let more =
             processors.as_ref().map(|_| memory::of_executor(description, context, options.chunk, *chunks_in_flight));
         machine::check_memory(&format!("a context of {context} tokens"), memory.total() + more.unwrap_or(0))?;
         let session = Session::new(&self.model, &options)?;
         Ok(match processors {
-            Some(processors) => session.with_executor(processors.executor(self.arguments.policy, *chunks_in_flight)?),
+            Some(processors) => {
+                let (policy, chunk) = (self.arguments.policy, session.chunk());
+                session.with_executor(processors.executor(npu.npu, &self.model, chunk, policy, *chunks_in_flight)?)
+            }
             None => session,
         })
     }
@@ -276,7 +279,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     if speaker.arguments.json {
         let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
-            executed: executed.map(|(execution, processors)| Executed::new(execution, processors)),
+            executed: executed.map(|(execution, processors)| Executed::new(execution, processors, several.npu.npu)),
             model: speaker.name(),
             prompt_tokens: prompt.len(),
             answer: &answer,
