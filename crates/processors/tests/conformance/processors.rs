@@ -10,10 +10,7 @@ use triad_processors::{Processor, Subgraph};
 /// Every processor that can be had here.
 fn all() -> Vec<Box<dyn Processor>> {
     let cpu = |threads| -> Box<dyn Processor> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
-    let mut all: Vec<Box<dyn Processor>> = vec![cpu(1), cpu(2)];
-    #[cfg(feature = "npu")]
-    all.extend(npu());
-    all
+    [cpu(1), cpu(2)].into_iter().chain(npu()).collect()
 }
 
 /// ONNX Runtime's CPU provider, where the environment names the library.
@@ -27,6 +24,12 @@ fn npu() -> Option<Box<dyn Processor>> {
             None
         }
     }
+}
+
+/// This build has none.
+#[cfg(not(feature = "npu"))]
+fn npu() -> Option<Box<dyn Processor>> {
+    None
 }
 
 /// Calls `test` with each of them.
