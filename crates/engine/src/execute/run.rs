@@ -87,6 +87,8 @@ struct State {
     is_lost: Vec<bool>,
     /// Why the run ends before it is complete.
     stopped: Option<Error>,
+    /// What came of it has been taken: a worker that starts late finds nothing to do.
+    has_ended: bool,
     is_finished: Vec<bool>,
     events: Vec<Event>,
     losses: Vec<Loss>,
@@ -127,6 +129,7 @@ impl Run {
             since: vec![start; units.len()],
             is_lost: vec![false; units.len()],
             stopped: None,
+            has_ended: false,
             is_finished: vec![false; chunks],
             events: Vec::with_capacity(chunks * graph.subgraphs().len()),
             losses: Vec::new(),
@@ -321,8 +324,11 @@ impl Run {
 
     fn end(&self) -> Ended {
         let mut state = self.lock();
+        state.has_ended = true;
         let done = state.tokens_done(self);
-        let result = state.stopped.take().map_or(Ok(()), Err);
+        // Whoever was at the last task when the run was to stop has ended it.
+        let stopped = state.stopped.take().filter(|_| !state.schedule.is_complete());
+        let result = stopped.map_or(Ok(()), Err);
         let slots = std::mem::take(&mut state.slots);
         Ended {
             result,
@@ -354,7 +360,7 @@ impl State {
             self.stopped = Some(Error::Cancelled);
             run.news.notify_all();
         }
-        self.stopped.is_none() && !self.schedule.is_complete()
+        !self.has_ended && self.stopped.is_none() && !self.schedule.is_complete()
     }
 
     fn is_busy(&self, index: usize) -> bool {
