@@ -122,3 +122,33 @@ impl KvCache {
         self.blocks[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again_as_exactly_as_the_format_allows() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        let attention = &description.blocks[0].attention;
+        let (heads, dim, context) = (attention.kv_heads, attention.head_dim, 7);
+        let rows: Vec<f32> = (0..2 * heads * dim).map(|i| ((i * 7919 % 2003) as f32 / 1001.0 - 1.0).powi(3)).collect();
+        // Half a step of a number near one; in INT8 the largest is near one.
+        for (format, step) in [(KvFormat::F32, 0.0), (KvFormat::F16, 0.5f32.powi(11)), (KvFormat::Int8, 1.0 / 127.0)] {
+            let cache = KvCache::new(&description, context, format);
+            let mut block = cache.block(0);
+            block.write(&rows, &rows, 3, context, attention);
+            for plane in [block.keys.view(), block.values.view()] {
+                let mut wide = vec![f32::NAN; dim];
+                for (place, expected) in rows.chunks_exact(dim).enumerate() {
+                    let (row, head) = (place / heads, place % heads);
+                    plane.widen_row(head * context + 3 + row, &mut wide);
+                    let most = wide.iter().zip(expected).fold(0.0f32, |most, (x, y)| most.max((x - y).abs()));
+                    assert!(most <= 0.501 * step, "{format:?}, row {row} of head {head}: {most}");
+                }
+                plane.widen_row(2, &mut wide);
+                assert!(wide.iter().all(|x| *x == 0.0), "{format:?}: nothing else is written");
+            }
+        }
+    }
+}
