@@ -2,9 +2,9 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_loadu_si512,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
+    __m512, __m512i, __mmask16, _MM_HINT_ET0, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
 use super::kernel::{Kernel, Rectangle};
@@ -99,6 +99,15 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usiz
         *x = rectangle.x.quads(row + index);
     }
     assert!(weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps));
+    // Lines of the output come into the cache while sums are formed, so that no store at the end waits for one.
+    for index in 0..ROWS {
+        for block in 0..BLOCKS {
+            // SAFETY: the rectangle belongs to this task alone.
+            #[allow(unsafe_code)]
+            let out = unsafe { rectangle.out.row(row + index, columns(block)) };
+            _mm_prefetch::<_MM_HINT_ET0>(out.as_ptr().cast());
+        }
+    }
     for step in 0..steps {
         let mut factors = [_mm512_setzero_si512(); BLOCKS];
         for (factor, block) in factors.iter_mut().zip(weights) {
