@@ -28,8 +28,8 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
 use commands::{
-    bench, completions, devices, eval, hwbench, info, logits, plan, prepare, pull, reproduce, run, simulate, study,
-    tokenize, verify,
+    bench, completions, devices, eval, hwbench, info, logits, plan, prepare, profile, pull, reproduce, run, simulate,
+    study, tokenize, verify,
 };
 use interrupt::Interrupted;
 
@@ -53,6 +53,7 @@ enum Command {
     Run(run::Arguments),
     Pull(pull::Arguments),
     Prepare(prepare::Arguments),
+    Profile(profile::Arguments),
     Verify(verify::Arguments),
     Info(info::Arguments),
     Plan(plan::Arguments),
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Pull(arguments) => pull::run(&arguments),
         Command::Prepare(arguments) => prepare::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),

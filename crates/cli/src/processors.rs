@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use triad_engine::execute::{Execution, Executor, ExecutorOptions, Loss};
+use triad_engine::execute::{CostTable, Execution, Executor, ExecutorOptions, Loss};
 use triad_engine::{Cores, Model, Threads};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
@@ -67,19 +67,37 @@ impl Processors {
         self.cpu.count() + self.npu.as_ref().map_or(0, Threads::count)
     }
 
-    /// Starts them, for chunks of up to `chunk` tokens of `model`.
+    /// Starts them, for chunks of up to `chunk` tokens of `model`; what tasks take is expected as `triad profile` has
+    /// measured it, if it has.
     pub fn executor(
         &self,
-        npu: Npu,
+        what: Npu,
         model: &Arc<Model>,
         chunk: usize,
         policy: Policy,
         chunks_in_flight: usize,
     ) -> Result<Executor> {
-        let npu = self.npu.clone().map(|threads| npu.prepare(model, chunk, threads)).transpose()?;
+        let npu = self.npu.clone().map(|threads| what.prepare(model, chunk, threads)).transpose()?;
         let options =
             ExecutorOptions { cpu: self.cpu.clone(), npu, policy, chunks_in_flight, ..ExecutorOptions::default() };
-        Ok(Executor::new(options)?)
+        let mut executor = Executor::new(options)?;
+        if let Some(package) = model.package()
+            && let Some(costs) = CostTable::open(package)?.of(&self.key(what))
+        {
+            executor.set_costs(costs.clone());
+        }
+        Ok(executor)
+    }
+
+    /// The CPU of them, where there is more.
+    pub fn cpu_alone(&self) -> Option<Self> {
+        self.npu.as_ref()?;
+        Some(Self { npu: None, ..self.clone() })
+    }
+
+    /// What their costs are kept under.
+    pub fn key(&self, what: Npu) -> String {
+        self.names(what).join(", ")
     }
 
     /// Names for people: what stands in for an NPU is called what it is.

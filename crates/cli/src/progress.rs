@@ -33,6 +33,11 @@ pub fn blocks(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} blocks")
 }
 
+/// A bar that counts up to `total` prompts; gone when dropped.
+pub fn prompts(what: impl Into<String>, total: usize) -> Shown {
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} prompts")
+}
+
 /// A bar for work whose size is known as a share only; gone when dropped.
 pub fn share(what: &'static str) -> Shown {
     bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")

@@ -1,6 +1,6 @@
 //! A model ready to run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use triad_kernels::pool::Pool;
@@ -31,6 +31,8 @@ pub struct Model {
     text: Arc<Text>,
     generation_defaults: GenerationDefaults,
     pool: Arc<Pool>,
+    /// The package that it is, if it is one.
+    package: Option<PathBuf>,
 }
 
 impl Model {
@@ -60,6 +62,7 @@ impl Model {
             text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
             pool,
+            package: None,
         })
     }
 
@@ -78,6 +81,7 @@ impl Model {
             text: Arc::new(text?),
             generation_defaults: generation_defaults.clone(),
             pool,
+            package: Some(package.path().to_owned()),
         })
     }
 
@@ -94,6 +98,7 @@ impl Model {
             text: Arc::new(Text { tokenizer: Err("its weights are random".into()), template: None }),
             generation_defaults: GenerationDefaults::default(),
             pool,
+            package: None,
         })
     }
 
@@ -129,6 +134,7 @@ impl Model {
             text: Arc::clone(&self.text),
             generation_defaults: self.generation_defaults.clone(),
             pool: Arc::clone(&self.pool),
+            package: None,
         }
     }
 
@@ -145,6 +151,11 @@ impl Model {
     /// Its weights.
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// The package that it is, if it is one.
+    pub fn package(&self) -> Option<&Path> {
+        self.package.as_deref()
     }
 
     /// Its tokenizer.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use triad_model::description::{BlockDescription, Linear, LinearShape, ModelDescription, NormKind, Residual};
 
 /// Bytes of a number in f32 and INT8.
@@ -13,7 +13,7 @@ const F32: usize = 4;
 const INT8: usize = 1;
 
 /// Which part of a block a subgraph is, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// Residual of the block before, norm, quantize.

@@ -1,17 +1,27 @@
 //! Which processor runs each subgraph: floats on the CPU, INT8 on the NPU as far as its window reaches.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::graph::{Format, Graph, Role};
 
 /// A kind of processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Processor {
     /// Cores of the CPU, or the GPU in their place.
     Cpu,
     /// The unit that multiplies INT8.
     Npu,
+}
+
+impl Processor {
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "CPU",
+            Self::Npu => "NPU",
+        }
+    }
 }
 
 /// Why a subgraph runs where it does.

@@ -9,6 +9,7 @@ pub mod info;
 pub mod logits;
 pub mod plan;
 pub mod prepare;
+pub mod profile;
 pub mod pull;
 pub mod reproduce;
 pub mod run;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
-use triad_plan::placement::{Place, Placement, Processor, Reason};
+use triad_plan::placement::{Place, Placement, Reason};
 
 use crate::{arguments, output};
 
@@ -148,7 +148,7 @@ impl OfRole {
     fn cells(&self) -> Vec<String> {
         let format = if self.format == Format::Int8 { "INT8" } else { "float" };
         let shape = if self.is_static { "static" } else { "dynamic" };
-        let processor = if self.place.processor == Processor::Npu { "NPU" } else { "CPU" };
+        let processor = self.place.processor.name();
         let because = match self.place.reason {
             Reason::Float => "float",
             Reason::Int8 => "INT8",

@@ -17,7 +17,7 @@ fn package(
         let prepared = place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]);
         assert!(prepared.status.success(), "{}", stderr(&prepared));
         let path = format!("package/{file}");
-        let bytes = change(std::fs::read(place.path(&path)).unwrap());
+        let bytes = change(std::fs::read(place.path(&path)).unwrap_or_default());
         place.write(&path, bytes);
     };
     case(what, arguments, prepare, 1, &[&[file], says].concat())
@@ -84,6 +84,18 @@ pub fn cases() -> Vec<Case> {
                 bytes
             },
             &["\"blocks.0.", "is missing"],
+        ),
+        package(
+            "costs that are no times",
+            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu"],
+            "costs.json",
+            |_| {
+                let cost =
+                    "{\"seconds_per_token\": -1, \"seconds_per_chunk\": 0, \"seconds_per_token_and_position\": 0}";
+                format!("{{\"x\": [{{\"processor\": \"npu\", \"role\": \"attention\", \"cost\": {cost}}}]}}")
+                    .into_bytes()
+            },
+            &["package/costs.json: attention on the NPU: expected seconds", "triad profile"],
         ),
         package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
         case(

@@ -63,6 +63,26 @@ fn bench_measures_every_policy_and_says_how_long_processors_waited() {
 }
 
 #[test]
+fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
+    let place = packaged();
+    let profile = ["profile", "-m", "package", "--chunk", "4", "--repeat", "2"];
+    let report = json(&place.triad(&[&profile[..], &PROCESSORS, &["--json"]].concat()));
+    let mut seen: Vec<_> = report["costs"].as_array().unwrap().iter().collect();
+    let on = |processor: &str| seen.iter().filter(|seen| seen["processor"] == processor).count();
+    // All subgraphs on the CPU, for when the NPU fails; those in INT8 on the NPU.
+    assert_eq!((on("cpu"), on("npu")), (6, 3));
+    seen.retain(|seen| seen["role"] == "feed-forward");
+    assert!(seen.iter().all(|seen| seen["cost"]["seconds_per_token"].as_f64().unwrap() >= 0.0));
+    succeed(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--processors", "cpu"]));
+    let kept: Json = serde_json::from_str(&std::fs::read_to_string(place.path("package/costs.json")).unwrap()).unwrap();
+    let kept = kept.as_object().unwrap();
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    assert_eq!(kept["CPU (any core), INT8 kernels as NPU (any core)"], report["costs"]);
+    // It is part of no hash, and in nobody's way.
+    succeed(&place.triad(&["verify", "package"]));
+}
+
+#[test]
 fn a_package_is_verified_on_several_processors() {
     let place = packaged();
     let verify = ["verify", "package", "--chunk", "4"];

@@ -7,6 +7,7 @@
 //! reads.
 
 mod costs;
+mod profile;
 mod programs;
 mod run;
 #[cfg(test)]
@@ -27,7 +28,8 @@ use triad_plan::schedule::{Dag, Policy, Schedule};
 use triad_plan::timeline::Timeline;
 
 pub use crate::linear::{Output, Products};
-pub use costs::{Cost, Costs};
+pub use costs::{Cost, Costs, Seen};
+pub use profile::{CostTable, profile};
 pub use programs::Programs;
 pub use verify::{Comparison, Verification, lengths, verify};
 
@@ -221,7 +223,7 @@ impl Executor {
         // Those that a lost processor still holds stay with it.
         buffers.resize_with(slots, || Buffers::new(&description, rows));
         let timeline = Timeline::new(ended.events, self.units.len());
-        self.costs.learn(&graph, run.position(), &timeline);
+        self.costs.learn([(&graph, run.position(), &timeline)]);
         let (policy, losses) = (self.policy, ended.losses);
         self.latest = Some(Execution { graph, dag, policy, timeline, losses });
         (ended.done, ended.result.map(|()| ended.logits))
@@ -243,6 +245,11 @@ impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         f.debug_struct("Executor").field("policy", &self.policy).finish_non_exhaustive()
     }
+}
+
+/// Tokens of a prompt without meaning, in a vocabulary of `vocab`.
+fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {
+    (0..count).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ use crate::linear::{Kernels, Phase};
 
 /// How often a worker that waits looks whether it is to stop, or another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long it looks without sleeping before that: falling asleep and waking up takes as long as a small task.
+const SPIN: Duration = Duration::from_micros(500);
 
 /// Hears which processor begins and ends which task, and may spoil where its tokens stand; what it answers or panics with
 /// counts as the processor's.
@@ -63,6 +66,8 @@ pub(super) struct Run {
     state: Mutex<State>,
     /// Told whenever something ends.
     news: Condvar,
+    /// How often it was told.
+    told: AtomicUsize,
 }
 
 /// What comes of a run.
@@ -135,7 +140,17 @@ impl Run {
             losses: Vec::new(),
             logits: vec![Vec::new(); if prompt.all_logits { chunks } else { 0 }],
         };
-        Self { prompt, graph, units, time_out, probe, start, state: Mutex::new(state), news: Condvar::new() }
+        Self {
+            prompt,
+            graph,
+            units,
+            time_out,
+            probe,
+            start,
+            state: Mutex::new(state),
+            news: Condvar::new(),
+            told: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn position(&self) -> usize {
@@ -284,8 +299,7 @@ impl Run {
             }
             Err(reason) => state.lose(self, index, &reason),
         }
-        drop(state);
-        self.news.notify_all();
+        self.tell();
     }
 
     /// Of a worker without work: looks after the others until the run is over. Only the caller's has to stay.
@@ -309,17 +323,34 @@ impl Run {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (mut state, _) = self.news.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+    /// Until something ends, and at times without that.
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let told = self.told.load(Ordering::Relaxed);
+        drop(state);
+        let asleep = Instant::now() + SPIN;
+        while self.told.load(Ordering::Relaxed) == told && Instant::now() < asleep {
+            std::hint::spin_loop();
+        }
+        let mut state = self.lock();
+        // It is told under the lock: nothing is missed in between.
+        if self.told.load(Ordering::Relaxed) == told {
+            (state, _) = self.news.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+        }
         for (index, unit) in self.units.iter().enumerate() {
             if state.is_busy(index) && state.since[index].elapsed() > self.time_out {
                 unit.is_away.store(true, Ordering::Relaxed);
                 let reason = format!("it did not end a task within {:.1} s", self.time_out.as_secs_f64());
                 state.lose(self, index, &reason);
-                self.news.notify_all();
+                self.tell();
             }
         }
         state
+    }
+
+    /// Wakes those that wait; called under the lock of the state.
+    fn tell(&self) {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        self.news.notify_all();
     }
 
     fn end(&self) -> Ended {
@@ -358,7 +389,7 @@ impl State {
     fn goes_on(&mut self, run: &Run) -> bool {
         if self.stopped.is_none() && run.prompt.cancel.is_cancelled() && !self.schedule.is_complete() {
             self.stopped = Some(Error::Cancelled);
-            run.news.notify_all();
+            run.tell();
         }
         !self.has_ended && self.stopped.is_none() && !self.schedule.is_complete()
     }
@@ -376,10 +407,7 @@ impl State {
         self.losses.push(Loss { processor, task, reason: reason.to_owned() });
         self.is_lost[index] = true;
         if self.schedule.lose(index).is_none() && self.stopped.is_none() {
-            let reasons = self.losses.iter().map(|loss| {
-                let name = if loss.processor == Processor::Cpu { "the CPU" } else { "the NPU" };
-                format!("{name}: {}", loss.reason)
-            });
+            let reasons = self.losses.iter().map(|loss| format!("the {}: {}", loss.processor.name(), loss.reason));
             self.stopped = Some(Error::Processors { reason: reasons.collect::<Vec<_>>().join("; ") });
         }
     }
@@ -406,8 +434,7 @@ impl Drop for StopOthers<'_> {
         if !state.schedule.is_complete() && state.stopped.is_none() {
             state.stopped = Some(Error::Cancelled);
         }
-        drop(state);
-        self.0.news.notify_all();
+        self.0.tell();
     }
 }
 

@@ -76,7 +76,7 @@ pub fn verify(
     let mut executed = Session::new(model, &options)?.with_executor(executor);
     let mut comparisons = Vec::new();
     for tokens in lengths {
-        let prompt: Vec<_> = (0..tokens).map(|index| (index.wrapping_mul(7919) % description.vocab) as u32).collect();
+        let prompt = super::any_tokens(tokens, description.vocab);
         sequential.truncate(0);
         progress(tokens, None);
         let expected = sequential.prefill(&prompt, cancel, |_| {})?;

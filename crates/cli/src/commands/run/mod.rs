@@ -13,7 +13,6 @@ use triad_engine::{
 };
 use triad_model::template::Message;
 use triad_model::tokenizer::Special;
-use triad_plan::placement::Processor;
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, KvArgument, ModelArguments};
@@ -271,8 +270,8 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     several.write_timeline(timeline, execution, speaker.name())?;
     for loss in execution.iter().flat_map(|execution| &execution.losses) {
         eprintln!(
-            "note: {} failed, and its work went to the other processor: {}",
-            name_of(loss.processor),
+            "note: the {} failed, and its work went to the other processor: {}",
+            loss.processor.name(),
             loss.reason
         );
     }
@@ -295,13 +294,6 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         return Err(Interrupted.into());
     }
     Ok(())
-}
-
-fn name_of(processor: Processor) -> &'static str {
-    match processor {
-        Processor::Cpu => "the CPU",
-        Processor::Npu => "the NPU",
-    }
 }
 
 /// How fast an answer was, in one line.

@@ -1,0 +1,137 @@
+//! What subgraphs take on the processors of a machine: measured once, kept in the package, so that the first prompt of a
+//! process is scheduled as well as its later ones.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use super::{Costs, Executor};
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::session::{Session, SessionOptions};
+
+/// The file in a package.
+const FILE: &str = "costs.json";
+
+/// The costs of several sets of processors, by name; in a package they are `costs.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct CostTable(BTreeMap<String, Costs>);
+
+impl CostTable {
+    /// Where the table of a package lies.
+    pub fn path(package: &Path) -> PathBuf {
+        package.join(FILE)
+    }
+
+    /// The table of a package; an empty one where nothing was measured.
+    ///
+    /// # Errors
+    /// If it can't be read, or is none.
+    pub fn open(package: &Path) -> Result<Self> {
+        let path = Self::path(package);
+        let damaged = |message: String| Error::File { path: path.clone(), line: None, message };
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+                damaged(format!("{error}: expected what `triad profile` writes; delete the file, or measure again"))
+            }),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(damaged(format!("cannot read the file: {error}"))),
+        }
+    }
+
+    /// Those of a set of processors, if they were measured.
+    pub fn of(&self, processors: &str) -> Option<&Costs> {
+        self.0.get(processors)
+    }
+
+    /// Those of a set of processors from now on.
+    pub fn set(&mut self, processors: &str, costs: Costs) {
+        self.0.insert(processors.to_owned(), costs);
+    }
+
+    /// Writes the table beside that of the package, and renames it.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn save(&self, package: &Path) -> Result<()> {
+        let path = Self::path(package);
+        let write = || {
+            let mut file = NamedTempFile::new_in(package)?;
+            serde_json::to_writer_pretty(&mut file, self)?;
+            file.write_all(b"\n")?;
+            file.as_file().sync_all()?;
+            file.persist(&path)?;
+            Ok::<_, std::io::Error>(())
+        };
+        write().map_err(|error| Error::File {
+            path: path.clone(),
+            line: None,
+            message: format!("cannot write the file: {error}"),
+        })
+    }
+}
+
+/// Has each executor run a prompt of `tokens` tokens, `repeat` times after one that does not count, and answers what
+/// subgraphs took; what the first has not run, such as INT8 on the CPU, is taken from those behind it. `progress` hears
+/// how many prompts are done.
+///
+/// # Errors
+/// If `cancel` is set, the prompt does not fit the model, or a processor fails on the way.
+pub fn profile(
+    model: &Arc<Model>,
+    executors: Vec<Executor>,
+    (tokens, chunk): (usize, usize),
+    repeat: usize,
+    cancel: &Cancel,
+    mut progress: impl FnMut(usize),
+) -> Result<Costs> {
+    let prompt = super::any_tokens(tokens, model.description().vocab);
+    let options = SessionOptions { context: tokens, chunk, ..SessionOptions::default() };
+    let mut costs = Costs::default();
+    for (index, executor) in executors.into_iter().enumerate() {
+        let mut session = Session::new(model, &options)?.with_executor(executor);
+        let mut timelines = Vec::new();
+        for round in 0..=repeat {
+            session.truncate(0);
+            session.prefill(&prompt, cancel, |_| {})?;
+            let latest = session.executor().and_then(Executor::latest).expect("a prompt ran");
+            if let Some(loss) = latest.losses.first() {
+                return Err(Error::Processor { processor: loss.processor.name().into(), reason: loss.reason.clone() });
+            }
+            if round > 0 {
+                timelines.push((latest.graph.clone(), latest.timeline.clone()));
+            }
+            progress(index * (repeat + 1) + round + 1);
+        }
+        let mut seen = Costs::default();
+        seen.learn(timelines.iter().map(|(graph, timeline)| (graph, 0, timeline)));
+        costs.fill(&seen);
+    }
+    Ok(costs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_as_it_was_written_and_a_damaged_one_refused() {
+        let package = tempfile::tempdir().unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        let mut table = CostTable::default();
+        table.set("cpu,npu", Costs::default());
+        table.save(package.path()).unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), table);
+        assert_eq!((table.of("cpu,npu"), table.of("cpu")), (Some(&Costs::default()), None));
+        fs::write(CostTable::path(package.path()), "{\"cpu\": 1}").unwrap();
+        let refused = CostTable::open(package.path()).unwrap_err().to_string();
+        assert!(refused.contains("costs.json") && refused.contains("triad profile"), "{refused}");
+    }
+}
