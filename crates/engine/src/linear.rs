@@ -59,6 +59,17 @@ pub trait Products: Send {
     /// # Errors
     /// If the processor fails; the outputs then hold anything.
     fn multiply(&mut self, block: usize, input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()>;
+
+    /// The whole feed-forward of `block` on `x`, from gate and up to down's products in `out[rows, hidden]`; what down
+    /// reads, before smoothing, goes to `inner[rows, width]` where it keeps its shadow. Answers `false`, and writes
+    /// nothing, where gate, up and down are multiplied one after the other.
+    ///
+    /// # Errors
+    /// If the processor fails; `out` and `inner` then hold anything.
+    fn feed_forward(&mut self, block: usize, x: &QuantizedRows, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
+        let _ = (block, x, out, inner);
+        Ok(false)
+    }
 }
 
 /// Products by our own kernels.
@@ -123,19 +134,51 @@ impl Quantizer {
         }
         let start = Instant::now();
         products.multiply(index, input, &self.rows, outs)?;
-        let multiplied = start.elapsed();
-        if self.rows.outliers() > 0 {
-            for (name, out) in outs {
-                let Weight::Int8(weight) = &block.linears[name].weight else { continue };
-                match weight.float() {
-                    None => shadow(&self.rows, weight.view(), out),
-                    Some(float) => shadow_float(&self.rows, float.view(), weight.out_features(), out),
-                }
+        self.statistics.matmul_seconds += start.elapsed().as_secs_f64();
+        self.add_shadow(block, outs);
+        Ok(())
+    }
+
+    /// The feed-forward of a block in one go, where `products` compute it so: reads what was [`read`](Self::read) for
+    /// gate and up, writes `out[rows, hidden]` and spoils `inner[rows, width]`. Answers whether they do.
+    ///
+    /// # Errors
+    /// If `products` fails.
+    pub(crate) fn feed_forward(
+        &mut self,
+        (index, block): (usize, &Block),
+        rows: usize,
+        products: &mut dyn Products,
+        inner: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<bool> {
+        let start = Instant::now();
+        if !self.is_int8 || !products.feed_forward(index, &self.rows, out, inner)? {
+            return Ok(false);
+        }
+        self.statistics.matmul_seconds += start.elapsed().as_secs_f64();
+        let down = LinearInput::Down;
+        if block.inputs.as_ref().is_some_and(|inputs| inputs[down.index()].has_shadow()) {
+            self.read(block, down, inner, rows, Phase::Prefill);
+            self.add_shadow(block, &mut [(description::Linear::Down, out)]);
+        }
+        Ok(true)
+    }
+
+    /// Adds to products of the latest input what its outliers lack.
+    fn add_shadow(&mut self, block: &Block, outs: &mut [Output]) {
+        if self.rows.outliers() == 0 {
+            return;
+        }
+        let start = Instant::now();
+        for (name, out) in outs {
+            let Weight::Int8(weight) = &block.linears[name].weight else { continue };
+            match weight.float() {
+                None => shadow(&self.rows, weight.view(), out),
+                Some(float) => shadow_float(&self.rows, float.view(), weight.out_features(), out),
             }
         }
-        self.statistics.matmul_seconds += multiplied.as_secs_f64();
-        self.statistics.shadow_seconds += (start.elapsed().saturating_sub(multiplied)).as_secs_f64();
-        Ok(())
+        self.statistics.shadow_seconds += start.elapsed().as_secs_f64();
     }
 }
 

@@ -86,16 +86,15 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     }
     let lengths = execute::lengths(arguments.chunk, model.description().context);
     let lengths: Vec<_> = lengths.iter().map(usize::to_string).collect();
-    let same = match npu {
-        Npu::Kernels => "the same logits, bit for bit,".to_owned(),
-        #[cfg(feature = "npu")]
-        Npu::OnnxRuntime(_) => {
-            let largest = verified.comparisons.iter().map(|comparison| comparison.difference).fold(0.0, f32::max);
-            format!("logits within {largest:.1e} of the largest, with {npu},")
-        }
+    let largest = verified.comparisons.iter().map(|comparison| comparison.difference).fold(0.0, f32::max);
+    let same = if largest == 0.0 {
+        "the same logits, bit for bit,".to_owned()
+    } else {
+        format!("logits within {largest:.1e} of the largest")
     };
+    let with = if npu == Npu::Kernels { String::new() } else { format!(" with {npu}") };
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
-    Ok(format!("and prompts of {lengths} tokens have {same} on {processors} by all {policies} policies"))
+    Ok(format!("and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies"))
 }
 
 /// What is wrong with a comparison that does not pass.

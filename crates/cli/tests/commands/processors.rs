@@ -92,3 +92,24 @@ fn a_package_is_verified_on_several_processors() {
         "package: OK, and prompts of 1, 3, 4, 5, 14 tokens have the same logits, bit for bit, on cpu,npu by all 5 policies\n"
     );
 }
+
+/// ONNX Runtime's CPU provider as NPU, or `None` where the environment names no library.
+#[cfg(feature = "npu")]
+fn onnx_runtime() -> Option<[&'static str; 4]> {
+    let is_named = std::env::var_os("TRIAD_ONNXRUNTIME").is_some();
+    if !is_named {
+        eprintln!("skipped: TRIAD_ONNXRUNTIME names no library");
+    }
+    is_named.then_some(["--processors", "cpu,npu", "--npu", "cpu"])
+}
+
+#[test]
+#[cfg(feature = "npu")]
+fn a_package_is_verified_with_onnx_runtime() {
+    let Some(onnx_runtime) = onnx_runtime() else { return };
+    let place = packaged();
+    let verdict = succeed(&place.triad(&[&["verify", "package", "--chunk", "4"], &onnx_runtime[..]].concat()));
+    let same = ["have the same logits, bit for bit, with", "of the largest with"];
+    assert!(same.iter().any(|same| verdict.contains(same)), "{verdict}");
+    assert!(verdict.contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 5 policies"), "{verdict}");
+}

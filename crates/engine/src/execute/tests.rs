@@ -1,7 +1,7 @@
 //! Any policy, any processors, whoever fails: the logits of the sequential pass, bit for bit.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -9,6 +9,7 @@ use triad_kernels::int8::QuantizedRows;
 use triad_plan::graph::{Role, Task};
 use triad_plan::placement::Processor;
 use triad_plan::schedule::Policy;
+use triad_processors::Subgraph;
 
 use super::run::{Moment, Probe};
 use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Programs, Verification, verify};
@@ -31,12 +32,17 @@ fn float(family: &str) -> Arc<Model> {
 
 /// With half of its shadows.
 fn int8(family: &str) -> Arc<Model> {
+    pruned(family, 0.5)
+}
+
+/// Without the least important `rate` of its shadows.
+fn pruned(family: &str, rate: f64) -> Arc<Model> {
     let model = float(family);
     let mut calibration = Calibration::new(model.description(), "test");
     calibration.run(&model, &[prompt(&model, 40)], &Cancel::new(), |_| Ok(())).unwrap();
     let options = PlanOptions::default();
     let mut inputs = plan::summarize(&calibration, &weight_statistics::of_model(model.weights()), &options);
-    plan::prune(&mut inputs, 0.5);
+    plan::prune(&mut inputs, rate);
     Arc::new(model.quantize(&plan::quantization(&inputs, &options)))
 }
 
@@ -117,9 +123,66 @@ fn programs_of_a_processor_give_the_logits_of_the_sequential_pass() {
         let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
         assert!(executed == all_logits(session(&model, CHUNK), &tokens), "{family}");
         let refused = Programs::prepare(&float(family), &processor, CHUNK, |_| {}).err().unwrap().to_string();
-        let expected = "cpu does not run what reads attention of block 0: it computes in float: expected a package, \
-                        whose layers read INT8 with a scale that is known before";
+        let expected = "cpu does not run the feed-forward of block 0: it computes in float: expected a package, whose \
+                        layers read INT8 with a scale that is known before";
         assert_eq!(refused, expected);
+    }
+}
+
+/// Our kernels as a processor that keeps what it prepared.
+struct Noting {
+    cpu: triad_processors::cpu::Cpu,
+    prepared: Mutex<Vec<Subgraph>>,
+}
+
+impl triad_processors::Processor for Noting {
+    fn name(&self) -> &str {
+        self.cpu.name()
+    }
+
+    fn capabilities(&self) -> &triad_processors::Capabilities {
+        self.cpu.capabilities()
+    }
+
+    fn prepare(
+        &self,
+        subgraph: &Subgraph,
+        rows: usize,
+    ) -> triad_processors::Result<Box<dyn triad_processors::Program>> {
+        self.prepared.lock().unwrap().push(subgraph.clone());
+        self.cpu.prepare(subgraph, rows)
+    }
+}
+
+#[test]
+fn a_feed_forward_is_one_program_unless_its_shadow_is_added_within_it() {
+    for (family, rate) in FAMILIES.into_iter().flat_map(|family| [0.0, 0.3, 0.5, 0.7, 1.0].map(|rate| (family, rate))) {
+        let model = pruned(family, rate);
+        let pool = Arc::new(triad_kernels::pool::Pool::new(1).unwrap());
+        let noting = Noting { cpu: triad_processors::cpu::Cpu::new(pool), prepared: Mutex::default() };
+        let products = Programs::prepare(&model, &noting, CHUNK, |_| {}).unwrap();
+        let mut prepared = noting.prepared.into_inner().unwrap().into_iter();
+        for block in &model.weights().blocks {
+            let inputs = block.inputs.as_ref().unwrap();
+            let [gate_up, down] = [LinearInput::FeedForward, LinearInput::Down].map(|input| &inputs[input.index()]);
+            let of_block = prepared.by_ref().take(if gate_up.has_shadow() { 4 } else { 3 });
+            let mut feed_forwards = of_block.filter_map(|subgraph| match subgraph {
+                Subgraph::FeedForward(feed_forward) => Some(feed_forward),
+                Subgraph::Linear(_) => None,
+            });
+            let feed_forward = feed_forwards.next();
+            assert_eq!((feed_forward.is_some(), feed_forwards.count()), (!gate_up.has_shadow(), 0), "{family}, {rate}");
+            if let Some(feed_forward) = feed_forward {
+                assert_eq!(feed_forward.return_inner, down.has_shadow(), "returned for the shadow alone");
+                assert_eq!(feed_forward.smoothing.as_deref(), down.smoothing());
+            }
+        }
+        assert_eq!(prepared.count(), 0, "{family}, {rate}");
+        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products: Box::new(products) });
+        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Fifo) }).unwrap();
+        let tokens = prompt(&model, 7 * CHUNK / 2);
+        let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
+        assert!(executed == all_logits(session(&model, CHUNK), &tokens), "{family}, {rate}");
     }
 }
 

@@ -16,8 +16,8 @@ use triad_kernels::matmul;
 use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
-pub(crate) use subgraphs::Pass;
 use subgraphs::normalize;
+pub(crate) use subgraphs::{Pass, activation};
 
 use crate::cancel::Cancel;
 use crate::error::Result;

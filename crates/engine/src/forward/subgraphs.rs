@@ -207,11 +207,11 @@ impl Pass<'_> {
         let Buffers { normed, gate, up, projected, quantizer, .. } = buffers;
         let normed = &normed[..rows * self.description.hidden];
         let (gate, up) = (&mut gate[..rows * width], &mut up[..rows * width]);
-        let activation = match feed_forward.activation {
-            description::Activation::Silu => Activation::Silu,
-            description::Activation::GeluTanh => Activation::GeluTanh,
-            description::Activation::Gelu => Activation::Gelu,
-        };
+        let projected = &mut projected[..rows * self.description.hidden];
+        if quantizer.feed_forward((index, block), rows, products, up, projected)? {
+            return Ok(());
+        }
+        let activation = activation(feed_forward.activation);
         let task = TASK_ROWS * width;
         let read = LinearInput::FeedForward;
         let inner = if feed_forward.gated {
@@ -228,7 +228,7 @@ impl Pass<'_> {
         };
         observe(observer, index, LinearInput::Down, inner);
         quantizer.read(block, LinearInput::Down, inner, rows, self.phase);
-        let outs = &mut [(Linear::Down, &mut projected[..rows * self.description.hidden])];
+        let outs = &mut [(Linear::Down, projected)];
         quantizer.apply((index, block), LinearInput::Down, inner, rows, products, outs)
     }
 
@@ -252,6 +252,15 @@ impl Pass<'_> {
     fn attention_widths(&self, index: usize) -> [usize; 2] {
         let attention = &self.description.blocks[index].attention;
         [attention.heads, attention.kv_heads].map(|heads| heads * attention.head_dim)
+    }
+}
+
+/// The kernel of an activation.
+pub(crate) fn activation(described: description::Activation) -> Activation {
+    match described {
+        description::Activation::Silu => Activation::Silu,
+        description::Activation::GeluTanh => Activation::GeluTanh,
+        description::Activation::Gelu => Activation::Gelu,
     }
 }
 
