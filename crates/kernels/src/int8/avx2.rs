@@ -1,19 +1,32 @@
-//! AVX2: `vpmaddwd` adds two products of 16-bit numbers to each of eight sums. Both operands are widened on the way.
+//! AVX2: `vpmaddwd` adds two products of 16-bit numbers to each of eight sums. Both operands are widened on the way:
+//! activations before they are used, a stretch of some rows at a time, weights as they are loaded.
 
 use std::arch::x86_64::{
-    __m256i, _mm_loadu_si128, _mm_set1_epi32, _mm256_add_epi32, _mm256_cvtepi8_epi16, _mm256_cvtepu8_epi16,
-    _mm256_madd_epi16, _mm256_set1_epi16, _mm256_setzero_si256, _mm256_storeu_si256, _mm256_sub_epi16,
+    __m256, __m256i, _mm_loadu_si128, _mm256_add_epi32, _mm256_add_ps, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps,
+    _mm256_hadd_epi32, _mm256_loadu_ps, _mm256_madd_epi16, _mm256_mul_ps, _mm256_permute4x64_epi64, _mm256_set1_epi64x,
+    _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_storeu_ps,
 };
 
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
-use super::tile::{self, Rows, Sums};
 use crate::tier::Tier;
 
-/// Rows of a tile: with [`PARTS`] they make twelve of sixteen registers.
-const ROWS: usize = 3;
-/// Registers with the sums of a block: eight hold four channels, two sums for each.
-const PARTS: usize = BLOCK / 4;
+/// Rows of the largest tile: with [`PARTS`] they make twelve of sixteen registers.
+const ROWS: usize = 6;
+/// Registers with the sums of a tile's channels: eight numbers hold four channels, two sums for each.
+const PARTS: usize = 2;
+/// Output channels of a tile.
+const CHANNELS: usize = 4 * PARTS;
+/// Tiles that lie beside each other and use the same widened activations.
+const TILES: usize = 8;
+/// Steps of a stretch: with the weights of a block it stays in the first-level cache.
+const STRETCH: usize = 128;
+
+/// Widened activations of some rows.
+type Stretch<const ROWS: usize> = [[i16; STRETCH * QUAD]; ROWS];
+
+/// Sums of a tile.
+type Sums<const ROWS: usize> = [[__m256i; PARTS]; ROWS];
 
 /// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx2(());
@@ -36,49 +49,113 @@ impl Kernel for Avx2 {
     fn multiply(&self, rectangle: &Rectangle) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
-        tile::multiply(rectangle, |x, weights| unsafe { sum(x, weights) });
+        unsafe {
+            multiply(rectangle);
+        }
     }
 }
 
 #[target_feature(enable = "avx2")]
-fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
-    assert!(x.iter().all(|x| x.len() == weights.len()), "as many quads as steps");
-    let mut sums = [[_mm256_setzero_si256(); PARTS]; ROWS];
-    for (step, weights) in weights.iter().enumerate() {
-        let mut quads = [_mm256_setzero_si256(); ROWS];
-        for (quad, x) in quads.iter_mut().zip(x) {
-            // Activations are stored 128 too large.
-            let stored = _mm256_cvtepu8_epi16(_mm_set1_epi32(i32::from_le_bytes(x[step])));
-            *quad = _mm256_sub_epi16(stored, _mm256_set1_epi16(128));
+fn multiply(rectangle: &Rectangle) {
+    for column in rectangle.columns.clone().step_by(TILES * CHANNELS) {
+        let mut row = rectangle.rows.start;
+        while row + ROWS <= rectangle.rows.end {
+            tiles::<ROWS>(rectangle, row, column);
+            row += ROWS;
         }
-        for part in 0..PARTS {
-            // SAFETY: a step has sixteen bytes for each part.
+        match rectangle.rows.end - row {
+            0 => {}
+            1 => tiles::<1>(rectangle, row, column),
+            2 => tiles::<2>(rectangle, row, column),
+            3 => tiles::<3>(rectangle, row, column),
+            4 => tiles::<4>(rectangle, row, column),
+            _ => tiles::<5>(rectangle, row, column),
+        }
+    }
+}
+
+/// Some rows of up to [`TILES`] tiles from `column` on.
+#[target_feature(enable = "avx2")]
+fn tiles<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
+    let tiles = (rectangle.columns.end - column).div_ceil(CHANNELS).min(TILES);
+    let steps = rectangle.weight.in_features.div_ceil(QUAD);
+    let mut x: Stretch<ROWS> = [[0; STRETCH * QUAD]; ROWS];
+    let mut sums: [Sums<ROWS>; TILES] = [[[_mm256_setzero_si256(); PARTS]; ROWS]; TILES];
+    for first in (0..steps).step_by(STRETCH) {
+        let stretch = first..(first + STRETCH).min(steps);
+        for (index, x) in x.iter_mut().enumerate() {
+            let bytes = rectangle.x.quads(row + index)[stretch.clone()].as_flattened();
+            // Activations are stored 128 too large.
+            x.iter_mut().zip(bytes).for_each(|(x, byte)| *x = i16::from(*byte) - 128);
+        }
+        for (tile, sums) in sums.iter_mut().enumerate().take(tiles) {
+            let channel = column + tile * CHANNELS;
+            let weights = &rectangle.weight.block(channel / BLOCK)[stretch.clone()];
+            add_products(&x, weights, channel % BLOCK, sums);
+        }
+    }
+    for (tile, sums) in sums.iter().enumerate().take(tiles) {
+        finish(rectangle, row, column + tile * CHANNELS, sums);
+    }
+}
+
+/// Adds the products of a stretch of activations with the weights of [`CHANNELS`] channels of a block, from `channel` on.
+#[target_feature(enable = "avx2")]
+fn add_products<const ROWS: usize>(x: &Stretch<ROWS>, weights: &[[i8; STEP]], channel: usize, total: &mut Sums<ROWS>) {
+    assert!(weights.len() <= STRETCH && channel + CHANNELS <= BLOCK);
+    let mut sums = *total;
+    for (step, weights) in weights.iter().enumerate() {
+        let mut factors = [_mm256_setzero_si256(); PARTS];
+        for (part, factor) in factors.iter_mut().enumerate() {
+            // SAFETY: a step has four bytes for each channel of a block, by the assertion.
             #[allow(unsafe_code)]
-            let weights = unsafe { _mm_loadu_si128(weights.as_ptr().add(part * 4 * QUAD).cast()) };
-            let weights = _mm256_cvtepi8_epi16(weights);
-            for (sums, quad) in sums.iter_mut().zip(quads) {
-                sums[part] = _mm256_add_epi32(sums[part], _mm256_madd_epi16(weights, quad));
+            let bytes = unsafe { _mm_loadu_si128(weights.as_ptr().add(channel * QUAD + part * 4 * QUAD).cast()) };
+            *factor = _mm256_cvtepi8_epi16(bytes);
+        }
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: a stretch has a quad for each step, by the assertion.
+            #[allow(unsafe_code)]
+            let quad = unsafe { x.as_ptr().add(step * QUAD).cast::<i64>().read_unaligned() };
+            let quad = _mm256_set1_epi64x(quad);
+            for (sum, factor) in sums.iter_mut().zip(factors) {
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(factor, quad));
             }
         }
     }
-    let mut out = [[0; BLOCK]; ROWS];
-    for (out, sums) in out.iter_mut().zip(sums) {
-        let (out, _) = out.as_chunks_mut::<QUAD>();
-        for (out, sums) in out.iter_mut().zip(sums) {
-            *out = pairs(sums);
-        }
-    }
-    out
+    *total = sums;
 }
 
-/// Each two neighbours added.
+/// From the sums of a tile to its outputs.
 #[target_feature(enable = "avx2")]
-fn pairs(sums: __m256i) -> [i32; 4] {
-    let mut halves = [[0i32; 2]; 4];
-    // SAFETY: both are 256 bits.
+fn finish<const ROWS: usize>(rectangle: &Rectangle, row: usize, column: usize, sums: &Sums<ROWS>) {
+    let columns = column..(column + CHANNELS).min(rectangle.columns.end);
+    let scales = load(&rectangle.weight.scales[columns.clone()]);
+    let biases = rectangle.bias.map_or(_mm256_setzero_ps(), |bias| load(&bias[columns.clone()]));
+    for (index, [first, second]) in sums.iter().enumerate() {
+        // Each two neighbours added, and channels brought back into their order.
+        let sum = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_hadd_epi32(*first, *second));
+        let row_scale = _mm256_set1_ps(rectangle.x.scales()[row + index]);
+        let value = _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(row_scale, scales));
+        let value = _mm256_add_ps(value, biases);
+        let mut values = [0.0; CHANNELS];
+        // SAFETY: the array is as long as a register; the rectangle belongs to this task alone.
+        #[allow(unsafe_code)]
+        let out = unsafe {
+            _mm256_storeu_ps(values.as_mut_ptr(), value);
+            rectangle.out.row(row + index, columns.clone())
+        };
+        out.copy_from_slice(&values[..out.len()]);
+    }
+}
+
+/// Up to eight numbers, and zeros behind them.
+#[target_feature(enable = "avx2")]
+fn load(values: &[f32]) -> __m256 {
+    let mut padded = [0.0; CHANNELS];
+    padded[..values.len()].copy_from_slice(values);
+    // SAFETY: the array is as long as a register.
     #[allow(unsafe_code)]
     unsafe {
-        _mm256_storeu_si256(halves.as_mut_ptr().cast(), sums);
+        _mm256_loadu_ps(padded.as_ptr())
     }
-    halves.map(|[a, b]| a + b)
 }

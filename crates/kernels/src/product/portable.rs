@@ -29,7 +29,7 @@ impl Kernel for Portable {
 
 /// The loops, for the instruction set of the function that they are inlined into. `FUSED`: products are not rounded.
 #[inline(always)]
-pub(super) fn multiply<const FUSED: bool>(panel: &Panel) {
+fn multiply<const FUSED: bool>(panel: &Panel) {
     panel.check();
     let rows = panel.out.rows();
     for block in (0..panel.columns.len()).step_by(LANES) {
@@ -75,7 +75,7 @@ fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: 
 }
 
 #[inline(always)]
-pub(super) fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
     for column in 0..LANES {
         for row in 0..LANES {
             to[column * to_stride + row] = from[row * from_stride + column];
