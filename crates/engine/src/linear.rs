@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use triad_kernels::int8::{QuantizedRows, matmul_int8, shadow, shadow_float};
+use triad_kernels::int8::{QuantizedRows, join_shadow, matmul_int8, shadow, shadow_apart, shadow_float};
 use triad_kernels::matmul;
+use triad_kernels::pool::Pool;
 use triad_model::description;
 
 use crate::error::Result;
 use crate::linear_input::LinearInput;
 use crate::quantize::{INT8_MAX, InputQuantization};
-use crate::weights::{Block, Weight, Weights};
+use crate::weights::{Block, Int8Matrix, Weight, Weights};
 
 /// What kind of pass it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub struct Int8Statistics {
     pub quantize_seconds: f64,
     /// Seconds of the INT8 matmuls.
     pub matmul_seconds: f64,
-    /// Seconds of the shadow matmuls.
+    /// Seconds of the shadow matmuls; of those that ran beside their products, what these did not cover.
     pub shadow_seconds: f64,
     /// Activations quantized.
     pub values: u64,
@@ -42,6 +43,8 @@ pub(crate) struct Quantizer {
     rows: QuantizedRows,
     /// Whether they hold the latest input: layers may compute in float.
     is_int8: bool,
+    /// Shadows that were computed beside their products, `[rows, out_features]` of one layer after the other.
+    shadows: Vec<f32>,
     pub(crate) statistics: Int8Statistics,
 }
 
@@ -72,6 +75,13 @@ pub trait Products: Send {
     }
 }
 
+/// What a forward pass multiplies with.
+pub(crate) struct Multiplier<'a> {
+    pub(crate) products: &'a mut dyn Products,
+    /// A thread for shadows while `products` multiply; without one they follow.
+    pub(crate) beside: Option<&'a Pool>,
+}
+
 /// Products by our own kernels.
 pub(crate) struct Kernels<'a>(pub(crate) &'a Weights);
 
@@ -79,8 +89,7 @@ impl Products for Kernels<'_> {
     fn multiply(&mut self, block: usize, _input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
         for (name, out) in outs {
             let linear = &self.0.blocks[block].linears[name];
-            let Weight::Int8(weight) = &linear.weight else { unreachable!("what reads INT8 has INT8 weights") };
-            matmul_int8(x, weight.view(), linear.bias.as_deref(), out);
+            matmul_int8(x, int8(&self.0.blocks[block], *name).view(), linear.bias.as_deref(), out);
         }
         Ok(())
     }
@@ -111,14 +120,14 @@ impl Quantizer {
     /// Outputs of layers that read `input`, the latest that was [`read`](Self::read), in INT8 or as `x[rows, channels]`.
     ///
     /// # Errors
-    /// If `products` fails.
+    /// If the products fail.
     pub(crate) fn apply(
         &mut self,
         (index, block): (usize, &Block),
         input: LinearInput,
         x: &[f32],
         rows: usize,
-        products: &mut dyn Products,
+        multiplier: &mut Multiplier,
         outs: &mut [Output],
     ) -> Result<()> {
         if !self.is_int8 {
@@ -132,28 +141,58 @@ impl Quantizer {
             }
             return Ok(());
         }
+        let Multiplier { products, beside } = multiplier;
         let start = Instant::now();
-        products.multiply(index, input, &self.rows, outs)?;
-        self.statistics.matmul_seconds += start.elapsed().as_secs_f64();
-        self.add_shadow(block, outs);
+        let Some(beside) = beside.filter(|_| self.rows.outliers() > 0) else {
+            products.multiply(index, input, &self.rows, outs)?;
+            self.statistics.matmul_seconds += start.elapsed().as_secs_f64();
+            self.add_shadow(block, outs);
+            return Ok(());
+        };
+        let Self { rows, shadows, statistics, .. } = self;
+        let layers: Vec<_> = outs.iter().map(|(name, out)| (int8(block, *name), out.len())).collect();
+        let values = layers.iter().map(|(_, values)| values).sum();
+        if shadows.len() < values {
+            shadows.resize(values, 0.0);
+        }
+        let multiply = || {
+            let outcome = products.multiply(index, input, rows, outs);
+            (outcome, start.elapsed())
+        };
+        let (outcome, multiplied) = beside.both(multiply, || {
+            let mut shadows = &mut shadows[..];
+            for (weight, values) in &layers {
+                let shadow = shadows.split_off_mut(..*values).expect("room for all of them");
+                shadow_apart(rows, weight.view(), shadow);
+            }
+        });
+        outcome?;
+        let mut shadows = &shadows[..];
+        for ((_, out), (weight, values)) in outs.iter_mut().zip(&layers) {
+            let shadow = shadows.split_off(..*values).expect("room for all of them");
+            join_shadow(rows, shadow, weight.out_features(), out);
+        }
+        statistics.matmul_seconds += multiplied.as_secs_f64();
+        statistics.shadow_seconds += (start.elapsed().saturating_sub(multiplied)).as_secs_f64();
         Ok(())
     }
 
-    /// The feed-forward of a block in one go, where `products` compute it so: reads what was [`read`](Self::read) for
-    /// gate and up, writes `out[rows, hidden]` and spoils `inner[rows, width]`. Answers whether they do.
+    /// The feed-forward of a block in one go, where the products are computed so: reads what was [`read`](Self::read) for
+    /// gate and up, writes `out[rows, hidden]` and spoils `inner[rows, width]`. Answers whether they are. Down's
+    /// shadow is computed from what the program returned, so that nothing runs beside it.
     ///
     /// # Errors
-    /// If `products` fails.
+    /// If the products fail.
     pub(crate) fn feed_forward(
         &mut self,
         (index, block): (usize, &Block),
         rows: usize,
-        products: &mut dyn Products,
+        multiplier: &mut Multiplier,
         inner: &mut [f32],
         out: &mut [f32],
     ) -> Result<bool> {
         let start = Instant::now();
-        if !self.is_int8 || !products.feed_forward(index, &self.rows, out, inner)? {
+        if !self.is_int8 || !multiplier.products.feed_forward(index, &self.rows, out, inner)? {
             return Ok(false);
         }
         self.statistics.matmul_seconds += start.elapsed().as_secs_f64();
@@ -172,7 +211,7 @@ impl Quantizer {
         }
         let start = Instant::now();
         for (name, out) in outs {
-            let Weight::Int8(weight) = &block.linears[name].weight else { continue };
+            let weight = int8(block, *name);
             match weight.float() {
                 None => shadow(&self.rows, weight.view(), out),
                 Some(float) => shadow_float(&self.rows, float.view(), weight.out_features(), out),
@@ -180,6 +219,12 @@ impl Quantizer {
         }
         self.statistics.shadow_seconds += start.elapsed().as_secs_f64();
     }
+}
+
+/// The weight of a layer that reads INT8.
+fn int8(block: &Block, name: description::Linear) -> &Int8Matrix {
+    let Weight::Int8(weight) = &block.linears[&name].weight else { unreachable!("what reads INT8 has INT8 weights") };
+    weight
 }
 
 /// Whether the layers that read `input` have float weights for decode.

@@ -44,7 +44,8 @@ pub fn of_session(
     }
 }
 
-/// What an executor adds to a session: buffers for every chunk in flight but one.
+/// What an executor adds to a session: buffers for every chunk in flight but one, without the shadows that are computed
+/// while a device multiplies.
 pub fn of_executor(description: &ModelDescription, context: usize, chunk: usize, chunks_in_flight: usize) -> usize {
     let chunk = chunk.min(context);
     let chunks = chunks_in_flight.min(context.div_ceil(chunk));

@@ -130,6 +130,17 @@ impl Pool {
         Self::start(threads, |_| fast)
     }
 
+    /// `threads` threads, wherever the system puts them; the one that installs stays where it is.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    ///
+    /// # Panics
+    /// If `threads` is zero.
+    pub fn anywhere(threads: usize) -> io::Result<Self> {
+        Self::start(threads, |_| None)
+    }
+
     /// One thread on each of `cores`, which stays there; the thread that installs is on the first as long as it does.
     ///
     /// # Errors
@@ -188,6 +199,32 @@ impl Pool {
         }
         let _installed = Installed::new(self);
         work()
+    }
+}
+
+impl Pool {
+    /// Runs `one` on this thread and `other` at the same time on a worker, and answers what `one` does when both are done.
+    /// Where no worker comes in time, `other` follows `one` on this thread.
+    ///
+    /// # Panics
+    /// With what one of the two panics.
+    pub fn both<R: Send>(&self, one: impl FnOnce() -> R + Send, other: impl FnOnce() + Send) -> R {
+        let caller = this_thread();
+        let (one, other, answer) = (Mutex::new(Some(one)), Mutex::new(Some(other)), Mutex::new(None));
+        // Two tasks that each do one of the two: the caller the first, if it is left.
+        let task = |_| {
+            let is_caller = this_thread() == caller;
+            for is_one in [is_caller, !is_caller] {
+                let (mine, others) = if is_one { (lock(&one).take(), None) } else { (None, lock(&other).take()) };
+                match (mine, others) {
+                    (Some(one), _) => return *lock(&answer) = Some(one()),
+                    (_, Some(other)) => return other(),
+                    (None, None) => {}
+                }
+            }
+        };
+        self.install(|| for_each(2, 1, task));
+        answer.into_inner().unwrap_or_else(PoisonError::into_inner).expect("it ran, or its panic went on")
     }
 }
 
@@ -501,6 +538,41 @@ mod tests {
             assert_eq!(threads(), 2);
         });
         assert_eq!((count.into_inner(), threads()), (65, 1));
+    }
+
+    #[test]
+    fn both_run_at_once_each_on_its_thread() {
+        let pool = Pool::anywhere(2).unwrap();
+        for _ in 0..100 {
+            // Each waits for the other.
+            let (barrier, threads) = (std::sync::Barrier::new(2), Mutex::new(Vec::new()));
+            let answer = pool.both(
+                || {
+                    barrier.wait();
+                    this_thread()
+                },
+                || {
+                    barrier.wait();
+                    lock(&threads).push(this_thread());
+                },
+            );
+            assert_eq!(answer, this_thread());
+            assert_ne!(threads.into_inner().unwrap(), [answer]);
+        }
+    }
+
+    #[test]
+    fn both_run_once_also_without_a_worker_and_panics_reach_the_caller() {
+        for threads in [1, 2] {
+            let (pool, count) = (Pool::anywhere(threads).unwrap(), AtomicUsize::new(0));
+            assert_eq!(pool.both(|| 7, || add_one(&count)), 7);
+            assert_eq!(count.into_inner(), 1);
+            for (one, other) in [(true, false), (false, true)] {
+                let run = || pool.both(|| assert!(!one, "one"), || assert!(!other, "other"));
+                let caught = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+                assert_eq!(caught.downcast_ref::<&str>(), Some(&if one { "one" } else { "other" }));
+            }
+        }
     }
 
     #[test]

@@ -72,8 +72,8 @@ impl Default for ExecutorOptions {
 pub enum Int8Processor {
     /// Our own kernels, on cores of their own in place of an NPU.
     Kernels(Threads),
-    /// The programs of a device. What stands between its products, and its shadows, is computed by the threads that
-    /// drive it.
+    /// The programs of a device. What stands between its products is computed by the threads that drive it, its shadows
+    /// while it multiplies by one more.
     Programs {
         /// They drive it.
         threads: Threads,
@@ -87,9 +87,16 @@ struct Unit {
     processor: Processor,
     pool: Pool,
     /// `None`: our own kernels.
-    products: Option<Mutex<Box<dyn Products>>>,
+    device: Option<Device>,
     /// It was lost to a time-out, and is still at that task.
     is_away: AtomicBool,
+}
+
+/// What multiplies without the threads that drive it.
+struct Device {
+    products: Mutex<Box<dyn Products>>,
+    /// The thread that waits for the device, and one that computes shadows meanwhile (llm.npu, §3.3).
+    beside: Pool,
 }
 
 /// Runs prompts on several processors: [`Session::with_executor`](crate::Session::with_executor).
@@ -140,8 +147,13 @@ impl Executor {
             return Err(Error::Option { name, value: "0".into(), expected: "at least 1" });
         }
         let unit = |processor, threads: &Threads, products: Option<Box<dyn Products>>| {
-            let (pool, products) = (threads.start()?, products.map(Mutex::new));
-            Ok::<_, Error>(Arc::new(Unit { processor, pool, products, is_away: AtomicBool::new(false) }))
+            let device = products.map(Device::new).transpose()?;
+            Ok::<_, Error>(Arc::new(Unit {
+                processor,
+                pool: threads.start()?,
+                device,
+                is_away: AtomicBool::new(false),
+            }))
         };
         let mut units = vec![unit(Processor::Cpu, &options.cpu, None)?];
         match options.npu {
@@ -232,6 +244,15 @@ impl Executor {
     /// Which of `slots` buffers a chunk takes.
     pub(crate) fn slot(chunk: usize, slots: usize) -> usize {
         chunk % slots
+    }
+}
+
+impl Device {
+    fn new(products: Box<dyn Products>) -> Result<Self> {
+        const THREADS: usize = 2;
+        let beside = Pool::anywhere(THREADS);
+        let beside = beside.map_err(|error| Error::Threads { threads: THREADS, reason: error.to_string() })?;
+        Ok(Self { products: Mutex::new(products), beside })
     }
 }
 

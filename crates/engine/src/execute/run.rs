@@ -16,10 +16,10 @@ use triad_plan::placement::Processor;
 use triad_plan::schedule::{Dag, Schedule};
 use triad_plan::timeline::Event;
 
-use super::{Cancel, KvCache, Loss, Model, Products, Role, Rotation, Unit, lock};
+use super::{Cancel, KvCache, Loss, Model, Role, Rotation, Unit, lock};
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Pass, Segment};
-use crate::linear::{Kernels, Phase};
+use crate::linear::{Kernels, Multiplier, Phase};
 
 /// How often a worker that waits looks whether it is to stop, or another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);
@@ -188,9 +188,15 @@ impl Run {
         unit.pool.install(|| {
             let mut done = 0;
             while let Some(mut job) = self.take(index, &mut done, progress) {
-                let outcome = catch_unwind(AssertUnwindSafe(|| match &unit.products {
-                    Some(products) => self.perform(index, &mut job, &mut **lock(products)),
-                    None => self.perform(index, &mut job, &mut Kernels(self.prompt.model.weights())),
+                let outcome = catch_unwind(AssertUnwindSafe(|| match &unit.device {
+                    Some(device) => {
+                        let products = &mut **lock(&device.products);
+                        self.perform(index, &mut job, Multiplier { products, beside: Some(&device.beside) })
+                    }
+                    None => {
+                        let products = &mut Kernels(self.prompt.model.weights());
+                        self.perform(index, &mut job, Multiplier { products, beside: None })
+                    }
                 }));
                 let outcome = match outcome {
                     Ok(Ok(logits)) => Ok(logits),
@@ -239,7 +245,7 @@ impl Run {
 
     /// Runs a task: its subgraph, and behind a loss all that its buffers lack. Answers the logits of a chunk at its end,
     /// where they are wanted.
-    fn perform(&self, index: usize, job: &mut Job, products: &mut dyn Products) -> Result<Vec<f32>> {
+    fn perform(&self, index: usize, job: &mut Job, mut multiplier: Multiplier) -> Result<Vec<f32>> {
         let Job { task, slot, .. } = job;
         let Prompt { model, rotation, cache, tokens, position, all_logits, .. } = &self.prompt;
         let probe = |moment, segment: &mut Segment| match &self.probe {
@@ -260,7 +266,7 @@ impl Run {
         let first = std::mem::take(&mut slot.done);
         for subgraph in &self.graph.subgraphs()[first..=task.subgraph] {
             let (block, role): (usize, Role) = (subgraph.block, subgraph.role);
-            pass.subgraph(block, role, &segments, cache, &mut slot.buffers, products, &mut None)?;
+            pass.subgraph(block, role, &segments, cache, &mut slot.buffers, &mut multiplier, &mut None)?;
         }
         let mut logits = Vec::new();
         if *all_logits && self.is_last(*task) {

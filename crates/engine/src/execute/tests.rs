@@ -361,10 +361,19 @@ struct Device {
     model: Arc<Model>,
     fails_at: Option<(usize, LinearInput)>,
     is_wrong_at: Option<(usize, LinearInput)>,
+    /// For each product whether its input had outliers, and the threads that worked with the one that waited for it.
+    seen: Arc<Mutex<Vec<(bool, usize)>>>,
+}
+
+impl Device {
+    fn new(model: &Arc<Model>) -> Self {
+        Self { model: Arc::clone(model), fails_at: None, is_wrong_at: None, seen: Arc::default() }
+    }
 }
 
 impl Products for Device {
     fn multiply(&mut self, block: usize, input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
+        self.seen.lock().unwrap().push((x.outliers() > 0, triad_kernels::pool::threads()));
         if self.fails_at == Some((block, input)) {
             outs.iter_mut().for_each(|(_, out)| out.fill(7.0));
             return Err(Error::Processor { processor: "device".into(), reason: "out of memory".into() });
@@ -384,7 +393,7 @@ fn programs_multiply_and_where_one_fails_the_cpu_takes_over() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let inputs = LinearInput::ALL.map(|input| Some((1, input)));
     for fails_at in inputs.into_iter().chain([None]) {
-        let products = Box::new(Device { model: Arc::clone(&model), fails_at, is_wrong_at: None });
+        let products = Box::new(Device { fails_at, ..Device::new(&model) });
         let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
         let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
         let mut session = session(&model, CHUNK).with_executor(executor);
@@ -392,6 +401,23 @@ fn programs_multiply_and_where_one_fails_the_cpu_takes_over() {
         let losses = &session.executor().unwrap().latest().unwrap().losses;
         assert_eq!(losses.len(), usize::from(fails_at.is_some()));
         assert!(losses.iter().all(|loss| loss.reason == "device: out of memory" && loss.task.is_some()));
+    }
+}
+
+#[test]
+fn shadows_are_computed_while_a_device_multiplies() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 30);
+    let device = Device::new(&model);
+    let seen = Arc::clone(&device.seen);
+    let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products: Box::new(device) });
+    let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
+    let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
+    assert!(executed == all_logits(session(&model, CHUNK), &tokens));
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    assert!(seen.iter().any(|(outliers, _)| *outliers) && seen.iter().any(|(outliers, _)| !outliers));
+    for (outliers, threads) in seen {
+        assert_eq!(threads, if outliers { 2 } else { 1 }, "one more for a shadow");
     }
 }
 
@@ -457,7 +483,7 @@ fn verify_finds_one_chunk_with_a_wrong_mask() {
 fn verify_finds_one_wrong_static_graph() {
     let model = int8("llama");
     for input in LinearInput::ALL {
-        let products = Box::new(Device { model: Arc::clone(&model), fails_at: None, is_wrong_at: Some((0, input)) });
+        let products = Box::new(Device { is_wrong_at: Some((0, input)), ..Device::new(&model) });
         let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
         let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
         assert_ne!(verified(&model, executor).failures().count(), 0, "{input:?}");

@@ -22,7 +22,7 @@ pub(crate) use subgraphs::{Pass, activation};
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv_cache::KvCache;
-use crate::linear::{Kernels, Observer};
+use crate::linear::{Kernels, Multiplier, Observer};
 use crate::weights::Weight;
 
 /// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
@@ -56,10 +56,11 @@ impl Forward<'_> {
     pub(crate) fn run(&mut self, tokens: &[u32], segments: &[Segment], cancel: &Cancel) -> Result<()> {
         let Self { pass, cache, buffers, observer } = self;
         pass.begin(tokens, segments, buffers);
+        let mut multiplier = Multiplier { products: &mut Kernels(pass.weights), beside: None };
         for block in 0..pass.description.blocks.len() {
             cancel.check()?;
             for role in Role::ALL {
-                pass.subgraph(block, role, segments, cache, buffers, &mut Kernels(pass.weights), observer)?;
+                pass.subgraph(block, role, segments, cache, buffers, &mut multiplier, observer)?;
             }
         }
         pass.end(tokens.len(), buffers);

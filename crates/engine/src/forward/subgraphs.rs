@@ -12,7 +12,7 @@ use triad_plan::graph::Role;
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
 use crate::kv_cache::KvCache;
-use crate::linear::{Observer, Phase, Products};
+use crate::linear::{Multiplier, Observer, Phase};
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Norm, Weights};
 
@@ -52,7 +52,7 @@ impl Pass<'_> {
     /// this one.
     ///
     /// # Errors
-    /// If `products` fails. The buffers then hold nothing that anyone could go on with.
+    /// If the products fail. The buffers then hold nothing that anyone could go on with.
     #[allow(clippy::too_many_arguments, reason = "a subgraph, a chunk, and what both meet")]
     pub(crate) fn subgraph(
         &self,
@@ -61,17 +61,17 @@ impl Pass<'_> {
         segments: &[Segment],
         cache: &KvCache,
         buffers: &mut Buffers,
-        products: &mut dyn Products,
+        multiplier: &mut Multiplier,
         observer: &mut Option<Observer>,
     ) -> Result<()> {
         let rows = segments.last().map_or(0, |segment| segment.rows.end);
         match role {
             Role::AttentionNorm => self.attention_norm(block, rows, buffers, observer),
-            Role::QueryKeyValue => self.query_key_value(block, rows, buffers, products)?,
+            Role::QueryKeyValue => self.query_key_value(block, rows, buffers, multiplier)?,
             Role::Attention => self.attention(block, segments, cache, buffers, observer),
-            Role::AttentionOutput => self.attention_output(block, rows, buffers, products)?,
+            Role::AttentionOutput => self.attention_output(block, rows, buffers, multiplier)?,
             Role::FeedForwardNorm => self.feed_forward_norm(block, rows, buffers, observer),
-            Role::FeedForward => self.feed_forward(block, rows, buffers, products, observer)?,
+            Role::FeedForward => self.feed_forward(block, rows, buffers, multiplier, observer)?,
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Pass<'_> {
         index: usize,
         rows: usize,
         buffers: &mut Buffers,
-        products: &mut dyn Products,
+        multiplier: &mut Multiplier,
     ) -> Result<()> {
         let [query, key_value] = self.attention_widths(index);
         let Buffers { normed, queries, keys, values, quantizer, .. } = buffers;
@@ -105,7 +105,7 @@ impl Pass<'_> {
             (Linear::Value, &mut values[..rows * key_value]),
         ];
         let normed = &normed[..rows * self.description.hidden];
-        quantizer.apply((index, self.block(index)), LinearInput::Attention, normed, rows, products, outs)
+        quantizer.apply((index, self.block(index)), LinearInput::Attention, normed, rows, multiplier, outs)
     }
 
     /// RoPE; keys and values to the cache; attention; quantize.
@@ -169,13 +169,13 @@ impl Pass<'_> {
         index: usize,
         rows: usize,
         buffers: &mut Buffers,
-        products: &mut dyn Products,
+        multiplier: &mut Multiplier,
     ) -> Result<()> {
         let [query, _] = self.attention_widths(index);
         let Buffers { attended, projected, quantizer, .. } = buffers;
         let outs = &mut [(Linear::AttentionOutput, &mut projected[..rows * self.description.hidden])];
         let attended = &attended[..rows * query];
-        quantizer.apply((index, self.block(index)), LinearInput::AttentionOutput, attended, rows, products, outs)
+        quantizer.apply((index, self.block(index)), LinearInput::AttentionOutput, attended, rows, multiplier, outs)
     }
 
     /// Residual; norm, unless attention's serves both halves; quantize.
@@ -199,7 +199,7 @@ impl Pass<'_> {
         index: usize,
         rows: usize,
         buffers: &mut Buffers,
-        products: &mut dyn Products,
+        multiplier: &mut Multiplier,
         observer: &mut Option<Observer>,
     ) -> Result<()> {
         let (feed_forward, block) = (&self.description.blocks[index].feed_forward, self.block(index));
@@ -208,7 +208,7 @@ impl Pass<'_> {
         let normed = &normed[..rows * self.description.hidden];
         let (gate, up) = (&mut gate[..rows * width], &mut up[..rows * width]);
         let projected = &mut projected[..rows * self.description.hidden];
-        if quantizer.feed_forward((index, block), rows, products, up, projected)? {
+        if quantizer.feed_forward((index, block), rows, multiplier, up, projected)? {
             return Ok(());
         }
         let activation = activation(feed_forward.activation);
@@ -216,20 +216,20 @@ impl Pass<'_> {
         let read = LinearInput::FeedForward;
         let inner = if feed_forward.gated {
             let outs = &mut [(Linear::Up, &mut *up), (Linear::Gate, &mut *gate)];
-            quantizer.apply((index, block), read, normed, rows, products, outs)?;
+            quantizer.apply((index, block), read, normed, rows, multiplier, outs)?;
             for_each_chunk(chunks_mut(gate, task), 1, |index, gate| {
                 activate_and_multiply(gate, &up[index * task..][..gate.len()], activation);
             });
             gate
         } else {
-            quantizer.apply((index, block), read, normed, rows, products, &mut [(Linear::Up, &mut *up)])?;
+            quantizer.apply((index, block), read, normed, rows, multiplier, &mut [(Linear::Up, &mut *up)])?;
             for_each_chunk(chunks_mut(up, task), 1, |_, up| activate(up, activation));
             up
         };
         observe(observer, index, LinearInput::Down, inner);
         quantizer.read(block, LinearInput::Down, inner, rows, self.phase);
         let outs = &mut [(Linear::Down, projected)];
-        quantizer.apply((index, block), LinearInput::Down, inner, rows, products, outs)
+        quantizer.apply((index, block), LinearInput::Down, inner, rows, multiplier, outs)
     }
 
     /// Adds what half a block says to the residual stream, normed where its family does that.

@@ -35,7 +35,7 @@ pub(crate) mod weight;
 pub use activations::QuantizedRows;
 pub use layout::{LAYOUT, pack, packed_len, unpack};
 pub use matmul::matmul_int8;
-pub use shadow::{shadow, shadow_float};
+pub use shadow::{join_shadow, shadow, shadow_apart, shadow_float};
 pub use weight::{Int8Weight, quantize_weight_rows, quantize_weight_tensor, row_sums};
 
 /// The largest magnitude of a quantized number: symmetric, so −128 is never used.

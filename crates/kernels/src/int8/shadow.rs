@@ -2,6 +2,8 @@
 
 use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
+use crate::activation::add;
+use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::product::{PANEL, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
@@ -22,6 +24,39 @@ const PARALLEL: usize = 1 << 16;
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
+    each_shadow(x, weight, out, |out, shadow| *out += shadow);
+}
+
+/// As [`shadow`], but for a product that is not there yet: writes what there is to add to the rows that have outliers, and
+/// leaves the others as they are. [`join_shadow`] adds it.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn shadow_apart(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
+    each_shadow(x, weight, out, |out, shadow| *out = shadow);
+}
+
+/// Adds what [`shadow_apart`] wrote of `x`, `[rows, out_features]`, to a product: `out` gets the bits that [`shadow`] gives.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn join_shadow(x: &QuantizedRows, shadow: &[f32], out_features: usize, out: &mut [f32]) {
+    assert_eq!(Some(out.len()), x.rows().checked_mul(out_features), "output is [{}, {out_features}]", x.rows());
+    assert_eq!(out.len(), shadow.len(), "a shadow of every output");
+    if out_features == 0 {
+        return;
+    }
+    let grain = PARALLEL.div_ceil(out_features);
+    for_each_chunk(chunks_mut(out, out_features), grain, |row, out| {
+        if !x.outliers_of(row).0.is_empty() {
+            add(out, &shadow[row * out_features..][..out_features]);
+        }
+    });
+}
+
+/// Has `write` take the shadow of each output of the rows that have outliers.
+#[inline(always)]
+fn each_shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32], write: impl Fn(&mut f32, f32) + Sync) {
     weight.check();
     each_piece(
         x,
@@ -44,7 +79,7 @@ pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
                 }
             }
             for ((out, sum), scale) in out.iter_mut().zip(sums.as_flattened()).zip(&weight.scales[first..]) {
-                *out += sum * scale;
+                write(out, sum * scale);
             }
         },
     );

@@ -152,6 +152,24 @@ proptest! {
     }
 
     #[test]
+    fn a_shadow_that_is_joined_later_gives_the_same_bits(
+        rows in 1usize..40, in_features in 1usize..300, out_features in 1usize..200, seed: u64, threads in 1usize..4,
+    ) {
+        let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
+        let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
+        // Products of which some are −0, which adding 0 would change.
+        let products: Vec<f32> = random(rows * out_features, seed ^ 9).iter().map(|x| x * 0.0).collect();
+        let (mut expected, mut joined) = (products.clone(), products);
+        let mut apart = vec![f32::NAN; joined.len()];
+        crate::pool::Pool::new(threads).unwrap().install(|| {
+            shadow(&x, weight.view(), &mut expected);
+            shadow_apart(&x, weight.view(), &mut apart);
+            join_shadow(&x, &apart, out_features, &mut joined);
+        });
+        prop_assert_eq!(bits(&joined), bits(&expected));
+    }
+
+    #[test]
     fn quantized_activations_are_the_nearest_numbers(
         rows in 1usize..40, in_features in 1usize..300, seed: u64, scale in 0.001f32..0.1,
     ) {
