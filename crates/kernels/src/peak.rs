@@ -7,6 +7,9 @@ use crate::vectorize::vectorize;
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
 const ACCUMULATORS: usize = 16;
+/// Of sixteen registers, those that can hold sums beside operands.
+#[cfg(target_arch = "x86_64")]
+const WIDENED_ACCUMULATORS: usize = 12;
 /// Iterations of one timed round, about a millisecond.
 const ITERATIONS: usize = 200_000;
 const ROUNDS: usize = 30;
@@ -59,8 +62,9 @@ impl pulp::WithSimd for MultiplyAdd {
 }
 
 /// Peak INT8 arithmetic of `threads` threads at once, in operations a second (a product and its addition
-/// count two): dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` but
-/// on x86-64 with AVX-512 and VNNI: others are not measured.
+/// count two), in registers, as [`f32_operations_per_second`] measures: dot-product instructions where x86-64 has AVX-512
+/// and VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other processors, which are not
+/// measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     let round: fn() -> f64 = int8_round()?;
     Some(best(threads, round))
@@ -68,7 +72,10 @@ pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
 
 #[cfg(target_arch = "x86_64")]
 fn int8_round() -> Option<fn() -> f64> {
-    use std::arch::x86_64::{_mm512_dpbusd_epi32, _mm512_set1_epi32};
+    use std::arch::x86_64::{
+        _mm256_add_epi32, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm512_dpbusd_epi32,
+        _mm512_set1_epi32,
+    };
 
     #[target_feature(enable = "avx512f,avx512vnni")]
     fn dot_products() -> f64 {
@@ -83,11 +90,29 @@ fn int8_round() -> Option<fn() -> f64> {
         (2 * size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
     }
 
-    let supported = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni");
-    supported.then_some(|| {
+    #[target_feature(enable = "avx2")]
+    fn widened_products() -> f64 {
+        let factor = _mm256_set1_epi16(black_box(3));
+        let mut sums = [_mm256_set1_epi32(black_box(1)); WIDENED_ACCUMULATORS];
+        for _ in 0..ITERATIONS {
+            for sum in &mut sums {
+                // Each product reads its sum, so that none can be left out.
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*sum, factor));
+            }
+        }
+        black_box(sums);
+        (size_of_val(&factor) * WIDENED_ACCUMULATORS * ITERATIONS) as f64
+    }
+
+    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
         // SAFETY: this closure exists only where the instructions do.
         #[allow(unsafe_code)]
-        timed(|| unsafe { dot_products() })
+        return Some(|| timed(|| unsafe { dot_products() }));
+    }
+    is_x86_feature_detected!("avx2").then_some(|| {
+        // SAFETY: this closure exists only where the instructions do.
+        #[allow(unsafe_code)]
+        timed(|| unsafe { widened_products() })
     })
 }
 
