@@ -1,5 +1,7 @@
 //! `--npu`: what the NPU is that `--processors` names.
 
+#[cfg(feature = "npu")]
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -53,10 +55,16 @@ impl Npu {
                 use triad_processors::npu;
 
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
-                let npu = npu::Npu::new(npu::NpuOptions { threads: threads.count(), ..options })?;
+                let cache = model.compiled().map(Path::to_owned);
+                let options = npu::NpuOptions { threads: threads.count(), cache, driver: drivers(), ..options };
+                let npu = npu::Npu::new(options)?;
                 let blocks = model.description().blocks.len();
                 let bar = crate::progress::blocks(format!("building graphs for {self}"), blocks);
                 let products = Programs::prepare(model, &npu, rows, |done| bar.set(done))?;
+                drop(bar);
+                if let Some(error) = npu.not_kept() {
+                    eprintln!("note: {error}, and every run compiles them again");
+                }
                 Ok(Int8Processor::Programs { threads, products: Box::new(products) })
             }
         }
@@ -80,6 +88,13 @@ impl std::fmt::Display for Npu {
             Self::OnnxRuntime(provider) => write!(f, "ONNX Runtime's {provider} provider as NPU"),
         }
     }
+}
+
+/// What stands for the version of a device's driver, which ONNX Runtime does not say: the release of the system's kernel,
+/// with which drivers come. Empty where it is not known.
+#[cfg(feature = "npu")]
+fn drivers() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
 /// Sums are exact; scales and biases may be applied in another order, and the activation within a feed-forward is the

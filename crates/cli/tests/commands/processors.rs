@@ -113,3 +113,52 @@ fn a_package_is_verified_with_onnx_runtime() {
     assert!(same.iter().any(|same| verdict.contains(same)), "{verdict}");
     assert!(verdict.contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 5 policies"), "{verdict}");
 }
+
+/// The files of compiled graphs in the package, with the times of their writing.
+#[cfg(feature = "npu")]
+fn compiled(place: &Place) -> Vec<(std::path::PathBuf, std::time::SystemTime)> {
+    let files = std::fs::read_dir(place.path("package/compiled")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.map(|path| (path.clone(), path.metadata().unwrap().modified().unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+#[cfg(feature = "npu")]
+fn compiled_graphs_are_kept_in_the_package() {
+    let Some(onnx_runtime) = onnx_runtime() else { return };
+    let place = packaged();
+    let run = |chunk: &str| {
+        let ask = ["run", "-m", "package", "-p", "Hello Hello", "-n", "4", "--chunk", chunk, "--json"];
+        let output = place.triad(&[&ask[..], &onnx_runtime].concat());
+        assert!(!stderr(&output).contains("note"), "{}", stderr(&output));
+        json(&output)["text"].clone()
+    };
+    let answer = run("4");
+    let first = compiled(&place);
+    assert!(!first.is_empty());
+    assert_eq!((run("4"), compiled(&place)), (answer.clone(), first.clone()), "used, not written again");
+    let graph = &first.iter().find(|(path, _)| path.extension().is_some_and(|name| name == "onnx")).unwrap().0;
+    std::fs::write(graph, "another one's").unwrap();
+    assert_eq!(run("4"), answer);
+    assert_ne!(std::fs::read(graph).unwrap(), b"another one's", "a damaged one is built again");
+    run("5");
+    assert_eq!(compiled(&place).len(), 2 * first.len(), "other graphs for another chunk length");
+    assert_eq!(succeed(&place.triad(&["verify", "package"])), "package: OK\n");
+    succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100", "--force"]));
+    assert!(!place.path("package/compiled").exists(), "none of them is of the new weights");
+}
+
+#[test]
+#[cfg(feature = "npu")]
+fn a_package_that_can_not_be_written_runs_and_says_that_its_graphs_are_not_kept() {
+    let Some(onnx_runtime) = onnx_runtime() else { return };
+    let place = packaged();
+    // Whoever runs this may write everywhere, but nowhere below a file.
+    place.write("package/compiled", "");
+    let output = place.triad(&[&["run", "-m", "package", "-p", "Hello", "-n", "1"], &onnx_runtime[..]].concat());
+    succeed(&output);
+    let said = stderr(&output);
+    assert!(said.contains("package/compiled: ") && said.contains("compiled graphs can't be kept there"), "{said}");
+    assert!(said.contains(", and every run compiles them again"), "{said}");
+}

@@ -6,6 +6,7 @@
 //!   package.json.sha256  its own hash, as sha256sum writes it
 //!   weights.safetensors  what the kernels compute with, in place                                   (tensors)
 //!   tokenizer.gguf       or tokenizer.json, tokenizer_config.json, chat_template.jinja
+//!   compiled/            graphs that an NPU's provider compiled, with their hashes; can be deleted at any time
 //! ```
 //!
 //! [`Package::open`] maps the weights and checks everything but the hashes, in milliseconds; `read` makes
@@ -42,6 +43,8 @@ pub const FORMAT: u64 = 2;
 const MANIFEST: &str = "package.json";
 const MANIFEST_DIGEST: &str = "package.json.sha256";
 const WEIGHTS: &str = "weights.safetensors";
+/// The folder of what is made from the package on the device where it runs; no part of the package.
+const COMPILED: &str = "compiled";
 
 /// An opened package: checked, its weights mapped and not read.
 #[derive(Debug)]
@@ -90,6 +93,12 @@ impl Package {
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where graphs that are compiled for a device are kept: a folder in the package, made when the first one is. Whoever
+    /// writes there checks what it reads; [`Package::verify`] does not look there.
+    pub fn compiled(&self) -> PathBuf {
+        self.path.join(COMPILED)
     }
 
     /// What `package.json` says.

@@ -42,20 +42,29 @@ impl Entry {
         (hexadecimal(&Sha256::digest(&graph)) == hash).then_some(graph)
     }
 
-    /// Has `compile` write the graph to a file beside its place, and moves it there.
-    pub fn write<T>(&self, compile: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    /// Has `compile` write the graph to a file beside its place, and moves it there. Answers what `compile` does, and why
+    /// the graph is not kept if it is not; where no file can be made, `compile` is given none.
+    pub fn write<T>(&self, compile: impl FnOnce(Option<&Path>) -> Result<T>) -> Result<(T, Option<Error>)> {
         let folder = self.graph.parent().unwrap_or(Path::new("."));
         let failed = |reason: io::Error| Error::Cache { path: folder.to_owned(), reason };
-        fs::create_dir_all(folder).map_err(failed)?;
-        let beside = tempfile::tempdir_in(folder).map_err(failed)?;
+        let beside = fs::create_dir_all(folder).and_then(|()| tempfile::tempdir_in(folder));
+        let beside = match beside {
+            Ok(beside) => beside,
+            Err(reason) => return Ok((compile(None)?, Some(failed(reason)))),
+        };
         let graph = beside.path().join("graph.onnx");
-        let compiled = compile(&graph)?;
-        let hash = hexadecimal(&Sha256::digest(fs::read(&graph).map_err(failed)?));
-        let hash_file = NamedTempFile::new_in(folder).map_err(failed)?;
-        fs::write(&hash_file, hash).map_err(failed)?;
-        fs::rename(&graph, &self.graph).map_err(failed)?;
-        hash_file.persist(&self.hash).map_err(|error| failed(error.error))?;
-        Ok(compiled)
+        let compiled = compile(Some(&graph))?;
+        Ok((compiled, self.keep(folder, &graph).err().map(failed)))
+    }
+
+    /// Moves what was compiled to its place.
+    fn keep(&self, folder: &Path, graph: &Path) -> io::Result<()> {
+        let hash = hexadecimal(&Sha256::digest(fs::read(graph)?));
+        let hash_file = NamedTempFile::new_in(folder)?;
+        fs::write(&hash_file, hash)?;
+        fs::rename(graph, &self.graph)?;
+        hash_file.persist(&self.hash)?;
+        Ok(())
     }
 }
 

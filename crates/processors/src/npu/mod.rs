@@ -16,6 +16,7 @@ mod provider;
 mod window;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use ort::device::Device;
 use ort::environment::Environment;
@@ -56,7 +57,7 @@ pub struct NpuOptions {
     pub threads: usize,
     /// Bytes that all programs together may take, if that is limited.
     pub window: Option<usize>,
-    /// Where compiled graphs are kept, if they are.
+    /// The folder where compiled graphs are kept, if they are; [`Npu::not_kept`] says where that is not possible.
     pub cache: Option<PathBuf>,
     /// Other operators than those that suit the provider.
     pub formulation: Option<Formulation>,
@@ -99,6 +100,7 @@ pub struct Npu {
     devices: String,
     window: Window,
     capabilities: Capabilities,
+    not_kept: OnceLock<Error>,
 }
 
 impl Npu {
@@ -136,7 +138,13 @@ impl Npu {
             Capabilities { formats: vec![Format::Int8], static_shapes: true, own_memory: true, window: options.window };
         let devices = describe(found);
         let (name, window) = (format!("npu:{provider}"), Window::new(options.window));
-        Ok(Self { name, devices, window, capabilities, environment, options })
+        Ok(Self { name, devices, window, capabilities, environment, options, not_kept: OnceLock::new() })
+    }
+
+    /// Why compiled graphs are not kept in the folder that was given, where one could not be: [`Error::Cache`]. They run
+    /// all the same.
+    pub fn not_kept(&self) -> Option<&Error> {
+        self.not_kept.get()
     }
 
     /// The session of `graph`, compiled or from the cache.
@@ -151,7 +159,11 @@ impl Npu {
                 return session;
             }
         }
-        entry.write(|path| self.build(graph, Some(path), GraphOptimizationLevel::All))
+        let (session, not_kept) = entry.write(|path| self.build(graph, path, GraphOptimizationLevel::All))?;
+        if let Some(error) = not_kept {
+            let _ = self.not_kept.set(error);
+        }
+        Ok(session)
     }
 
     /// The place of `graph` in the cache: by device, driver, provider, library, and all that the graph says.
