@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use triad_engine::execute::{CostTable, Execution, Executor, ExecutorOptions, Loss};
-use triad_engine::{Cores, Model, Threads};
+use triad_engine::{Cores, Model, Session, Threads};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
@@ -195,6 +195,19 @@ impl Executed {
     }
 }
 
+/// Says which processors failed in the latest prompt of `session`.
+pub fn tell_losses(session: &Session) {
+    let latest = session.executor().and_then(Executor::latest);
+    for loss in latest.iter().flat_map(|execution| &execution.losses) {
+        eprintln!("note: {}", failure(loss));
+    }
+}
+
+fn failure(loss: &Loss) -> String {
+    let name = loss.processor.name();
+    format!("the {name} failed, and its work went to the other processor: {}", loss.reason)
+}
+
 /// Reads a policy.
 pub fn policy(text: &str) -> Result<Policy, String> {
     let names = || Policy::ALL.map(Policy::name).join(", ");
@@ -222,6 +235,14 @@ mod tests {
             assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
         }
         assert!(count("cpu=0-2,npu=2").unwrap_err().contains("core 2 is of both"));
+    }
+
+    #[test]
+    fn a_failure_says_who_failed_and_why() {
+        let reason = "it did not end a task within 60.0 s".to_owned();
+        let loss = Loss { processor: triad_plan::placement::Processor::Npu, task: None, reason };
+        let said = "the NPU failed, and its work went to the other processor: it did not end a task within 60.0 s";
+        assert_eq!(failure(&loss), said);
     }
 
     #[test]

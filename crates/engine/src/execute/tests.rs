@@ -7,9 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use triad_kernels::int8::QuantizedRows;
 use triad_plan::graph::{Role, Task};
-use triad_plan::placement::Processor;
+use triad_plan::placement::Processor::{self as Place, Cpu as CPU, Npu as NPU};
 use triad_plan::schedule::Policy;
-use triad_processors::Subgraph;
+use triad_processors::{Processor, Program, Subgraph};
 
 use super::run::{Moment, Probe};
 use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Programs, Verification, verify};
@@ -129,13 +129,50 @@ fn programs_of_a_processor_give_the_logits_of_the_sequential_pass() {
     }
 }
 
-/// Our kernels as a processor that keeps what it prepared.
-struct Noting {
+/// Our kernels as a device that keeps what it prepared, and may vanish.
+struct Stand {
     cpu: triad_processors::cpu::Cpu,
     prepared: Mutex<Vec<Subgraph>>,
+    vanishes: Option<Arc<Vanishing>>,
 }
 
-impl triad_processors::Processor for Noting {
+/// All programs of a device fail from some run on.
+struct Vanishing {
+    after: usize,
+    runs: AtomicUsize,
+    fail: Box<dyn Fn() -> triad_processors::Result<()> + Send + Sync>,
+}
+
+struct VanishingProgram {
+    program: Box<dyn Program>,
+    of: Arc<Vanishing>,
+}
+
+impl Stand {
+    fn new(vanishes: Option<Arc<Vanishing>>) -> Self {
+        let pool = Arc::new(triad_kernels::pool::Pool::new(1).unwrap());
+        Self { cpu: triad_processors::cpu::Cpu::new(pool), prepared: Mutex::default(), vanishes }
+    }
+
+    /// As the NPU of `options`.
+    fn options(&self, model: &Model, options: ExecutorOptions) -> ExecutorOptions {
+        let products = Box::new(Programs::prepare(model, self, CHUNK, |_| {}).unwrap());
+        ExecutorOptions { npu: Some(Int8Processor::Programs { threads: Threads::Count(1), products }), ..options }
+    }
+}
+
+impl Program for VanishingProgram {
+    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> triad_processors::Result<()> {
+        self.program.run(input, outputs)?;
+        if self.of.runs.fetch_add(1, Ordering::Relaxed) < self.of.after {
+            return Ok(());
+        }
+        outputs.iter_mut().for_each(|out| out.fill(7.0));
+        (self.of.fail)()
+    }
+}
+
+impl Processor for Stand {
     fn name(&self) -> &str {
         self.cpu.name()
     }
@@ -144,13 +181,13 @@ impl triad_processors::Processor for Noting {
         self.cpu.capabilities()
     }
 
-    fn prepare(
-        &self,
-        subgraph: &Subgraph,
-        rows: usize,
-    ) -> triad_processors::Result<Box<dyn triad_processors::Program>> {
+    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> triad_processors::Result<Box<dyn Program>> {
         self.prepared.lock().unwrap().push(subgraph.clone());
-        self.cpu.prepare(subgraph, rows)
+        let program = self.cpu.prepare(subgraph, rows)?;
+        Ok(match &self.vanishes {
+            Some(of) => Box::new(VanishingProgram { program, of: Arc::clone(of) }),
+            None => program,
+        })
     }
 }
 
@@ -158,10 +195,9 @@ impl triad_processors::Processor for Noting {
 fn a_feed_forward_is_one_program_unless_its_shadow_is_added_within_it() {
     for (family, rate) in FAMILIES.into_iter().flat_map(|family| [0.0, 0.3, 0.5, 0.7, 1.0].map(|rate| (family, rate))) {
         let model = pruned(family, rate);
-        let pool = Arc::new(triad_kernels::pool::Pool::new(1).unwrap());
-        let noting = Noting { cpu: triad_processors::cpu::Cpu::new(pool), prepared: Mutex::default() };
-        let products = Programs::prepare(&model, &noting, CHUNK, |_| {}).unwrap();
-        let mut prepared = noting.prepared.into_inner().unwrap().into_iter();
+        let stand = Stand::new(None);
+        let options = stand.options(&model, options(Policy::Fifo));
+        let mut prepared = stand.prepared.into_inner().unwrap().into_iter();
         for block in &model.weights().blocks {
             let inputs = block.inputs.as_ref().unwrap();
             let [gate_up, down] = [LinearInput::FeedForward, LinearInput::Down].map(|input| &inputs[input.index()]);
@@ -178,8 +214,7 @@ fn a_feed_forward_is_one_program_unless_its_shadow_is_added_within_it() {
             }
         }
         assert_eq!(prepared.count(), 0, "{family}, {rate}");
-        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products: Box::new(products) });
-        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Fifo) }).unwrap();
+        let executor = Executor::new(options).unwrap();
         let tokens = prompt(&model, 7 * CHUNK / 2);
         let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
         assert!(executed == all_logits(session(&model, CHUNK), &tokens), "{family}, {rate}");
@@ -221,7 +256,7 @@ proptest! {
 }
 
 /// Fails at the `at`-th moment of a processor.
-fn failing(processor: Processor, at: usize, fail: fn() -> Result<()>) -> Probe {
+fn failing(processor: Place, at: usize, fail: fn() -> Result<()>) -> Probe {
     let count = AtomicUsize::new(0);
     Arc::new(move |of, _, _, _| {
         let fails = of == processor && count.fetch_add(1, Ordering::Relaxed) == at;
@@ -245,7 +280,7 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     // Each task has two moments, one before it and one behind it.
     let moments = 2 * 3 * 3 * model.description().blocks.len();
-    for processor in [Processor::Cpu, Processor::Npu] {
+    for processor in [CPU, NPU] {
         for at in 0..moments {
             let fail = if at % 2 == 0 { error } else { panic };
             let policy = Policy::ALL[at % Policy::ALL.len()];
@@ -284,7 +319,7 @@ fn a_processor_that_hangs_is_left_alone() {
     let hangs = Arc::new(AtomicBool::new(true));
     let (probe_hangs, begun) = (Arc::clone(&hangs), AtomicUsize::new(0));
     let probe: Probe = Arc::new(move |processor, _, moment, _| {
-        if processor == Processor::Npu && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
+        if processor == NPU && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
             while probe_hangs.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -405,6 +440,49 @@ fn programs_multiply_and_where_one_fails_the_cpu_takes_over() {
 }
 
 #[test]
+fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_said() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 3 * CHUNK);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    let unplugged = || triad_processors::Error::Run { processor: "stand".into(), reason: "unplugged".into() };
+    let present = Arc::new(AtomicBool::new(false));
+    let is_back = Arc::clone(&present);
+    let hang = move || {
+        while !is_back.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    };
+    let programs = Stand::new(None);
+    programs.options(&model, options(Policy::Fifo));
+    let runs = 3 * programs.prepared.lock().unwrap().len();
+    type Fail = Arc<dyn Fn() -> triad_processors::Result<()> + Send + Sync>;
+    let fails: [(Fail, usize, &str); 3] = [
+        (Arc::new(move || Err(unplugged())), 1, "unplugged"),
+        (Arc::new(|| std::panic::resume_unwind(Box::new("unplugged"))), 1, "it panicked: unplugged"),
+        (Arc::new(hang), 7, "it did not end a task within 0.3 s"),
+    ];
+    for (fail, step, reason) in fails {
+        for after in (0..runs).step_by(step) {
+            let fail = Arc::clone(&fail);
+            let vanishing = Vanishing { after, runs: AtomicUsize::new(0), fail: Box::new(move || fail()) };
+            let options = Stand::new(Some(Arc::new(vanishing))).options(&model, options(Policy::CriticalPath));
+            let options = ExecutorOptions { time_out: Duration::from_millis(300), ..options };
+            let mut session = session(&model, CHUNK).with_executor(Executor::new(options).unwrap());
+            for prompt in 0..2 {
+                session.truncate(0);
+                assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{reason}, {after}");
+                let losses = &session.executor().unwrap().latest().unwrap().losses;
+                assert_eq!(losses.len(), 1, "{reason}, {after}: it stays away");
+                assert_eq!((losses[0].processor, losses[0].task.is_some()), (NPU, prompt == 0 || step == 1));
+                assert!(prompt > 0 || losses[0].reason.contains(reason), "{losses:?}");
+            }
+        }
+    }
+    present.store(true, Ordering::Relaxed);
+}
+
+#[test]
 fn shadows_are_computed_while_a_device_multiplies() {
     let model = int8("llama");
     let tokens = prompt(&model, 30);
@@ -444,7 +522,7 @@ fn a_timeline_has_every_task_where_it_ran() {
         assert!(graph.dependencies(task).all(|need| of_task[number(need)].end <= start), "{task:?}");
     }
     assert_eq!(executor.costs().seen().count(), 6, "each role on its processor");
-    assert!(executor.costs().seconds(Processor::Npu, Role::FeedForward, 8, 0).unwrap() > 0.0);
+    assert!(executor.costs().seconds(NPU, Role::FeedForward, 8, 0).unwrap() > 0.0);
 }
 
 #[test]
@@ -492,7 +570,7 @@ fn verify_finds_one_wrong_static_graph() {
 
 #[test]
 fn verify_says_so_if_a_processor_was_lost_on_the_way() {
-    let executor = with_probe(Executor::new(options(Policy::Fifo)).unwrap(), failing(Processor::Npu, 3, error));
+    let executor = with_probe(Executor::new(options(Policy::Fifo)).unwrap(), failing(NPU, 3, error));
     let verification = verified(&int8("llama"), executor);
     let lost: Vec<_> = verification.failures().map(|comparison| (comparison.losses, comparison.difference)).collect();
     assert_eq!(lost, [(1, 0.0)]);

@@ -12,7 +12,7 @@ use triad_plan::schedule::Policy;
 use crate::arguments::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::npu::Npu;
-use crate::processors::{Executed, Processors};
+use crate::processors::{self, Executed, Processors};
 use crate::progress;
 
 /// What is measured with every number of threads.
@@ -117,6 +117,7 @@ impl Plan {
                 session.truncate(0);
                 session.executor_mut().expect("it was given one").set_policy(policy);
                 let seconds = prefill(&mut session, tokens, &cancel)?;
+                processors::tell_losses(&session);
                 let latest = session.executor().and_then(|executor| executor.latest()).expect("a prompt ran");
                 Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu)))
             };

@@ -7,6 +7,7 @@ use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
 use super::{CHAT_CONTEXT, Speaker, show, statistics};
+use crate::processors;
 
 const HELP: &str = "\
 /reset   begin a new conversation
@@ -66,6 +67,7 @@ impl Chat<'_> {
         match prompt.and_then(|prompt| self.speaker.answer(&mut self.session, &prompt)) {
             Ok(answer) => {
                 show("\n")?;
+                processors::tell_losses(&self.session);
                 self.statistics = Some(statistics(&answer));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
                     // Nothing was said: the question is as if it had not been asked.

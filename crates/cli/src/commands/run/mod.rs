@@ -268,13 +268,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let answer = speaker.answer(&mut session, &prompt)?;
     let execution = session.executor().and_then(|executor| executor.latest());
     several.write_timeline(timeline, execution, speaker.name())?;
-    for loss in execution.iter().flat_map(|execution| &execution.losses) {
-        eprintln!(
-            "note: the {} failed, and its work went to the other processor: {}",
-            loss.processor.name(),
-            loss.reason
-        );
-    }
+    processors::tell_losses(&session);
     if speaker.arguments.json {
         let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
