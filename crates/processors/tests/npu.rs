@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use triad_kernels::activation::Activation;
-use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, library_from_environment};
+use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, RowShapes, library_from_environment};
 use triad_processors::{Error, FeedForward, Layer, Linear, Processor, Result, Subgraph};
 
 use plain::{Plain, Random, quantized};
@@ -156,6 +156,66 @@ fn both_formulations_mean_the_same() {
             }
         }
     }
+}
+
+#[test]
+fn rows_in_any_shape_give_the_same_bits() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let subgraphs = [linear(2), Subgraph::FeedForward(FeedForward { return_inner: true, ..feed_forward() })];
+    for (formulation, subgraph) in [Formulation::Integer, Formulation::QuantizeDequantize]
+        .into_iter()
+        .flat_map(|one| subgraphs.iter().map(move |other| (one, other)))
+    {
+        let run = |row_shapes: Option<RowShapes>, rows: usize| {
+            let options = NpuOptions { formulation: Some(formulation), row_shapes, ..options.clone() };
+            let input = quantized(&Random::new(4).floats(rows * 32, 1.0), 32, SCALE);
+            let mut outs: Vec<_> = subgraph.outputs().iter().map(|features| vec![f32::NAN; rows * features]).collect();
+            let mut slices: Vec<_> = outs.iter_mut().map(Vec::as_mut_slice).collect();
+            Npu::new(options).unwrap().prepare(subgraph, 12).unwrap().run(&input, &mut slices).unwrap();
+            outs
+        };
+        for rows in [12, 7, 1] {
+            let expected = run(None, rows);
+            let shapes = [RowShapes::Flat, RowShapes::Fastest].into_iter().chain([2, 3, 4, 6].map(RowShapes::Lines));
+            for shape in shapes {
+                assert!(run(Some(shape), rows) == expected, "{formulation:?}, {rows} rows, {shape:?}");
+            }
+        }
+    }
+    let npu = Npu::new(NpuOptions { row_shapes: Some(RowShapes::Lines(5)), ..options }).unwrap();
+    assert!(matches!(error(npu.prepare(&linear(1), 12)), Error::Subgraph { .. }));
+}
+
+#[test]
+fn the_fastest_shape_is_kept_with_the_compiled_graph() {
+    let Some(options) = options(Provider::Cpu) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let npu = |row_shapes: RowShapes| {
+        let cache = Some(folder.path().to_owned());
+        Npu::new(NpuOptions { cache, row_shapes: Some(row_shapes), ..options.clone() }).unwrap()
+    };
+    let prepare = |row_shapes: RowShapes| drop(npu(row_shapes).prepare(&linear(1), 12).unwrap());
+    prepare(RowShapes::Fastest);
+    let first = graphs(folder.path());
+    assert_eq!(first.len(), 1, "one of those that were tried");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it and its hash, nothing of the others");
+    prepare(RowShapes::Fastest);
+    assert_eq!(graphs(folder.path()), first, "not tried again");
+    prepare(RowShapes::Flat);
+    assert_eq!(graphs(folder.path()).len(), 2, "a shape that was asked for is another graph");
+    // The shape is that of the graph that is kept, whichever was the fastest.
+    let of_lines = graphs(folder.path());
+    prepare(RowShapes::Lines(3));
+    let lines = graphs(folder.path()).into_iter().find(|graph| !of_lines.contains(graph)).unwrap().0;
+    fs::copy(lines.with_extension("sha256"), first[0].0.with_extension("sha256")).unwrap();
+    fs::copy(lines, &first[0].0).unwrap();
+    let input = quantized(&Random::new(4).floats(12 * 32, 1.0), 32, SCALE);
+    let run = |npu: Npu| {
+        let mut out = vec![0.0; 12 * 24];
+        npu.prepare(&linear(1), 12).unwrap().run(&input, &mut [&mut out]).unwrap();
+        out
+    };
+    assert!(run(npu(RowShapes::Fastest)) == run(npu(RowShapes::Flat)));
 }
 
 /// Compiled graphs of a folder with the times of their writing.

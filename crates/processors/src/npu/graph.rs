@@ -27,15 +27,18 @@ pub enum Formulation {
     QuantizeDequantize,
 }
 
-/// The encoded graph of `subgraph` for `rows` rows. Outputs are called `y0`, `y1`, … in the subgraph's order.
+/// The encoded graph of `subgraph` for the product of `rows` rows, which may be laid out in several dimensions: each
+/// activation is `[rows.., features]`, and the same numbers whatever they are. Outputs are called `y0`, `y1`, … in the
+/// subgraph's order.
 ///
 /// # Errors
 /// If a weight or a bias is not finite, or activations between layers might not be: integers would hide that.
-pub(super) fn encode(subgraph: &Subgraph, rows: usize, formulation: Formulation) -> Result<Vec<u8>> {
+pub(super) fn encode(subgraph: &Subgraph, rows: &[usize], formulation: Formulation) -> Result<Vec<u8>> {
     let mut builder = Builder { formulation, graph: Graph { name: "subgraph".to_owned(), ..Graph::default() } };
-    builder.graph.input.push(ValueInfo::new(INPUT, DataType::Uint8, &[rows, subgraph.in_features()]));
+    let of_features = |features: usize| [rows, &[features]].concat();
+    builder.graph.input.push(ValueInfo::new(INPUT, DataType::Uint8, &of_features(subgraph.in_features())));
     for (index, features) in subgraph.outputs().into_iter().enumerate() {
-        builder.graph.output.push(ValueInfo::new(&output(index), DataType::Float, &[rows, features]));
+        builder.graph.output.push(ValueInfo::new(&output(index), DataType::Float, &of_features(features)));
     }
     builder.constant(Tensor::new("zero", &[], DataType::Uint8, vec![ZERO]));
     let input = builder.quantized(INPUT, "input", subgraph.input_scale());

@@ -1,6 +1,7 @@
 //! NPUs through ONNX Runtime, whose library is loaded at run time.
 //!
-//! A subgraph becomes an ONNX graph of static shapes (`graph`, in the messages of `onnx`) and that a session on one
+//! A subgraph becomes an ONNX graph of static shapes (`graph`, in the messages of `onnx`), or several with the rows in
+//! equivalent shapes (`rows`), of which the fastest is kept; that becomes a session on one
 //! execution provider: ONNX Runtime's own CPU kernels, or a [`Provider`] for a device. A run of fewer rows is padded, which
 //! no output shows. What a processor can't do is an error: a library that is missing or too old (`library`), a provider
 //! that the library lacks or that finds no device, a graph that it refuses or takes only in part (`assignment`), a window
@@ -13,6 +14,7 @@ mod library;
 mod onnx;
 mod program;
 mod provider;
+mod rows;
 mod window;
 
 use std::path::{Path, PathBuf};
@@ -27,12 +29,13 @@ use triad_plan::graph::Format;
 
 pub use graph::Formulation;
 pub use provider::{DeviceKind, Provider};
+pub use rows::RowShapes;
 
 use crate::error::{Error, Result};
 use crate::processor::{Capabilities, Prepared, Processor, Program};
 use crate::subgraph::Subgraph;
 use cache::Entry;
-use program::NpuProgram;
+use program::{NpuProgram, seconds};
 use window::Window;
 
 /// The environment variable with the path of ONNX Runtime's library.
@@ -61,6 +64,8 @@ pub struct NpuOptions {
     pub cache: Option<PathBuf>,
     /// Other operators than those that suit the provider.
     pub formulation: Option<Formulation>,
+    /// Other shapes of rows than those that suit the provider: flat for the CPU, the fastest for others.
+    pub row_shapes: Option<RowShapes>,
 }
 
 impl NpuOptions {
@@ -77,6 +82,7 @@ impl NpuOptions {
             window: None,
             cache: None,
             formulation: None,
+            row_shapes: None,
         }
     }
 }
@@ -147,10 +153,10 @@ impl Npu {
         self.not_kept.get()
     }
 
-    /// The session of `graph`, compiled or from the cache.
-    fn session(&self, graph: &[u8]) -> Result<Session> {
-        let Some(folder) = &self.options.cache else { return self.build(graph, None, GraphOptimizationLevel::All) };
-        let entry = self.entry(folder, graph);
+    /// The session of the fastest of some graphs that compute the same, compiled or from the cache, which keeps that one.
+    fn session(&self, graphs: &[Vec<u8>]) -> Result<Session> {
+        let Some(folder) = &self.options.cache else { return self.fastest(graphs, None) };
+        let entry = self.entry(folder, graphs);
         if let Some(compiled) = entry.read() {
             let session = self.build(&compiled, None, GraphOptimizationLevel::Disable);
             // Not every provider reads what it wrote: OpenVINO 2025.4 does not on a CPU. The graph is built again then, on
@@ -159,19 +165,43 @@ impl Npu {
                 return session;
             }
         }
-        let (session, not_kept) = entry.write(|path| self.build(graph, path, GraphOptimizationLevel::All))?;
+        let (session, not_kept) = entry.write(|path| self.fastest(graphs, path))?;
         if let Some(error) = not_kept {
             let _ = self.not_kept.set(error);
         }
         Ok(session)
     }
 
-    /// The place of `graph` in the cache: by device, driver, provider, library, and all that the graph says.
-    fn entry(&self, folder: &Path, graph: &[u8]) -> Entry {
+    /// Compiles graphs that compute the same and answers the fastest, which goes to the file `compiled`. The first has to
+    /// be built; others that a provider refuses are not what it is fast at.
+    fn fastest(&self, graphs: &[Vec<u8>], compiled: Option<&Path>) -> Result<Session> {
+        let (first, others) = graphs.split_first().expect("there is a graph");
+        let level = GraphOptimizationLevel::All;
+        let mut fastest = self.build(first, compiled, level)?;
+        let slow = |error: &ort::Error| refused(self.options.provider, error);
+        let mut least = if others.is_empty() { 0.0 } else { seconds(&mut fastest).map_err(|error| slow(&error))? };
+        for other in others {
+            let beside = compiled.map(|path| path.with_extension("tried.onnx"));
+            let Ok(mut session) = self.build(other, beside.as_deref(), level) else { continue };
+            let Ok(seconds) = seconds(&mut session) else { continue };
+            if seconds < least {
+                if let (Some(path), Some(beside)) = (compiled, &beside) {
+                    let failed = |reason| Error::Cache { path: path.to_owned(), reason };
+                    std::fs::rename(beside, path).map_err(failed)?;
+                }
+                (least, fastest) = (seconds, session);
+            }
+        }
+        Ok(fastest)
+    }
+
+    /// The place of `graphs` in the cache: by device, driver, provider, library, and all that the graphs say.
+    fn entry(&self, folder: &Path, graphs: &[Vec<u8>]) -> Entry {
         let options = &self.options;
         let kernels = [u8::from(pairs_overflow())];
         let mut parts = vec![ort::info().as_bytes(), self.name.as_bytes(), self.devices.as_bytes()];
-        parts.extend([options.driver.as_bytes(), graph, &kernels]);
+        parts.extend([options.driver.as_bytes(), &kernels]);
+        parts.extend(graphs.iter().map(Vec::as_slice));
         for (key, value) in &options.provider_options {
             parts.extend([key.as_bytes(), value.as_bytes()]);
         }
@@ -241,7 +271,10 @@ impl Processor for Npu {
         let prepared = Prepared::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
         let formulation = self.options.formulation.unwrap_or_else(|| self.options.provider.formulation());
-        let session = self.session(&graph::encode(subgraph, rows, formulation)?)?;
+        let flat = self.options.provider == Provider::Cpu;
+        let shapes = self.options.row_shapes.unwrap_or(if flat { RowShapes::Flat } else { RowShapes::Fastest });
+        let graphs = shapes.of(rows)?.into_iter().map(|rows| graph::encode(subgraph, &rows, formulation));
+        let session = self.session(&graphs.collect::<Result<Vec<_>>>()?)?;
         Ok(Box::new(NpuProgram::new(&self.name, prepared, session, window)))
     }
 }

@@ -1,7 +1,9 @@
 //! A session of ONNX Runtime that runs one subgraph.
 
+use std::time::Instant;
+
 use ort::session::Session;
-use ort::value::TensorRef;
+use ort::value::{Shape, TensorRef};
 use triad_kernels::int8::QuantizedRows;
 
 use super::graph::{INPUT, ZERO, output};
@@ -18,6 +20,8 @@ pub(super) struct NpuProgram {
     pub session: Session,
     /// Names of the graph's outputs.
     outputs: Vec<String>,
+    /// Of the graph's input, `[rows.., in_features]`: the fastest of those that were tried.
+    shape: Shape,
     /// `[rows, in_features]`, for inputs that don't lie as the graph reads them.
     input: Vec<u8>,
     _window: Reservation,
@@ -29,6 +33,7 @@ impl NpuProgram {
             processor: processor.to_owned(),
             outputs: (0..prepared.outputs.len()).map(output).collect(),
             input: vec![ZERO; prepared.rows * prepared.in_features],
+            shape: input_shape(&session),
             prepared,
             session,
             _window: window,
@@ -36,10 +41,31 @@ impl NpuProgram {
     }
 }
 
+/// The shape that a session's graph has for its input.
+fn input_shape(session: &Session) -> Shape {
+    let input = session.inputs().iter().find(|input| input.name() == INPUT);
+    input.and_then(|input| input.dtype().tensor_shape()).cloned().unwrap_or_default()
+}
+
+/// Seconds of a run of `session` on zeros: the least of a few, behind one that is not counted.
+pub(super) fn seconds(session: &mut Session) -> ort::Result<f64> {
+    const RUNS: usize = 5;
+    let shape = input_shape(session);
+    let zeros = vec![ZERO; shape.num_elements()];
+    let mut run = || {
+        let x = TensorRef::from_array_view((shape.clone(), &zeros[..]))?;
+        let start = Instant::now();
+        session.run(ort::inputs![INPUT => x])?;
+        Ok::<_, ort::Error>(start.elapsed().as_secs_f64())
+    };
+    run()?;
+    (0..RUNS).try_fold(f64::INFINITY, |least, _| Ok(least.min(run()?)))
+}
+
 impl Program for NpuProgram {
     fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()> {
         self.prepared.check(input, outputs)?;
-        let Self { processor, prepared, session, outputs: names, input: padded, .. } = self;
+        let Self { processor, prepared, session, outputs: names, shape, input: padded, .. } = self;
         let failed = |error: ort::Error| Error::Run { processor: processor.clone(), reason: error.to_string() };
         let (rows, in_features) = (input.rows(), prepared.in_features);
         let as_it_lies = FLIP == 0 && input.stride() == in_features && rows == prepared.rows;
@@ -53,7 +79,7 @@ impl Program for NpuProgram {
             padded[rows * in_features..].fill(ZERO);
             &padded[..]
         };
-        let x = TensorRef::from_array_view(([prepared.rows, in_features], bytes)).map_err(failed)?;
+        let x = TensorRef::from_array_view((shape.clone(), bytes)).map_err(failed)?;
         let values = session.run(ort::inputs![INPUT => x]).map_err(failed)?;
         for (name, out) in names.iter().zip(&mut *outputs) {
             let (_, value) = values[name.as_str()].try_extract_tensor::<f32>().map_err(failed)?;

@@ -1,0 +1,64 @@
+//! Equivalent shapes of a graph's rows (llm.npu, §4): the same numbers as `[rows, features]` or `[lines, columns,
+//! features]`, of which a device may be faster on one than on another.
+
+use crate::error::{Error, Result};
+
+/// How a graph has its rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowShapes {
+    /// `[rows, features]`.
+    Flat,
+    /// `[lines, rows / lines, features]`, with so many lines.
+    Lines(usize),
+    /// Flat, and in lines as near to a square as the rows go: each is built and timed, and the fastest kept.
+    Fastest,
+}
+
+/// Shapes in lines that are tried at most; each costs a compilation.
+const MOST_TRIED: usize = 3;
+
+impl RowShapes {
+    /// The shapes of `rows` rows, without features: one, or several to be tried, the flat one first.
+    ///
+    /// # Errors
+    /// If the lines don't divide the rows.
+    pub(super) fn of(self, rows: usize) -> Result<Vec<Vec<usize>>> {
+        let in_lines = |lines: usize| vec![lines, rows / lines];
+        match self {
+            Self::Flat => Ok(vec![vec![rows]]),
+            Self::Lines(lines) if lines > 0 && rows.is_multiple_of(lines) => Ok(vec![in_lines(lines)]),
+            Self::Lines(lines) => Err(Error::Subgraph {
+                part: "lines of the rows".to_owned(),
+                found: lines.to_string(),
+                expected: format!("a divisor of {rows} rows"),
+            }),
+            Self::Fastest => {
+                let divisors = (2..=rows.isqrt()).rev().filter(|lines| rows.is_multiple_of(*lines));
+                Ok([vec![rows]].into_iter().chain(divisors.take(MOST_TRIED).map(in_lines)).collect())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fastest_is_of_the_flat_shape_and_those_near_a_square() {
+        let tried = |rows: usize| RowShapes::Fastest.of(rows).unwrap();
+        assert_eq!(tried(1024), [vec![1024], vec![32, 32], vec![16, 64], vec![8, 128]]);
+        assert_eq!(tried(12), [vec![12], vec![3, 4], vec![2, 6]]);
+        assert_eq!((tried(7), tried(1)), (vec![vec![7]], vec![vec![1]]));
+    }
+
+    #[test]
+    fn lines_divide_the_rows() {
+        assert_eq!(RowShapes::Lines(4).of(12).unwrap(), [[4, 3]]);
+        for lines in [0, 5] {
+            let error = RowShapes::Lines(lines).of(12).unwrap_err().to_string();
+            let expected = format!("lines of the rows of the subgraph: {lines}, expected a divisor of 12 rows");
+            assert_eq!(error, expected);
+        }
+    }
+}
