@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 use crate::error::{Error, Result};
 
 /// Rises with every change of what is stored or of what a name depends on.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 
 /// Where one compiled graph lies or will lie.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! NPUs through ONNX Runtime, whose library is loaded at run time.
 //!
-//! A subgraph becomes an ONNX graph of static shapes (`graph`, in the messages of `onnx`), or several with the rows in
-//! equivalent shapes (`rows`), of which the fastest is kept; that becomes a session on one
-//! execution provider: ONNX Runtime's own CPU kernels, or a [`Provider`] for a device. A run of fewer rows is padded, which
-//! no output shows. What a processor can't do is an error: a library that is missing or too old (`library`), a provider
-//! that the library lacks or that finds no device, a graph that it refuses or takes only in part (`assignment`), a window
-//! that is full (`window`). Compiled graphs can be kept in a folder (`cache`).
+//! A subgraph becomes an ONNX graph of static shapes (`graph`, in the messages of `onnx`), or several with their rows in
+//! equivalent shapes (`rows`), of which the fastest is kept, and that a session on one execution provider: ONNX Runtime's
+//! own CPU kernels, or a [`Provider`] for a device. A run of fewer rows is padded, which no output shows. What a processor
+//! can't do is an error: a library that is missing or too old (`library`), a provider that the library lacks or that finds
+//! no device, a graph that it refuses or takes only in part (`assignment`), a window that is full (`window`). Compiled
+//! graphs can be kept in a folder (`cache`).
 
 mod assignment;
 mod cache;
