@@ -1,7 +1,5 @@
 //! `--npu`: what the NPU is that `--processors` names.
 
-#[cfg(feature = "npu")]
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -52,10 +50,11 @@ impl Npu {
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(provider) => {
                 use triad_engine::execute::Programs;
+                use triad_engine::package::Package;
                 use triad_processors::npu;
 
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
-                let cache = model.compiled().map(Path::to_owned);
+                let cache = model.package().map(Package::compiled);
                 let options = npu::NpuOptions { threads: threads.count(), cache, driver: drivers(), ..options };
                 let npu = npu::Npu::new(options)?;
                 let blocks = model.description().blocks.len();

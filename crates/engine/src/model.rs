@@ -30,8 +30,6 @@ pub struct Model {
     /// Shared by the models that are made from this one.
     text: Arc<Text>,
     generation_defaults: GenerationDefaults,
-    /// Where graphs that are compiled for a device are kept: in its package, if it has one.
-    compiled: Option<PathBuf>,
     pool: Arc<Pool>,
     /// The package that it is, if it is one.
     package: Option<PathBuf>,
@@ -63,7 +61,6 @@ impl Model {
             weights: weights?,
             text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
-            compiled: None,
             pool,
             package: None,
         })
@@ -83,7 +80,6 @@ impl Model {
             weights: weights?,
             text: Arc::new(text?),
             generation_defaults: generation_defaults.clone(),
-            compiled: Some(package.compiled()),
             pool,
             package: Some(package.path().to_owned()),
         })
@@ -101,7 +97,6 @@ impl Model {
             weights,
             text: Arc::new(Text { tokenizer: Err("its weights are random".into()), template: None }),
             generation_defaults: GenerationDefaults::default(),
-            compiled: None,
             pool,
             package: None,
         })
@@ -138,7 +133,6 @@ impl Model {
             weights,
             text: Arc::clone(&self.text),
             generation_defaults: self.generation_defaults.clone(),
-            compiled: None,
             pool: Arc::clone(&self.pool),
             package: None,
         }
@@ -175,12 +169,6 @@ impl Model {
     /// Its chat template, if the file has one.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
         self.text.template.as_ref()
-    }
-
-    /// The folder where graphs that are compiled for a device are kept, in the package that this model is from:
-    /// [`Package::compiled`]. `None` for other models.
-    pub fn compiled(&self) -> Option<&Path> {
-        self.compiled.as_deref()
     }
 
     /// Sampling as the model's authors recommend it.

@@ -95,10 +95,10 @@ impl Package {
         &self.path
     }
 
-    /// Where graphs that are compiled for a device are kept: a folder in the package, made when the first one is. Whoever
-    /// writes there checks what it reads; [`Package::verify`] does not look there.
-    pub fn compiled(&self) -> PathBuf {
-        self.path.join(COMPILED)
+    /// Where graphs that are compiled for a device are kept: a folder in the package at `path`, made when the first one
+    /// is. Whoever writes there checks what it reads; [`Package::verify`] does not look there.
+    pub fn compiled(path: &Path) -> PathBuf {
+        path.join(COMPILED)
     }
 
     /// What `package.json` says.

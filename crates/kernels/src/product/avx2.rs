@@ -1,19 +1,16 @@
 //! AVX2 with fused multiply-adds.
 
 use std::arch::x86_64::{
-    __m256, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, _mm256_broadcast_ss, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_permute2f128_ps, _mm256_shuffle_ps,
+    _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
 use super::kernel::{Kernel, LANES, Panel, check_transpose};
+use super::vector::{self, Vector};
 use crate::tier::Tier;
 
-/// Rows of the largest tile: with [`PARTS`] they make twelve registers of sums and leave four for operands.
-const ROWS: usize = 6;
 /// Numbers of a register.
 const WIDTH: usize = 8;
-/// Registers of a block of columns.
-const PARTS: usize = LANES / WIDTH;
 
 /// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx2(());
@@ -34,7 +31,6 @@ impl Kernel for Avx2 {
     }
 
     fn multiply(&self, panel: &Panel) {
-        panel.check();
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
@@ -55,76 +51,41 @@ impl Kernel for Avx2 {
     }
 }
 
-/// A checked panel.
 #[target_feature(enable = "avx2,fma")]
 fn multiply(panel: &Panel) {
-    let rows = panel.out.rows();
-    for block in (0..panel.columns.len()).step_by(LANES) {
-        let mut row = 0;
-        while row + ROWS <= rows {
-            tile::<ROWS>(panel, row, block);
-            row += ROWS;
-        }
-        match rows - row {
-            0 => {}
-            1 => tile::<1>(panel, row, block),
-            2 => tile::<2>(panel, row, block),
-            3 => tile::<3>(panel, row, block),
-            4 => tile::<4>(panel, row, block),
-            _ => tile::<5>(panel, row, block),
-        }
-    }
-}
-
-/// Some rows of one block of columns: all sums stay in registers from the first step to the last.
-#[target_feature(enable = "avx2,fma")]
-fn tile<const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
-    let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
-    // SAFETY: this panel's columns belong to this task alone, and no slice of them lives beyond a statement.
-    #[allow(unsafe_code)]
-    let out = |r: usize| unsafe { panel.out.row(row + r, columns.clone()) };
-    let mut sums = [[_mm256_setzero_ps(); PARTS]; ROWS];
-    if panel.add {
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let mut values = [0.0; LANES];
-            values[..columns.len()].copy_from_slice(out(r));
-            *sums = load(&values);
-        }
-    }
-    let left = panel.left[row * panel.left_stride..].as_ptr().cast::<f32>();
-    let right = &panel.right[block..];
-    for step in 0..panel.steps {
-        // SAFETY: `check` found whole blocks of every step in the slice.
-        #[allow(unsafe_code)]
-        let factors = load(unsafe { &*right.as_ptr().add(step * panel.right_stride).cast() });
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `check` found every step of every row in the slice.
-            #[allow(unsafe_code)]
-            let x = _mm256_set1_ps(unsafe { *left.add(r * panel.left_stride + step) });
-            for (sum, factor) in sums.iter_mut().zip(factors) {
-                *sum = _mm256_fmadd_ps(x, factor, *sum);
-            }
-        }
-    }
-    for (r, sums) in sums.into_iter().enumerate() {
-        let mut values = [0.0; LANES];
-        for (values, sum) in values.as_chunks_mut::<WIDTH>().0.iter_mut().zip(sums) {
-            // SAFETY: a chunk is as long as a register.
-            #[allow(unsafe_code)]
-            unsafe {
-                _mm256_storeu_ps(values.as_mut_ptr(), sum);
-            }
-        }
-        out(r).copy_from_slice(&values[..columns.len()]);
-    }
-}
-
-#[target_feature(enable = "avx2")]
-fn load(values: &[f32; LANES]) -> [__m256; PARTS] {
-    // SAFETY: the array holds both.
+    // SAFETY: this function is called where the instructions are.
     #[allow(unsafe_code)]
     unsafe {
-        [_mm256_loadu_ps(values.as_ptr()), _mm256_loadu_ps(values.as_ptr().add(WIDTH))]
+        vector::multiply::<__m256, { LANES / WIDTH }>(panel);
+    }
+}
+
+#[allow(unsafe_code)]
+impl Vector for __m256 {
+    const WIDTH: usize = WIDTH;
+
+    #[inline(always)]
+    unsafe fn splat(from: *const f32) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe { _mm256_broadcast_ss(&*from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        // SAFETY: as the caller promises.
+        unsafe { _mm256_storeu_ps(to, self) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe { _mm256_fmadd_ps(self, factor, sum) }
     }
 }
 

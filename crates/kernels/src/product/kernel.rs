@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
@@ -93,6 +95,8 @@ pub(super) fn available() -> &'static [Box<dyn Kernel>] {
             boxed(Avx512::new()),
             #[cfg(target_arch = "x86_64")]
             boxed(Avx2::new()),
+            #[cfg(target_arch = "aarch64")]
+            boxed(Some(Neon)),
             boxed(Some(Portable)),
         ];
         table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()

@@ -12,9 +12,13 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
 mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod operand;
 mod pack;
 mod portable;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod vector;
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Plain Rust, which the compiler turns into the vector instructions that every processor of the target has.
+//! Plain Rust: what others are held to, and what runs where there are no others.
 
 use super::kernel::{Kernel, LANES, Panel};
 use crate::tier::Tier;
@@ -18,8 +18,19 @@ impl Kernel for Portable {
     }
 
     fn multiply(&self, panel: &Panel) {
-        // NEON has fused multiply-adds; x86-64 without AVX2 would call a function for each.
-        multiply::<{ cfg!(target_arch = "aarch64") }>(panel);
+        panel.check();
+        let rows = panel.out.rows();
+        for block in (0..panel.columns.len()).step_by(LANES) {
+            let mut row = 0;
+            while row + ROWS <= rows {
+                tile::<ROWS>(panel, row, block);
+                row += ROWS;
+            }
+            while row < rows {
+                tile::<1>(panel, row, block);
+                row += 1;
+            }
+        }
     }
 
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
@@ -27,26 +38,7 @@ impl Kernel for Portable {
     }
 }
 
-/// The loops, for the instruction set of the function that they are inlined into. `FUSED`: products are not rounded.
-#[inline(always)]
-fn multiply<const FUSED: bool>(panel: &Panel) {
-    panel.check();
-    let rows = panel.out.rows();
-    for block in (0..panel.columns.len()).step_by(LANES) {
-        let mut row = 0;
-        while row + ROWS <= rows {
-            tile::<ROWS, FUSED>(panel, row, block);
-            row += ROWS;
-        }
-        while row < rows {
-            tile::<1, FUSED>(panel, row, block);
-            row += 1;
-        }
-    }
-}
-
-#[inline(always)]
-fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: usize) {
+fn tile<const ROWS: usize>(panel: &Panel, row: usize, block: usize) {
     let columns = panel.columns.start + block..(panel.columns.start + block + LANES).min(panel.columns.end);
     let left: [&[u32]; ROWS] = std::array::from_fn(|r| &panel.left[(row + r) * panel.left_stride..][..panel.steps]);
     let right = &panel.right[block..];
@@ -64,8 +56,7 @@ fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: 
         for (sums, left) in sums.iter_mut().zip(left) {
             let x = f32::from_bits(left[step]);
             for (sum, factor) in sums.iter_mut().zip(factors) {
-                *sum =
-                    if FUSED { x.mul_add(f32::from_bits(*factor), *sum) } else { *sum + x * f32::from_bits(*factor) };
+                *sum += x * f32::from_bits(*factor);
             }
         }
     }
@@ -74,8 +65,7 @@ fn tile<const ROWS: usize, const FUSED: bool>(panel: &Panel, row: usize, block: 
     }
 }
 
-#[inline(always)]
-fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+pub(super) fn transpose(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
     for column in 0..LANES {
         for row in 0..LANES {
             to[column * to_stride + row] = from[row * from_stride + column];
