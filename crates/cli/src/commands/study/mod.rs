@@ -3,6 +3,7 @@
 
 mod ablation;
 mod contention;
+mod decision;
 mod hot_channels;
 mod measure;
 mod outlier_rate;

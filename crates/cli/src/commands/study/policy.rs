@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_plan::study::policy::{Case, Grid, Solved, cases, names, solved};
 
+use super::decision::{self, Decisions};
 use super::{OutputArguments, PAPERS, Report, SimulationArguments, percent};
 use crate::chart::{At, Axis, Chart, Figure, Guide, HeatMap, Mark, Panel, Series};
 use crate::output;
@@ -14,7 +15,8 @@ use crate::output;
 /// tasks that take what was expected or vary around it; waking up is left out. The gap is how much longer a policy takes
 /// than a bound that no schedule is below. Small instances, the first blocks of each model, are solved exactly by branch
 /// and bound, so that the gap to the optimum is known, and that of the bound to it. Beside the policies, which decide as
-/// they go, stand a schedule that was planned ahead, and other forms of the paper's equation 5.
+/// they go, stand a schedule that was planned ahead, and other forms of the paper's equation 5. How long a decision takes is
+/// measured.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study policy
@@ -41,6 +43,7 @@ struct Policies {
     names: Vec<&'static str>,
     cases: Vec<Case>,
     small: Vec<Solved>,
+    decisions: Vec<Decisions>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -53,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             names: names(),
             cases: cases(&device, &grid),
             small,
+            decisions: decision::measure()?,
             device: device.name.clone(),
         })
     })
@@ -115,13 +119,14 @@ impl Report for Policies {
         let loose: Vec<_> = self.small.iter().map(|small| small.optimum_seconds / small.bound_seconds - 1.0).collect();
         format!(
             "simulated on {}: longer than the bound, over {} cases (NPU xR: the NPU has R times the CPU's work)\n\n{}\n\n\
-             {} small instances, {proven} of them solved to the end: the bound is {} below the optimum on average, {} at most",
+             {} small instances, {proven} of them solved to the end: the bound is {} below the optimum on average, {} at most\n\n{}",
             self.device,
             self.cases.len(),
             output::table(&columns, 1, &rows),
             self.small.len(),
             percent(mean(&loose), 2),
-            percent(largest(loose), 2)
+            percent(largest(loose), 2),
+            decision::text(&self.decisions)
         )
     }
 
