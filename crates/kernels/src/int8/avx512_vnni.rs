@@ -2,10 +2,9 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps,
-    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_sub_epi32,
+    __m512, __m512i, __mmask16, _MM_HINT_ET0, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
 use super::kernel::{Kernel, Rectangle};
@@ -61,38 +60,24 @@ fn multiply(rectangle: &Rectangle) {
 /// All rows of some blocks of output channels.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
-    let (next, blocks) = (column / BLOCK + BLOCKS, rectangle.weight.out_features.div_ceil(BLOCK));
-    // Whoever has the last rows is the last to need these weights.
-    let is_last = rectangle.rows.end == rectangle.x.rows();
-    let ahead = |tile: usize| {
-        let block = next + tile;
-        if is_last && tile < BLOCKS && block < blocks { rectangle.weight.block(block) } else { &[] }
-    };
-    let rows = rectangle.rows.clone();
-    let tiles = rows.len() / ROWS;
-    for index in 0..tiles {
-        tile::<ROWS, BLOCKS>(rectangle, rows.start + index * ROWS, column, ahead(index));
+    let mut row = rectangle.rows.start;
+    while row + ROWS <= rectangle.rows.end {
+        tile::<ROWS, BLOCKS>(rectangle, row, column);
+        row += ROWS;
     }
-    let row = rows.start + tiles * ROWS;
-    match rows.end - row {
+    match rectangle.rows.end - row {
         0 => {}
-        1 => tile::<1, BLOCKS>(rectangle, row, column, ahead(tiles)),
-        2 => tile::<2, BLOCKS>(rectangle, row, column, ahead(tiles)),
-        3 => tile::<3, BLOCKS>(rectangle, row, column, ahead(tiles)),
-        4 => tile::<4, BLOCKS>(rectangle, row, column, ahead(tiles)),
-        _ => tile::<5, BLOCKS>(rectangle, row, column, ahead(tiles)),
+        1 => tile::<1, BLOCKS>(rectangle, row, column),
+        2 => tile::<2, BLOCKS>(rectangle, row, column),
+        3 => tile::<3, BLOCKS>(rectangle, row, column),
+        4 => tile::<4, BLOCKS>(rectangle, row, column),
+        _ => tile::<5, BLOCKS>(rectangle, row, column),
     }
 }
 
-/// Some rows of some blocks: all sums stay in registers from the first input feature to the last. Meanwhile the weights
-/// `ahead`, as many as those of a block or none, come into the second-level cache, line by line.
+/// Some rows of some blocks: all sums stay in registers from the first input feature to the last.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn tile<const ROWS: usize, const BLOCKS: usize>(
-    rectangle: &Rectangle,
-    row: usize,
-    column: usize,
-    ahead: &[[i8; STEP]],
-) {
+fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
     let steps = rectangle.weight.in_features.div_ceil(QUAD);
     let columns = |block: usize| {
         let first = column + block * BLOCK;
@@ -123,10 +108,7 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
             _mm_prefetch::<_MM_HINT_ET0>(out.as_ptr().cast());
         }
     }
-    // Where nothing is wanted ahead, what is there already is asked for again.
-    let ahead = if ahead.is_empty() { weights[0] } else { ahead };
     for step in 0..steps {
-        _mm_prefetch::<_MM_HINT_T1>(ahead.as_ptr().wrapping_add(step).cast());
         let mut factors = [_mm512_setzero_si512(); BLOCKS];
         for (factor, block) in factors.iter_mut().zip(weights) {
             // SAFETY: `step` is below the length, by the assertion; a step is as long as a register.
