@@ -79,9 +79,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
         measured => measured.map_err(|error| arguments::run_error(error, name))?,
     };
-    table.set(&processors.key(npu.npu), costs.clone());
-    table.save(package)?;
     let (processors, file) = (processors.key(npu.npu), CostTable::path(package));
+    table.set(&processors, costs.clone());
+    table.save(package)?;
     if arguments.json {
         return output::json(&Report { model: name, processors, file, tokens, chunk: *chunk, costs: &costs });
     }

@@ -1,10 +1,10 @@
 //! A prefill on several processors at once, out of order (llm.npu, §3.4).
 //!
 //! [`Executor`] is what a session keeps: who runs, by which policy, and how long tasks took so far ([`costs`]). Each
-//! prompt becomes a [`Graph`] of chunks and subgraphs and a [`Schedule`] that worker
-//! threads ask for their next task ([`run`]). What comes of it is what the sequential pass computes, bit for bit, as
-//! long as all processors multiply with the same kernels: tasks are the same functions, and a task waits for all that it
-//! reads.
+//! prompt becomes a [`Graph`] of chunks and subgraphs and a [`Schedule`] that worker threads ask for their next task
+//! ([`run`]). What comes of it is what the sequential pass computes, bit for bit, as long as all processors multiply with
+//! the same kernels: tasks are the same functions, and a task waits for all that it reads. What tasks take can be measured
+//! beforehand and kept ([`profile`]).
 
 mod costs;
 mod profile;
