@@ -2,7 +2,7 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _MM_HINT_ET0, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    __m512, __m512i, __mmask16, _MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
     _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps,
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
@@ -15,6 +15,8 @@ use crate::tier::Tier;
 const ROWS: usize = 6;
 /// Blocks of output channels of the largest tile.
 const BLOCKS: usize = 4;
+/// Steps between which lines that are needed later are asked for.
+const STRETCH: usize = 8;
 
 /// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx512Vnni(());
@@ -57,27 +59,37 @@ fn multiply(rectangle: &Rectangle) {
     }
 }
 
-/// All rows of some blocks of output channels.
+/// All rows of some blocks of output channels. Meanwhile the weights of the blocks behind them come from memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
     let mut row = rectangle.rows.start;
+    let mut ahead = rectangle.weight.blocks(column / BLOCK + BLOCKS, BLOCKS);
+    let tiles = rectangle.rows.len() / ROWS;
+    let lines = ahead.len().div_ceil(tiles.max(1));
     while row + ROWS <= rectangle.rows.end {
-        tile::<ROWS, BLOCKS>(rectangle, row, column);
+        let now = ahead.split_off(..lines.min(ahead.len())).expect("as many as are left");
+        tile::<ROWS, BLOCKS>(rectangle, row, column, now);
         row += ROWS;
     }
     match rectangle.rows.end - row {
         0 => {}
-        1 => tile::<1, BLOCKS>(rectangle, row, column),
-        2 => tile::<2, BLOCKS>(rectangle, row, column),
-        3 => tile::<3, BLOCKS>(rectangle, row, column),
-        4 => tile::<4, BLOCKS>(rectangle, row, column),
-        _ => tile::<5, BLOCKS>(rectangle, row, column),
+        1 => tile::<1, BLOCKS>(rectangle, row, column, &[]),
+        2 => tile::<2, BLOCKS>(rectangle, row, column, &[]),
+        3 => tile::<3, BLOCKS>(rectangle, row, column, &[]),
+        4 => tile::<4, BLOCKS>(rectangle, row, column, &[]),
+        _ => tile::<5, BLOCKS>(rectangle, row, column, &[]),
     }
 }
 
-/// Some rows of some blocks: all sums stay in registers from the first input feature to the last.
+/// Some rows of some blocks: all sums stay in registers from the first input feature to the last. Weights that are
+/// needed later, `ahead`, come into the second-level cache.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usize, column: usize) {
+fn tile<const ROWS: usize, const BLOCKS: usize>(
+    rectangle: &Rectangle,
+    row: usize,
+    column: usize,
+    ahead: &[[i8; STEP]],
+) {
     let steps = rectangle.weight.in_features.div_ceil(QUAD);
     let columns = |block: usize| {
         let first = column + block * BLOCK;
@@ -108,22 +120,29 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(rectangle: &Rectangle, row: usiz
             _mm_prefetch::<_MM_HINT_ET0>(out.as_ptr().cast());
         }
     }
-    for step in 0..steps {
-        let mut factors = [_mm512_setzero_si512(); BLOCKS];
-        for (factor, block) in factors.iter_mut().zip(weights) {
-            // SAFETY: `step` is below the length, by the assertion; a step is as long as a register.
-            #[allow(unsafe_code)]
-            unsafe {
-                *factor = _mm512_loadu_si512(block.as_ptr().add(step).cast());
-            }
+    let lines = (ahead.len() * STRETCH).div_ceil(steps);
+    let mut ahead = ahead.iter();
+    for first in (0..steps).step_by(STRETCH) {
+        for line in ahead.by_ref().take(lines) {
+            _mm_prefetch::<_MM_HINT_T1>(line.as_ptr());
         }
-        for (sums, x) in sums.iter_mut().zip(x) {
-            // SAFETY: `step` is below the length, by the assertion.
-            #[allow(unsafe_code)]
-            let quad = unsafe { *x.get_unchecked(step) };
-            let quad = _mm512_set1_epi32(i32::from_le_bytes(quad));
-            for (sum, factor) in sums.iter_mut().zip(factors) {
-                *sum = _mm512_dpbusd_epi32(*sum, quad, factor);
+        for step in first..(first + STRETCH).min(steps) {
+            let mut factors = [_mm512_setzero_si512(); BLOCKS];
+            for (factor, block) in factors.iter_mut().zip(weights) {
+                // SAFETY: `step` is below the length, by the assertion; a step is as long as a register.
+                #[allow(unsafe_code)]
+                unsafe {
+                    *factor = _mm512_loadu_si512(block.as_ptr().add(step).cast());
+                }
+            }
+            for (sums, x) in sums.iter_mut().zip(x) {
+                // SAFETY: `step` is below the length, by the assertion.
+                #[allow(unsafe_code)]
+                let quad = unsafe { *x.get_unchecked(step) };
+                let quad = _mm512_set1_epi32(i32::from_le_bytes(quad));
+                for (sum, factor) in sums.iter_mut().zip(factors) {
+                    *sum = _mm512_dpbusd_epi32(*sum, quad, factor);
+                }
             }
         }
     }

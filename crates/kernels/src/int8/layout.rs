@@ -75,4 +75,13 @@ impl<'a> Int8Weight<'a> {
         let steps = self.in_features.div_ceil(QUAD);
         &self.packed.as_chunks().0[block * steps..][..steps]
     }
+
+    /// The steps of `count` blocks from `first` on, of as many as there are.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn blocks(self, first: usize, count: usize) -> &'a [[i8; STEP]] {
+        let steps = self.in_features.div_ceil(QUAD);
+        let all = self.packed.as_chunks().0;
+        let end = |blocks: usize| (blocks * steps).min(all.len());
+        &all[end(first)..end(first + count)]
+    }
 }
