@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use crate::product::{Multiplier, Operand};
 use crate::shared_output::SharedOutput;
+use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 use softmax::Running;
 
@@ -59,10 +60,10 @@ pub enum Precision {
 
 /// Keys of a block.
 const BLOCK: usize = 256;
-/// Query rows times query heads of a strip, unless one row has more: its scores stay in a core's second-level cache.
-const STRIP: usize = 96;
+/// Query rows times query heads of a strip, unless one row has more: its scores stay in a core's caches.
+const STRIP: usize = 48;
 /// Strips of a tile, at most.
-const STRIPS: usize = 4;
+const STRIPS: usize = 16;
 
 /// Buffers of a task.
 #[derive(Default)]
@@ -224,9 +225,14 @@ impl Pass<'_> {
         for (index, gathered) in scratch.queries.chunks_exact_mut(words).enumerate() {
             let (row, head) = (rows.start + index / self.group, kv_head * self.group + index % self.group);
             let query = &self.queries[(row * self.shape.heads + head) * dim..][..dim];
-            for (scaled, query) in scratch.query.iter_mut().zip(query) {
-                *scaled = query * scale;
-            }
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (scaled, query) in scratch.query.iter_mut().zip(query) {
+                        *scaled = query * scale;
+                    }
+                },
+            );
             self.multiplier.narrow(&scratch.query, gathered);
         }
     }

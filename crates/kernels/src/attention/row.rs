@@ -75,8 +75,7 @@ pub(super) fn attend(
             let weights = &mut scratch.weights[..count];
             for (scores, part) in scores.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
                 let (output, sums) = part.split_at_mut(dim);
-                sums[1] = softmax::largest_of(scores).max(HIDDEN);
-                sums[0] = multiplier.powers(scores, sums[1], weights);
+                (sums[1], sums[0]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
                 vectorize_fused(
                     #[inline(always)]
                     |fused| add_weighted(bytemuck::cast_slice(weights), values, output, fused),

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use crate::activation::soft_cap;
-use crate::log_softmax::largest;
 use crate::product::Multiplier;
 use crate::vectorize::vectorize;
 
@@ -31,14 +30,6 @@ pub(super) fn cap(scores: &mut [f32], cap: f32) {
     scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
 }
 
-/// The largest of some scores that is a number.
-pub(super) fn largest_of(scores: &[f32]) -> f32 {
-    vectorize(
-        #[inline(always)]
-        || largest(scores),
-    )
-}
-
 impl Running {
     /// Makes `weights` of a block's `scores`, of which those in `visible` count, and scales `output`, what earlier
     /// blocks have come to, to the largest score of all. Scores are exponents of two, but those with a soft cap, which
@@ -56,27 +47,27 @@ impl Running {
             weights.fill(0);
             return;
         }
-        scores[..visible.start].fill(HIDDEN);
-        scores[visible.end..].fill(HIDDEN);
         if let Some(cap) = cap {
             self::cap(&mut scores[visible.clone()], cap);
         }
-        let of_block = largest_of(&scores[visible.clone()]);
-        let largest = of_block.max(self.largest);
+        let (largest, sum) = multiplier.powers(scores, visible, self.largest, weights);
         if largest == HIDDEN {
             // Nothing to be relative to: every score is minus infinity or not a number, and so is the mean no number.
             self.sum = f32::NAN;
         }
         if largest > self.largest {
-            let factor = (self.largest - largest).exp2();
-            self.sum *= factor;
+            // Before the first block everything is zero.
+            if self.largest > HIDDEN {
+                let factor = (self.largest - largest).exp2();
+                self.sum *= factor;
+                vectorize(
+                    #[inline(always)]
+                    || output.iter_mut().for_each(|output| *output *= factor),
+                );
+            }
             self.largest = largest;
-            vectorize(
-                #[inline(always)]
-                || output.iter_mut().for_each(|output| *output *= factor),
-            );
         }
-        self.sum += multiplier.powers(scores, largest, weights);
+        self.sum += sum;
     }
 
     /// The weighted mean of the values whose weighted sum is `output`.

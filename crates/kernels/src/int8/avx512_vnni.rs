@@ -2,9 +2,10 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
+    __m512, __m512i, __mmask16, _MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps,
+    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps,
+    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
+    _mm512_sub_epi32,
 };
 
 use super::kernel::{Kernel, Rectangle};

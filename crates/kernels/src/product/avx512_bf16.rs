@@ -2,10 +2,12 @@
 
 use std::arch::x86_64::{
     __m256bh, __m256i, __m512, __m512bh, __m512i, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm512_add_ps,
-    _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
     _mm512_mask_loadu_ps, _mm512_mask_storeu_epi32, _mm512_max_ps, _mm512_or_si512, _mm512_reduce_add_ps,
-    _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_ps,
+    _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_ps,
 };
+
+use std::ops::Range;
 
 use super::avx512::{BLOCKS, ROWS, kernel, lanes, transpose};
 use super::kernel::{Bf16Kernel, Kernel, LANES, Panel, check_transpose};
@@ -49,11 +51,11 @@ impl Bf16Kernel for Avx512Bf16 {
         }
     }
 
-    fn powers(&self, exponents: &[f32], largest: f32, words: &mut [u32]) -> f32 {
+    fn powers(&self, exponents: &[f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
-            powers(exponents, largest, words)
+            powers(exponents, visible, largest, words)
         }
     }
 }
@@ -85,19 +87,55 @@ fn halves(numbers: &[f32]) -> __m512i {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn powers(exponents: &[f32], largest: f32, words: &mut [u32]) -> f32 {
+fn powers(exponents: &[f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
     assert_eq!(words.len(), exponents.len().div_ceil(2), "as many words as pairs");
-    let largest = _mm512_set1_ps(largest);
-    let mut sums = _mm512_setzero_ps();
-    for (words, exponents) in words.chunks_mut(LANES).zip(exponents.chunks(2 * LANES)) {
-        let (low, high) = exponents.split_at(exponents.len().min(LANES));
-        // The power of what is not there is zero.
-        let low = power(_mm512_sub_ps(load(low, f32::MIN), largest));
-        let high = power(_mm512_sub_ps(load(high, f32::MIN), largest));
-        sums = _mm512_add_ps(sums, _mm512_add_ps(low, high));
-        store(words, low, high);
+    assert!(visible.start <= visible.end && visible.end <= exponents.len(), "{visible:?} of {}", exponents.len());
+    // Whole steps of two registers, from a place that does not depend on what is visible.
+    let first = visible.start / (2 * LANES);
+    let steps = first..visible.end.div_ceil(2 * LANES).max(first);
+    let mut above = [_mm512_set1_ps(largest); 2];
+    for step in steps.clone() {
+        for (above, x) in above.iter_mut().zip(load_visible(exponents, &visible, step)) {
+            // What is not a number leaves the second operand.
+            *above = _mm512_max_ps(x, *above);
+        }
     }
-    _mm512_reduce_add_ps(sums)
+    let largest = _mm512_reduce_max_ps(_mm512_max_ps(above[0], above[1]));
+    let mut sums = [_mm512_setzero_ps(); 2];
+    words[..steps.start * LANES].fill(0);
+    let end = words.len().min(steps.end * LANES);
+    words[end..].fill(0);
+    for (step, words) in steps.clone().zip(words[steps.start * LANES..end].chunks_mut(LANES)) {
+        let powers = load_visible(exponents, &visible, step).map(|x| power(_mm512_sub_ps(x, _mm512_set1_ps(largest))));
+        for (sum, power) in sums.iter_mut().zip(powers) {
+            *sum = _mm512_add_ps(*sum, power);
+        }
+        store(words, powers[0], powers[1]);
+    }
+    (largest, _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1])))
+}
+
+/// Exponents of a step, each so small that its power is zero where it is not visible.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_visible(exponents: &[f32], visible: &Range<usize>, step: usize) -> [__m512; 2] {
+    let all = 2 * LANES * step..2 * LANES * (step + 1);
+    if visible.start <= all.start && all.end <= visible.end {
+        let (low, high) = exponents[all].split_at(LANES);
+        // SAFETY: sixteen numbers each.
+        #[allow(unsafe_code)]
+        return unsafe { [_mm512_loadu_ps(low.as_ptr()), _mm512_loadu_ps(high.as_ptr())] };
+    }
+    [0, 1].map(|half| {
+        let first = (2 * step + half) * LANES;
+        let lane = |place: usize| place.clamp(first, first + LANES) - first;
+        let mask = lanes(lane(visible.end)) & !lanes(lane(visible.start));
+        // SAFETY: the mask leaves what is not visible alone, and all that is lies in the slice.
+        #[allow(unsafe_code)]
+        unsafe {
+            _mm512_mask_loadu_ps(_mm512_set1_ps(f32::MIN), mask, exponents.as_ptr().wrapping_add(first))
+        }
+    })
 }
 
 /// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the polynomial of degree 3 whose largest relative error, 7.5e-5, is the least.

@@ -40,9 +40,10 @@ pub(super) trait Bf16Kernel: Kernel {
     /// Pairs of each number of `even` with the one at its place in `odd`.
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]);
 
-    /// 2 to the power of each of `exponents` less `largest`, exact to 2⁻¹³, as [`Bf16Kernel::narrow`] makes words, and
-    /// their sum before they are rounded.
-    fn powers(&self, exponents: &[f32], largest: f32, words: &mut [u32]) -> f32;
+    /// 2 to the power of each exponent in `visible` less the largest of them and of `largest`, and zero for all others, as
+    /// [`Bf16Kernel::narrow`] makes words. Powers are exact to 2⁻¹³. Answers the largest, and the sum of the powers before
+    /// they are rounded.
+    fn powers(&self, exponents: &[f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32);
 }
 
 /// Columns of an output matrix, at most [`PANEL`](super::PANEL), that belong to one task alone.

@@ -7,6 +7,7 @@ use super::pack::{Source, Wide, pack};
 use super::{DEPTH, PANEL};
 use crate::Matrix;
 use crate::activation::exp2;
+use crate::log_softmax::largest;
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize_fused;
 
@@ -42,38 +43,52 @@ impl Multiplier {
         }
     }
 
-    /// 2 to the power of each of `exponents` less `largest`, as words, and their sum before they are rounded. Powers
-    /// that become bf16 are exact to 2⁻¹³.
+    /// 2 to the power of each exponent in `visible` less the largest of them and of `largest`, and zero for all others, as
+    /// words. Answers the largest, which a number that is none never is, and the sum of the powers before they are
+    /// rounded. Powers that become bf16 are exact to 2⁻¹³.
     ///
     /// # Panics
-    /// As [`Multiplier::narrow`].
-    pub(crate) fn powers(self, exponents: &[f32], largest: f32, words: &mut [u32]) -> f32 {
+    /// As [`Multiplier::narrow`], and if `visible` reaches beyond the exponents.
+    pub(crate) fn powers(
+        self,
+        exponents: &[f32],
+        visible: Range<usize>,
+        largest: f32,
+        words: &mut [u32],
+    ) -> (f32, f32) {
         assert_eq!(words.len(), self.words(exponents.len()), "words of a row");
         match self.bf16 {
-            Some(bf16) => bf16.powers(exponents, largest, words),
-            None => powers(exponents, largest, bytemuck::cast_slice_mut(words)),
+            Some(bf16) => bf16.powers(exponents, visible, largest, words),
+            None => powers(exponents, visible, largest, bytemuck::cast_slice_mut(words)),
         }
     }
 }
 
-fn powers(exponents: &[f32], largest: f32, powers: &mut [f32]) -> f32 {
+fn powers(exponents: &[f32], visible: Range<usize>, before: f32, powers: &mut [f32]) -> (f32, f32) {
+    powers[..visible.start].fill(0.0);
+    powers[visible.end..].fill(0.0);
+    // Lanes are counted from a place that does not depend on what is visible.
+    let first = visible.start / LANES * LANES;
+    powers[first..visible.end].copy_from_slice(&exponents[first..visible.end]);
+    powers[first..visible.start].fill(f32::MIN);
+    let powers = &mut powers[first..visible.end];
     vectorize_fused(
         #[inline(always)]
         |fused| {
+            let largest = largest(powers).max(before);
             let mut sums = [0.0f32; LANES];
-            let (blocks, rest) = exponents.as_chunks::<LANES>();
-            let (powers, powers_of_rest) = powers.as_chunks_mut::<LANES>();
-            for (block, powers) in blocks.iter().zip(powers) {
+            let (blocks, rest) = powers.as_chunks_mut::<LANES>();
+            for block in blocks {
                 for lane in 0..LANES {
-                    powers[lane] = exp2(block[lane] - largest, fused);
-                    sums[lane] += powers[lane];
+                    block[lane] = exp2(block[lane] - largest, fused);
+                    sums[lane] += block[lane];
                 }
             }
-            for ((exponent, power), sum) in rest.iter().zip(powers_of_rest).zip(&mut sums) {
-                *power = exp2(exponent - largest, fused);
+            for (power, sum) in rest.iter_mut().zip(&mut sums) {
+                *power = exp2(*power - largest, fused);
                 *sum += *power;
             }
-            sums.iter().sum()
+            (largest, sums.iter().sum())
         },
     )
 }
