@@ -17,8 +17,8 @@ use crate::{Matrix, pool};
 
 /// From this many rows on, packing the weights pays.
 const PRODUCT_ROWS: usize = 4;
-/// Weights read by one task with few rows.
-const DOT_WEIGHTS: usize = 1 << 16;
+/// Weights read by one task with few rows, at least.
+const DOT_WEIGHTS: usize = 1 << 17;
 
 thread_local! {
     static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
@@ -51,7 +51,13 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
     if rows < PRODUCT_ROWS {
         integers.fill(x, in_features, weight);
     }
-    let task_columns = if rows < PRODUCT_ROWS { (DOT_WEIGHTS / in_features.max(1)).max(1) } else { PANEL };
+    let task_columns = if rows < PRODUCT_ROWS {
+        // Long stretches, which the processor fetches ahead, and two for each thread, in case one has less of its core.
+        let weights = DOT_WEIGHTS.max(weight.len() / (2 * pool::threads()));
+        weights.div_ceil(in_features)
+    } else {
+        PANEL
+    };
     let tasks = out_features.div_ceil(task_columns);
     let run = |task: usize| {
         let first = task * task_columns;

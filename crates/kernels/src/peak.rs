@@ -1,6 +1,7 @@
 //! What this processor could do at most: the limit that measurements are compared with.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::vectorize::vectorize;
@@ -15,29 +16,40 @@ const ITERATIONS: usize = 200_000;
 const ROUNDS: usize = 30;
 
 /// Peak f32 arithmetic of `threads` threads at once, in operations a second (a fused multiply-add counts
-/// two): multiply-adds in registers, the best of thirty rounds on every thread.
+/// two): multiply-adds in registers, the best of thirty rounds.
 pub fn f32_operations_per_second(threads: usize) -> f64 {
-    best(threads, || timed(|| pulp::Arch::new().dispatch(MultiplyAdd)))
+    best(threads, ROUNDS, || || pulp::Arch::new().dispatch(MultiplyAdd))
 }
 
-/// The best of many rounds on each thread, summed over the threads.
-fn best(threads: usize, round: impl Fn() -> f64 + Copy + Send) -> f64 {
-    on_each(threads, move || (0..ROUNDS).map(|_| round()).fold(0.0, f64::max))
-}
-
-/// The sum of what `one` answers on each of some threads at once.
-fn on_each(threads: usize, one: impl Fn() -> f64 + Copy + Send) -> f64 {
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a measuring thread does not panic")).sum()
-    })
-}
-
-/// Operations (or bytes) a second of one round, which answers how many it ran.
-fn timed(round: impl FnOnce() -> f64) -> f64 {
-    let start = Instant::now();
-    let operations = round();
-    operations / start.elapsed().as_secs_f64()
+/// What some threads do together in a second in the best of many rounds, which all of them begin at once. Each thread
+/// prepares a round, which answers how many operations (or bytes) it ran.
+fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> R + Sync) -> f64 {
+    let arrived = AtomicUsize::new(0);
+    let work = || {
+        let mut round = prepare();
+        let run = |index: usize| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            // Not in sleep: waking up takes as long as a part of a round.
+            while arrived.load(Ordering::SeqCst) < (index + 1) * threads {
+                std::thread::yield_now();
+            }
+            let start = Instant::now();
+            let operations = round();
+            (operations, start, Instant::now())
+        };
+        (0..rounds).map(run).collect::<Vec<_>>()
+    };
+    let of_threads: Vec<_> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().map(|worker| worker.join().expect("a measuring thread does not panic")).collect()
+    });
+    let rates = (0..rounds).filter_map(|round| {
+        let of_round = of_threads.iter().map(|rounds| rounds[round]);
+        let start = of_round.clone().map(|(_, start, _)| start).min()?;
+        let end = of_round.clone().map(|(_, _, end)| end).max()?;
+        Some(of_round.map(|(operations, ..)| operations).sum::<f64>() / (end - start).as_secs_f64())
+    });
+    rates.fold(0.0, f64::max)
 }
 
 /// Runs the loop of fused multiply-adds at the widest registers of this processor; answers how many
@@ -66,8 +78,8 @@ impl pulp::WithSimd for MultiplyAdd {
 /// and VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other processors, which are not
 /// measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
-    let round: fn() -> f64 = int8_round()?;
-    Some(best(threads, round))
+    let round = int8_round()?;
+    Some(best(threads, ROUNDS, || round))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -107,12 +119,14 @@ fn int8_round() -> Option<fn() -> f64> {
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
         // SAFETY: this closure exists only where the instructions do.
         #[allow(unsafe_code)]
-        return Some(|| timed(|| unsafe { dot_products() }));
+        return Some(|| unsafe { dot_products() });
     }
     is_x86_feature_detected!("avx2").then_some(|| {
         // SAFETY: this closure exists only where the instructions do.
         #[allow(unsafe_code)]
-        timed(|| unsafe { widened_products() })
+        unsafe {
+            widened_products()
+        }
     })
 }
 
@@ -125,8 +139,8 @@ fn int8_round() -> Option<fn() -> f64> {
 /// dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel knows such
 /// an instruction of this processor.
 pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
-    let round: fn() -> f64 = bf16_round()?;
-    Some(best(threads, round))
+    let round = bf16_round()?;
+    Some(best(threads, ROUNDS, || round))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -153,7 +167,9 @@ fn bf16_round() -> Option<fn() -> f64> {
     supported.then_some(|| {
         // SAFETY: this closure exists only where the instructions do.
         #[allow(unsafe_code)]
-        timed(|| unsafe { dot_products() })
+        unsafe {
+            dot_products()
+        }
     })
 }
 
@@ -173,11 +189,11 @@ const READ: usize = 64 << 20;
 /// small ones, the fastest of eight rounds. With [`MEMORY`] it is that of the memory, with fewer that of the cache that
 /// holds them.
 pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
-    on_each(threads, || {
+    best(threads, READS, || {
         // Written, so that it is memory and not the system's one page of zeros.
         let buffer = vec![black_box(1u64); (bytes / threads.max(1) / size_of::<u64>()).max(64)];
         let times = (READ / threads.max(1)).div_ceil(size_of_val(&buffer[..]));
-        let read_once = || {
+        let read_once = |buffer: &[u64]| {
             vectorize(
                 #[inline(always)]
                 || {
@@ -191,10 +207,9 @@ pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
                 },
             );
         };
-        let read = || {
-            (0..times).for_each(|_| read_once());
+        move || {
+            (0..times).for_each(|_| read_once(&buffer));
             (times * size_of_val(&buffer[..])) as f64
-        };
-        (0..READS).map(|_| timed(read)).fold(0.0, f64::max)
+        }
     })
 }
