@@ -3,15 +3,21 @@
 use std::time::Instant;
 
 use serde::Serialize;
-use triad_kernels::int8::{QuantizedRows, join_shadow, matmul_int8, shadow, shadow_apart, shadow_float};
-use triad_kernels::matmul;
+use smallvec::SmallVec;
+use triad_kernels::int8::{
+    Int8Product, QuantizedRows, join_shadow, matmul_int8_each, shadow, shadow_apart, shadow_float,
+};
 use triad_kernels::pool::Pool;
+use triad_kernels::{Product, matmul_each};
 use triad_model::description;
 
 use crate::error::Result;
 use crate::linear_input::LinearInput;
 use crate::quantize::{INT8_MAX, InputQuantization};
 use crate::weights::{Block, Int8Matrix, Weight, Weights};
+
+/// Linear layers that read one input: query, key and value.
+const MOST_READERS: usize = 3;
 
 /// What kind of pass it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,10 +93,12 @@ pub(crate) struct Kernels<'a>(pub(crate) &'a Weights);
 
 impl Products for Kernels<'_> {
     fn multiply(&mut self, block: usize, _input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
-        for (name, out) in outs {
-            let linear = &self.0.blocks[block].linears[name];
-            matmul_int8(x, int8(&self.0.blocks[block], *name).view(), linear.bias.as_deref(), out);
-        }
+        let block = &self.0.blocks[block];
+        let products = outs
+            .iter_mut()
+            .map(|(name, out)| Int8Product::new(int8(block, *name).view(), block.linears[name].bias.as_deref(), out));
+        let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
+        matmul_int8_each(x, &mut products);
         Ok(())
     }
 }
@@ -131,14 +139,16 @@ impl Quantizer {
         outs: &mut [Output],
     ) -> Result<()> {
         if !self.is_int8 {
-            for (name, out) in outs {
+            let products = outs.iter_mut().map(|(name, out)| {
                 let linear = &block.linears[name];
                 let weight = match (&linear.weight, &linear.decode_weight) {
                     (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
                     (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
                 };
-                matmul(x, rows, weight.view(), weight.out_features(), linear.bias.as_deref(), out);
-            }
+                Product::new(weight.view(), weight.out_features(), linear.bias.as_deref(), out)
+            });
+            let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
+            matmul_each(x, rows, &mut products);
             return Ok(());
         }
         let Multiplier { products, beside } = multiplier;

@@ -40,5 +40,5 @@ mod vectorize;
 
 pub use attention::attention;
 pub use cores::Cores;
-pub use matmul::matmul;
+pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::Matrix;

@@ -22,7 +22,7 @@ const DOT_WEIGHTS: usize = 1 << 17;
 
 thread_local! {
     static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-    static INTEGERS: RefCell<Integers> = RefCell::default();
+    static FORMS: RefCell<Forms> = RefCell::default();
 }
 
 /// `out[rows, out_features] = x[rows, in_features] · weightᵀ + bias`.
@@ -30,40 +30,70 @@ thread_local! {
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias: Option<&[f32]>, out: &mut [f32]) {
-    if rows == 0 || out_features == 0 {
+    if rows > 0 && out_features > 0 {
+        matmul_each(x, rows, &mut [Product::new(weight, out_features, bias, out)]);
+    }
+}
+
+/// One of several products of the same activations.
+pub struct Product<'a> {
+    weight: Matrix<'a>,
+    bias: Option<&'a [f32]>,
+    out: SharedOutput<'a>,
+}
+
+impl<'a> Product<'a> {
+    /// With a weight `[out_features, in_features]` and a bias `[out_features]`, for `out[rows, out_features]`.
+    ///
+    /// # Panics
+    /// If there are no output features, or `out` has no whole rows of them.
+    pub fn new(weight: Matrix<'a>, out_features: usize, bias: Option<&'a [f32]>, out: &'a mut [f32]) -> Self {
+        Self { weight, bias, out: SharedOutput::new(out, out_features) }
+    }
+
+    fn check(&self, rows: usize, in_features: usize) {
+        let (weight, out_features) = (self.weight, self.out.columns());
+        assert_eq!(weight.len(), out_features * in_features, "weight is [{out_features}, {in_features}]");
+        weight.check(out_features, in_features);
+        assert_eq!(self.out.rows(), rows, "output is [{rows}, {out_features}]");
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
+        }
+    }
+
+    /// Columns of one task.
+    fn task_columns(&self, rows: usize, in_features: usize) -> usize {
+        if rows >= PRODUCT_ROWS {
+            return PANEL;
+        }
+        // Long stretches, which the processor fetches ahead, and two for each thread, in case one has less of its core.
+        DOT_WEIGHTS.max(self.weight.len() / (2 * pool::threads())).div_ceil(in_features)
+    }
+}
+
+/// [`matmul`] of `x[rows, in_features]` with several weights as one operator: activations are made ready once, and
+/// threads meet once.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn matmul_each(x: &[f32], rows: usize, products: &mut [Product]) {
+    if rows == 0 {
         return;
     }
     assert!(x.len().is_multiple_of(rows), "{} activations in {rows} rows", x.len());
     let in_features = x.len() / rows;
     assert!(in_features > 0, "a linear layer reads something");
-    assert_eq!(weight.len(), out_features * in_features, "weight is [{out_features}, {in_features}]");
-    weight.check(out_features, in_features);
-    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
-    }
-    let out = SharedOutput::new(out, out_features);
-    let narrow = match weight {
-        Matrix::Int8 { .. } if rows >= PRODUCT_ROWS => Bf16Rows::new(x, in_features),
-        _ => None,
-    };
-    let mut integers = INTEGERS.take();
-    if rows < PRODUCT_ROWS {
-        integers.fill(x, in_features, weight);
-    }
-    let task_columns = if rows < PRODUCT_ROWS {
-        // Long stretches, which the processor fetches ahead, and two for each thread, in case one has less of its core.
-        let weights = DOT_WEIGHTS.max(weight.len() / (2 * pool::threads()));
-        weights.div_ceil(in_features)
-    } else {
-        PANEL
-    };
-    let tasks = out_features.div_ceil(task_columns);
-    let run = |task: usize| {
-        let first = task * task_columns;
-        let columns = first..(first + task_columns).min(out_features);
-        let weight = weight.rows(first, columns.len(), in_features);
-        let task = Task { x, narrow: narrow.as_ref(), integers: &integers, rows, in_features, weight, columns, out };
+    products.iter().for_each(|product| product.check(rows, in_features));
+    let products = &*products;
+    let mut forms = FORMS.take();
+    forms.fill(x, rows, in_features, products);
+    let counts = products.iter().map(|product| product.out.columns().div_ceil(product.task_columns(rows, in_features)));
+    pool::for_each_of(counts, |index, task| {
+        let Product { weight, bias, out } = products[index];
+        let task_columns = products[index].task_columns(rows, in_features);
+        let columns = task * task_columns..((task + 1) * task_columns).min(out.columns());
+        let weight = weight.rows(columns.start, columns.len(), in_features);
+        let task = Task { x, forms: &forms, rows, in_features, weight, columns, out };
         if rows < PRODUCT_ROWS {
             task.by_dot();
         } else {
@@ -72,9 +102,8 @@ pub fn matmul(x: &[f32], rows: usize, weight: Matrix, out_features: usize, bias:
         if let Some(bias) = bias {
             task.add_bias(bias);
         }
-    };
-    pool::for_each(tasks, 1, run);
-    INTEGERS.set(integers);
+    });
+    FORMS.set(forms);
 }
 
 /// The name of the kernel that products of many rows use on this processor.
@@ -92,27 +121,38 @@ pub fn bf16_kernel_name() -> Option<&'static str> {
     product::bf16_kernel_name()
 }
 
-/// Activations for scalar products with integers.
+/// Activations in the forms that products want them in.
 #[derive(Default)]
-struct Integers {
+struct Forms {
+    /// For many rows and weights in INT8, where the processor multiplies bf16.
+    bf16: Option<Bf16Rows>,
+    /// For few rows and weights in INT8 and INT4.
     int16: Int16Rows,
-    /// For INT4, where the processor multiplies it as integers.
+    /// For few rows and INT4, where the processor multiplies it as integers.
     split: Option<SplitRows>,
 }
 
-impl Integers {
-    /// Takes `x`, `[rows, in_features]`, in the forms that scalar products with `weight` want.
-    fn fill(&mut self, x: &[f32], in_features: usize, weight: Matrix) {
-        match weight {
-            Matrix::Int8 { .. } => self.int16.fill(x, in_features),
-            Matrix::Int4 { .. } => {
-                self.split = self.split.take().or_else(SplitRows::new);
-                if let Some(split) = &mut self.split {
-                    self.int16.fill(x, in_features);
-                    split.fill(&self.int16);
-                }
+impl Forms {
+    /// Takes `x`, `[rows, in_features]`.
+    fn fill(&mut self, x: &[f32], rows: usize, in_features: usize, products: &[Product]) {
+        let any = |is: fn(&Matrix) -> bool| products.iter().any(|product| is(&product.weight));
+        let (int8, int4) =
+            (any(|weight| matches!(weight, Matrix::Int8 { .. })), any(|weight| matches!(weight, Matrix::Int4 { .. })));
+        self.bf16 = None;
+        if rows >= PRODUCT_ROWS {
+            if int8 {
+                self.bf16 = Bf16Rows::new(x, in_features);
             }
-            _ => {}
+            return;
+        }
+        if int4 {
+            self.split = self.split.take().or_else(SplitRows::new);
+        }
+        if int8 || int4 && self.split.is_some() {
+            self.int16.fill(x, in_features);
+        }
+        if let Some(split) = self.split.as_mut().filter(|_| int4) {
+            split.fill(&self.int16);
         }
     }
 }
@@ -120,9 +160,7 @@ impl Integers {
 /// One block of output columns; the tasks of one matmul write disjoint columns.
 struct Task<'a> {
     x: &'a [f32],
-    narrow: Option<&'a Bf16Rows>,
-    /// Filled if there are few rows.
-    integers: &'a Integers,
+    forms: &'a Forms,
     rows: usize,
     in_features: usize,
     weight: Matrix<'a>,
@@ -136,8 +174,8 @@ impl Task<'_> {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             let out = unsafe { self.out.row(row, self.columns.clone()) };
-            match (self.weight, &self.integers.split) {
-                (Matrix::Int8 { values, scales }, _) => self.integers.int16.dots_int8(row, values, scales, out),
+            match (self.weight, &self.forms.split) {
+                (Matrix::Int8 { values, scales }, _) => self.forms.int16.dots_int8(row, values, scales, out),
                 (Matrix::Int4 { values, scales }, Some(split)) => split.dots(row, values, scales, out),
                 _ => return self.by_float_dot(),
             }
@@ -173,7 +211,7 @@ impl Task<'_> {
 
     fn by_product(&self) {
         let (out, columns) = (self.out, self.columns.clone());
-        let (Some(x), Matrix::Int8 { values, scales }) = (self.narrow, self.weight) else {
+        let (Some(x), Matrix::Int8 { values, scales }) = (&self.forms.bf16, self.weight) else {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {

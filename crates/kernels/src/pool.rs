@@ -300,6 +300,22 @@ pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
     }
 }
 
+/// [`for_each`] over the tasks of several parts as one operator: `counts` are the tasks of each part, and `work` hears the
+/// part and the task's number in it. One part's tasks come before the next one's.
+///
+/// # Panics
+/// With what one of the calls panics.
+pub fn for_each_of(counts: impl Iterator<Item = usize> + Clone + Sync, work: impl Fn(usize, usize) + Sync) {
+    for_each(counts.clone().sum(), 1, |mut task| {
+        for (part, count) in counts.clone().enumerate() {
+            if task < count {
+                return work(part, task);
+            }
+            task -= count;
+        }
+    });
+}
+
 /// Puts a team back when an operator is done, even if it panics.
 struct Restore(Option<Arc<Team>>);
 

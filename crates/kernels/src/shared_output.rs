@@ -41,6 +41,11 @@ impl<'a> SharedOutput<'a> {
         }
     }
 
+    /// Number of columns.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows

@@ -73,7 +73,7 @@ pub(super) fn attend(
             }
             scratch.weights.resize(BLOCK, 0);
             let weights = &mut scratch.weights[..count];
-            for (scores, part) in scores.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
+            for (scores, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
                 let (output, sums) = part.split_at_mut(dim);
                 (sums[1], sums[0]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
                 vectorize_fused(

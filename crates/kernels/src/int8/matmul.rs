@@ -28,27 +28,69 @@ pub(super) fn matmul_with(
     bias: Option<&[f32]>,
     out: &mut [f32],
 ) {
-    weight.check();
-    let (rows, out_features) = (x.rows(), weight.out_features);
-    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
-    if out.is_empty() {
+    assert_eq!(
+        Some(out.len()),
+        x.rows().checked_mul(weight.out_features),
+        "output is [{}, {}]",
+        x.rows(),
+        weight.out_features
+    );
+    if !out.is_empty() {
+        each_with(kernel, x, &mut [Int8Product::new(weight, bias, out)]);
+    }
+}
+
+/// One of several products of the same activations.
+pub struct Int8Product<'a> {
+    weight: Int8Weight<'a>,
+    bias: Option<&'a [f32]>,
+    out: SharedOutput<'a>,
+}
+
+impl<'a> Int8Product<'a> {
+    /// With a bias `[out_features]`, for `out[rows, out_features]`.
+    ///
+    /// # Panics
+    /// If there are no output features, or `out` has no whole rows of them.
+    pub fn new(weight: Int8Weight<'a>, bias: Option<&'a [f32]>, out: &'a mut [f32]) -> Self {
+        Self { weight, bias, out: SharedOutput::new(out, weight.out_features) }
+    }
+
+    fn check(&self, x: &QuantizedRows) {
+        self.weight.check();
+        let (rows, out_features) = (x.rows(), self.weight.out_features);
+        assert_eq!(self.out.rows(), rows, "output is [{rows}, {out_features}]");
+        assert_eq!(x.in_features(), self.weight.in_features, "activations of as many features as the weight reads");
+        if let Some(bias) = self.bias {
+            assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
+        }
+    }
+}
+
+/// [`matmul_int8`] with several weights as one operator: threads meet once.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn matmul_int8_each(x: &QuantizedRows, products: &mut [Int8Product]) {
+    each_with(&*available()[0], x, products);
+}
+
+fn each_with(kernel: &dyn Kernel, x: &QuantizedRows, products: &mut [Int8Product]) {
+    products.iter().for_each(|product| product.check(x));
+    let (products, rows) = (&*products, x.rows());
+    if rows == 0 {
         return;
     }
-    assert_eq!(x.in_features(), weight.in_features, "activations of as many features as the weight reads");
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
-    }
-    let out = SharedOutput::new(out, out_features);
     let task_rows = rows.min(TASK_ROWS);
-    let panel_products = PANEL * weight.in_features * task_rows;
-    let task_columns = PANEL * (TASK_PRODUCTS / panel_products).max(1);
-    let (down, across) = (rows.div_ceil(task_rows), out_features.div_ceil(task_columns));
-    let run = |task: usize| {
+    let down = rows.div_ceil(task_rows);
+    let task_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
+    let counts = products.iter().map(|product| down * product.weight.out_features.div_ceil(task_columns));
+    pool::for_each_of(counts, |index, task| {
+        let Int8Product { weight, bias, out } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
         let (row, column) = (task % down * task_rows, task / down * task_columns);
         let rows = row..(row + task_rows).min(rows);
-        let columns = column..(column + task_columns).min(out_features);
+        let columns = column..(column + task_columns).min(weight.out_features);
         kernel.multiply(&Rectangle { x, rows, weight, columns, bias, out });
-    };
-    pool::for_each(down * across, 1, run);
+    });
 }

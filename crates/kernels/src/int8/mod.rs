@@ -34,7 +34,7 @@ pub(crate) mod weight;
 
 pub use activations::QuantizedRows;
 pub use layout::{LAYOUT, pack, packed_len, unpack};
-pub use matmul::matmul_int8;
+pub use matmul::{Int8Product, matmul_int8, matmul_int8_each};
 pub use shadow::{join_shadow, shadow, shadow_apart, shadow_float};
 pub use weight::{Int8Weight, quantize_weight_rows, quantize_weight_tensor, row_sums};
 

@@ -12,6 +12,9 @@ use std::ops::Range;
 use super::avx512::{BLOCKS, ROWS, kernel, lanes, transpose};
 use super::kernel::{Bf16Kernel, Kernel, LANES, Panel, check_transpose};
 
+/// Numbers that become words of one register.
+const STEP: usize = 2 * LANES;
+
 /// The kernel, whose words are pairs of bf16; having one proves that the processor can run it.
 pub(super) struct Avx512Bf16(());
 
@@ -51,7 +54,7 @@ impl Bf16Kernel for Avx512Bf16 {
         }
     }
 
-    fn powers(&self, exponents: &[f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
+    fn powers(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
@@ -87,58 +90,47 @@ fn halves(numbers: &[f32]) -> __m512i {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn powers(exponents: &[f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
+fn powers(exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
     assert_eq!(words.len(), exponents.len().div_ceil(2), "as many words as pairs");
     assert!(visible.start <= visible.end && visible.end <= exponents.len(), "{visible:?} of {}", exponents.len());
     // Whole steps of two registers, from a place that does not depend on what is visible.
-    let first = visible.start / (2 * LANES);
-    let steps = first..visible.end.div_ceil(2 * LANES).max(first);
-    let mut above = [_mm512_set1_ps(largest); 2];
-    for step in steps.clone() {
-        for (above, x) in above.iter_mut().zip(load_visible(exponents, &visible, step)) {
+    let first = visible.start / STEP * STEP;
+    let end = visible.end.next_multiple_of(STEP).min(exponents.len());
+    exponents[first..visible.start].fill(f32::MIN);
+    exponents[visible.end..end].fill(f32::MIN);
+    words[..first / 2].fill(0);
+    words[end.div_ceil(2)..].fill(0);
+    let (whole, rest) = exponents[first..end].as_chunks::<STEP>();
+    let (rest_low, rest_high) = rest.split_at(rest.len().min(LANES));
+    // The power of what is not there is zero.
+    let rest = [load(rest_low, f32::MIN), load(rest_high, f32::MIN)];
+    let mut above = rest.map(|x| _mm512_max_ps(x, _mm512_set1_ps(largest)));
+    for x in whole {
+        for (half, above) in above.iter_mut().enumerate() {
             // What is not a number leaves the second operand.
-            *above = _mm512_max_ps(x, *above);
+            *above = _mm512_max_ps(load(&x[half * LANES..][..LANES], f32::MIN), *above);
         }
     }
     let largest = _mm512_reduce_max_ps(_mm512_max_ps(above[0], above[1]));
+    let relative = |x| power(_mm512_sub_ps(x, _mm512_set1_ps(largest)));
     let mut sums = [_mm512_setzero_ps(); 2];
-    words[..steps.start * LANES].fill(0);
-    let end = words.len().min(steps.end * LANES);
-    words[end..].fill(0);
-    for (step, words) in steps.clone().zip(words[steps.start * LANES..end].chunks_mut(LANES)) {
-        let powers = load_visible(exponents, &visible, step).map(|x| power(_mm512_sub_ps(x, _mm512_set1_ps(largest))));
-        for (sum, power) in sums.iter_mut().zip(powers) {
-            *sum = _mm512_add_ps(*sum, power);
-        }
-        store(words, powers[0], powers[1]);
+    let (whole_words, rest_words) = words[first / 2..end.div_ceil(2)].split_at_mut(whole.len() * LANES);
+    for (x, words) in whole.iter().zip(whole_words.chunks_exact_mut(LANES)) {
+        let low = relative(load(&x[..LANES], f32::MIN));
+        let high = relative(load(&x[LANES..], f32::MIN));
+        sums = [_mm512_add_ps(sums[0], low), _mm512_add_ps(sums[1], high)];
+        store(words, low, high);
+    }
+    if !rest_words.is_empty() {
+        let [low, high] = rest.map(relative);
+        sums = [_mm512_add_ps(sums[0], low), _mm512_add_ps(sums[1], high)];
+        store(rest_words, low, high);
     }
     (largest, _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1])))
 }
 
-/// Exponents of a step, each so small that its power is zero where it is not visible.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load_visible(exponents: &[f32], visible: &Range<usize>, step: usize) -> [__m512; 2] {
-    let all = 2 * LANES * step..2 * LANES * (step + 1);
-    if visible.start <= all.start && all.end <= visible.end {
-        let (low, high) = exponents[all].split_at(LANES);
-        // SAFETY: sixteen numbers each.
-        #[allow(unsafe_code)]
-        return unsafe { [_mm512_loadu_ps(low.as_ptr()), _mm512_loadu_ps(high.as_ptr())] };
-    }
-    [0, 1].map(|half| {
-        let first = (2 * step + half) * LANES;
-        let lane = |place: usize| place.clamp(first, first + LANES) - first;
-        let mask = lanes(lane(visible.end)) & !lanes(lane(visible.start));
-        // SAFETY: the mask leaves what is not visible alone, and all that is lies in the slice.
-        #[allow(unsafe_code)]
-        unsafe {
-            _mm512_mask_loadu_ps(_mm512_set1_ps(f32::MIN), mask, exponents.as_ptr().wrapping_add(first))
-        }
-    })
-}
-
 /// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the polynomial of degree 3 whose largest relative error, 7.5e-5, is the least.
+#[inline]
 #[target_feature(enable = "avx512f")]
 fn power(x: __m512) -> __m512 {
     // Minus infinity would leave no number as rest. What is not a number stays so in the second operand.
@@ -153,6 +145,7 @@ fn power(x: __m512) -> __m512 {
 }
 
 /// At most sixteen numbers, with `rest` behind them.
+#[inline]
 #[target_feature(enable = "avx512f")]
 fn load(numbers: &[f32], rest: f32) -> __m512 {
     // SAFETY: the mask covers the slice's length.
@@ -163,6 +156,7 @@ fn load(numbers: &[f32], rest: f32) -> __m512 {
 }
 
 /// Rounds as many pairs as there are `words`.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 fn store(words: &mut [u32], low: __m512, high: __m512) {
     let rounded = _mm512_cvtne2ps_pbh(high, low);
@@ -171,6 +165,7 @@ fn store(words: &mut [u32], low: __m512, high: __m512) {
     store_words(words, unsafe { std::mem::transmute::<__m512bh, __m512i>(rounded) });
 }
 
+#[inline]
 #[target_feature(enable = "avx512f")]
 fn store_words(words: &mut [u32], values: __m512i) {
     // SAFETY: the mask covers the slice's length.

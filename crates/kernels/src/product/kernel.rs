@@ -42,8 +42,8 @@ pub(super) trait Bf16Kernel: Kernel {
 
     /// 2 to the power of each exponent in `visible` less the largest of them and of `largest`, and zero for all others, as
     /// [`Bf16Kernel::narrow`] makes words. Powers are exact to 2⁻¹³. Answers the largest, and the sum of the powers before
-    /// they are rounded.
-    fn powers(&self, exponents: &[f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32);
+    /// they are rounded. What is not visible is spoiled.
+    fn powers(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32);
 }
 
 /// Columns of an output matrix, at most [`PANEL`](super::PANEL), that belong to one task alone.

@@ -255,7 +255,7 @@ mod tests {
             let ends = ends.map(|end| end % (exponents.len() + 1));
             let visible = ends[0].min(ends[1])..ends[0].max(ends[1]);
             let mut words = vec![7; exponents.len().div_ceil(2)];
-            let (largest, sum) = kernel.powers(&exponents, visible.clone(), before, &mut words);
+            let (largest, sum) = kernel.powers(&mut exponents.clone(), visible.clone(), before, &mut words);
             prop_assert_eq!(largest, exponents[visible.clone()].iter().copied().fold(before, f32::max));
             let power = |(index, x): (usize, &f32)| if visible.contains(&index) { f64::from(x - largest).exp2() } else { 0.0 };
             let exact: Vec<f64> = exponents.iter().enumerate().map(power).collect();

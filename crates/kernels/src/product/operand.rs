@@ -45,13 +45,13 @@ impl Multiplier {
 
     /// 2 to the power of each exponent in `visible` less the largest of them and of `largest`, and zero for all others, as
     /// words. Answers the largest, which a number that is none never is, and the sum of the powers before they are
-    /// rounded. Powers that become bf16 are exact to 2⁻¹³.
+    /// rounded. Powers that become bf16 are exact to 2⁻¹³. What is not visible is spoiled.
     ///
     /// # Panics
     /// As [`Multiplier::narrow`], and if `visible` reaches beyond the exponents.
     pub(crate) fn powers(
         self,
-        exponents: &[f32],
+        exponents: &mut [f32],
         visible: Range<usize>,
         largest: f32,
         words: &mut [u32],
