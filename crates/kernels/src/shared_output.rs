@@ -41,6 +41,25 @@ impl<'a> SharedOutput<'a> {
         }
     }
 
+    /// Has the processor fetch columns of one row, if there is that row, to be written soon.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: usize, columns: Range<usize>) {
+        /// Numbers of a cache line.
+        const LINE: usize = 16;
+        #[cfg(target_arch = "x86_64")]
+        for column in columns.step_by(LINE) {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let place = self.pointer.wrapping_add(row * self.columns + column);
+            // SAFETY: fetching ahead reads nothing, wherever it points.
+            #[allow(unsafe_code)]
+            unsafe {
+                _mm_prefetch::<_MM_HINT_ET0>(place.cast());
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (row, columns, LINE);
+    }
+
     /// Number of columns.
     pub(crate) fn columns(&self) -> usize {
         self.columns

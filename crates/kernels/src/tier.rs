@@ -68,6 +68,7 @@ impl Tier {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("f16c")
+            && is_x86_feature_detected!("popcnt")
     }
 
     /// The tiers that this processor has, best first.

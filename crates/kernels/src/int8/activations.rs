@@ -1,5 +1,6 @@
 //! Activations in INT8, with those that INT8 cannot hold beside them.
 
+use super::kernel::available;
 use super::layout::QUAD;
 use super::weight::{largest_magnitude, scale_for};
 use super::{LARGEST, MAX_IN_FEATURES};
@@ -14,7 +15,7 @@ const PARALLEL: usize = 1 << 15;
 const LANES: usize = 64;
 /// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them; those of ARM take
 /// them as they are.
-const OFFSET: u8 = if cfg!(target_arch = "aarch64") { 0 } else { 128 };
+pub(super) const OFFSET: u8 = if cfg!(target_arch = "aarch64") { 0 } else { 128 };
 
 /// A number as it is.
 #[inline(always)]
@@ -41,10 +42,28 @@ pub struct QuantizedRows {
 struct Part {
     /// Where each row's outliers end.
     ends: Vec<usize>,
-    channels: Vec<u32>,
-    remainders: Vec<f32>,
+    /// With their remainders.
+    outliers: Outliers,
     /// One row without its outlier columns.
     rest: Vec<f32>,
+}
+
+/// Channels, ascending within a row, and a number for each.
+#[derive(Debug, Default)]
+pub(super) struct Outliers {
+    pub channels: Vec<u32>,
+    pub numbers: Vec<f32>,
+}
+
+/// One row of activations on its way to INT8.
+pub(super) struct ActivationRow<'a> {
+    pub x: &'a [f32],
+    /// What `x` is multiplied with first.
+    pub smoothing: Option<&'a [f32]>,
+    /// 1 / scale.
+    pub inverse: f32,
+    /// Magnitudes beyond it, and what is not a number, are outliers.
+    pub limit: f32,
 }
 
 /// Columns that LLM.int8() keeps in float.
@@ -83,16 +102,19 @@ impl QuantizedRows {
         let limit = if shadow { clip } else { f32::MAX };
         self.outlier_columns.channels.clear();
         let inverse = scale.recip();
+        let kernel = &available()[0];
         self.each_row(x, in_features, |x, values, part| {
-            let mut row_scale = scale;
-            quantize_row(x, smoothing, inverse, limit, values, |channel, x| {
-                if !x.is_finite() {
-                    row_scale = f32::NAN;
-                } else {
-                    part.push(channel, x - clip.copysign(x));
-                }
-            });
-            row_scale
+            let outliers = &mut part.outliers;
+            let first = outliers.channels.len();
+            kernel.quantize(&ActivationRow { x, smoothing, inverse, limit }, values, outliers);
+            if outliers.numbers[first..].iter().all(|x| x.is_finite()) {
+                outliers.numbers[first..].iter_mut().for_each(|x| *x -= clip.copysign(*x));
+                return scale;
+            }
+            // The whole row is no number.
+            outliers.channels[first..].iter().for_each(|channel| values[*channel as usize] = OFFSET);
+            outliers.truncate(first);
+            f32::NAN
         });
     }
 
@@ -107,13 +129,17 @@ impl QuantizedRows {
         let mut columns = std::mem::take(&mut self.outlier_columns);
         columns.find(x, in_features, outlier_threshold);
         self.each_row(x, in_features, |x, values, part| {
-            part.channels.extend_from_slice(&columns.channels);
-            part.remainders.extend(columns.channels.iter().map(|channel| x[*channel as usize]));
+            let outliers = &mut part.outliers;
+            outliers.channels.extend_from_slice(&columns.channels);
+            outliers.numbers.extend(columns.channels.iter().map(|channel| x[*channel as usize]));
             let mut rest = std::mem::take(&mut part.rest);
             rest.clear();
             rest.extend(x.iter().zip(&columns.keep).map(|(x, keep)| f32::from_bits(x.to_bits() & keep)));
             let scale = scale_for(largest_magnitude(&rest));
-            quantize_row(&rest, None, scale.recip(), f32::MAX, values, |_, _| {});
+            let row = ActivationRow { x: &rest, smoothing: None, inverse: scale.recip(), limit: f32::MAX };
+            let mut none = Outliers::default();
+            row.quantize(values, &mut none);
+            none.channels.iter().for_each(|channel| values[*channel as usize] = OFFSET);
             part.rest = rest;
             scale
         });
@@ -153,7 +179,7 @@ impl QuantizedRows {
 
     /// Number of outliers in all rows.
     pub fn outliers(&self) -> usize {
-        self.parts().iter().map(|part| part.channels.len()).sum()
+        self.parts().iter().map(|part| part.outliers.channels.len()).sum()
     }
 
     /// The outliers of a row: channels, ascending, and for each what the quantized number lacks.
@@ -161,7 +187,8 @@ impl QuantizedRows {
         let part = &self.parts()[row / PART_ROWS];
         let row = row % PART_ROWS;
         let start = if row == 0 { 0 } else { part.ends[row - 1] };
-        (&part.channels[start..part.ends[row]], &part.remainders[start..part.ends[row]])
+        let Outliers { channels, numbers } = &part.outliers;
+        (&channels[start..part.ends[row]], &numbers[start..part.ends[row]])
     }
 
     /// The columns that [`quantize_dynamic`](Self::quantize_dynamic) left out, ascending.
@@ -171,7 +198,7 @@ impl QuantizedRows {
 
     /// The remainders of all outliers, row by row.
     pub(super) fn remainders(&self) -> Vec<f32> {
-        self.parts().iter().flat_map(|part| &part.remainders).copied().collect()
+        self.parts().iter().flat_map(|part| &part.outliers.numbers).copied().collect()
     }
 
     /// The stored numbers of a row ([`signed`]), four by four; the last four are padded with zeros.
@@ -210,7 +237,7 @@ impl QuantizedRows {
             for ((x, values), scale) in rows {
                 values[in_features..].fill(OFFSET);
                 *scale = quantize(x, &mut values[..in_features], part);
-                part.ends.push(part.channels.len());
+                part.ends.push(part.outliers.channels.len());
             }
         });
     }
@@ -219,13 +246,19 @@ impl QuantizedRows {
 impl Part {
     fn clear(&mut self) {
         self.ends.clear();
-        self.channels.clear();
-        self.remainders.clear();
+        self.outliers.truncate(0);
+    }
+}
+
+impl Outliers {
+    fn push(&mut self, channel: usize, number: f32) {
+        self.channels.push(channel as u32);
+        self.numbers.push(number);
     }
 
-    fn push(&mut self, channel: usize, remainder: f32) {
-        self.channels.push(channel as u32);
-        self.remainders.push(remainder);
+    fn truncate(&mut self, count: usize) {
+        self.channels.truncate(count);
+        self.numbers.truncate(count);
     }
 }
 
@@ -251,55 +284,47 @@ impl OutlierColumns {
     }
 }
 
-/// Quantizes one row and calls `beyond` with each channel whose magnitude exceeds `limit` or is not a
-/// number, ascending, and with its activation after smoothing.
-fn quantize_row(
-    x: &[f32],
-    smoothing: Option<&[f32]>,
-    inverse: f32,
-    limit: f32,
-    values: &mut [u8],
-    mut beyond: impl FnMut(usize, f32),
-) {
-    vectorize(
-        #[inline(always)]
-        || {
-            let (whole, rest) = values.as_chunks_mut::<LANES>();
-            let (whole_x, rest_x) = x.as_chunks::<LANES>();
-            let first_of_rest = whole.len() * LANES;
-            let (whole_smoothing, rest_smoothing) =
-                smoothing.map_or((&[][..], &[][..]), |all| all.as_chunks::<LANES>());
-            for (index, (values, x)) in whole.iter_mut().zip(whole_x).enumerate() {
-                // Activations stay in registers: only where one exceeds the limit are they needed in memory.
-                let exceeds = match whole_smoothing.get(index) {
-                    None => quantize_lanes(|lane| x[lane], inverse, limit, values),
-                    Some(smoothing) => quantize_lanes(|lane| x[lane] * smoothing[lane], inverse, limit, values),
-                };
-                if exceeds {
-                    let x = whole_smoothing.get(index).map_or(*x, |smoothing| smoothed(x, smoothing));
-                    report(&x, limit, values, |lane, x| beyond(index * LANES + lane, x));
+impl ActivationRow<'_> {
+    /// In plain Rust: see [`Kernel::quantize`](super::kernel::Kernel::quantize).
+    pub(super) fn quantize(&self, numbers: &mut [u8], outliers: &mut Outliers) {
+        let Self { x, smoothing, inverse, limit } = *self;
+        vectorize(
+            #[inline(always)]
+            || {
+                let (whole, rest) = numbers.as_chunks_mut::<LANES>();
+                let (whole_x, rest_x) = x.as_chunks::<LANES>();
+                let first_of_rest = whole.len() * LANES;
+                let (whole_smoothing, rest_smoothing) =
+                    smoothing.map_or((&[][..], &[][..]), |all| all.as_chunks::<LANES>());
+                for (index, (numbers, x)) in whole.iter_mut().zip(whole_x).enumerate() {
+                    // Activations stay in registers: only where one exceeds the limit are they needed in memory.
+                    let exceeds = match whole_smoothing.get(index) {
+                        None => quantize_lanes(|lane| x[lane], inverse, limit, numbers),
+                        Some(smoothing) => quantize_lanes(|lane| x[lane] * smoothing[lane], inverse, limit, numbers),
+                    };
+                    if exceeds {
+                        let x = whole_smoothing.get(index).map_or(*x, |smoothing| smoothed(x, smoothing));
+                        report(&x, limit, index * LANES, outliers);
+                    }
                 }
-            }
-            if !rest.is_empty() {
-                let x = padded(rest_x);
-                let x = if smoothing.is_some() { smoothed(&x, &padded(rest_smoothing)) } else { x };
-                let mut values = [0; LANES];
-                quantize_lanes(|lane| x[lane], inverse, limit, &mut values);
-                rest.copy_from_slice(&values[..rest.len()]);
-                report(&x, limit, rest, |lane, x| beyond(first_of_rest + lane, x));
-            }
-        },
-    );
+                if !rest.is_empty() {
+                    let x = padded(rest_x);
+                    let x = if smoothing.is_some() { smoothed(&x, &padded(rest_smoothing)) } else { x };
+                    let mut numbers = [0; LANES];
+                    quantize_lanes(|lane| x[lane], inverse, limit, &mut numbers);
+                    rest.copy_from_slice(&numbers[..rest.len()]);
+                    report(&x[..rest.len()], limit, first_of_rest, outliers);
+                }
+            },
+        );
+    }
 }
 
-/// Calls `beyond` with each lane that exceeds `limit`; what is not finite becomes zero.
-fn report(x: &[f32; LANES], limit: f32, values: &mut [u8], mut beyond: impl FnMut(usize, f32)) {
-    for (lane, (x, value)) in x.iter().zip(values).enumerate() {
+/// Adds those of `x`, which begins with channel `first`, that exceed `limit`.
+fn report(x: &[f32], limit: f32, first: usize, outliers: &mut Outliers) {
+    for (lane, x) in x.iter().enumerate() {
         if exceeds(*x, limit) {
-            if !x.is_finite() {
-                *value = OFFSET;
-            }
-            beyond(lane, *x);
+            outliers.push(first + lane, *x);
         }
     }
 }

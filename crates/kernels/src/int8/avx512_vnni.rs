@@ -8,8 +8,11 @@ use std::arch::x86_64::{
     _mm512_sub_epi32,
 };
 
+use super::activations::{ActivationRow, Outliers};
+use super::avx512_rows;
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
+use super::shadow::ShadowColumns;
 use crate::tier::Tier;
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
@@ -42,6 +45,22 @@ impl Kernel for Avx512Vnni {
         #[allow(unsafe_code)]
         unsafe {
             multiply(rectangle);
+        }
+    }
+
+    fn quantize(&self, row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
+        // SAFETY: as in `multiply`.
+        #[allow(unsafe_code)]
+        unsafe {
+            avx512_rows::quantize(row, numbers, outliers);
+        }
+    }
+
+    fn shadow(&self, columns: &ShadowColumns) {
+        // SAFETY: as in `multiply`.
+        #[allow(unsafe_code)]
+        unsafe {
+            avx512_rows::shadow(columns);
         }
     }
 }

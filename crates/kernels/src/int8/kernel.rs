@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use super::activations::{ActivationRow, Outliers};
 use super::reference::Reference;
+use super::shadow::ShadowColumns;
 use super::{Int8Weight, QuantizedRows};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512_vnni::Avx512Vnni};
@@ -23,6 +25,16 @@ pub(super) trait Kernel: Send + Sync {
 
     /// Computes the outputs of one rectangle.
     fn multiply(&self, rectangle: &Rectangle);
+
+    /// Fills the stored numbers of one row of activations, and adds those beyond the limit to `outliers`, ascending.
+    fn quantize(&self, row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
+        row.quantize(numbers, outliers);
+    }
+
+    /// The shadow of some columns.
+    fn shadow(&self, columns: &ShadowColumns) {
+        columns.compute();
+    }
 }
 
 /// Rows and columns of one output matrix that belong to one task alone.

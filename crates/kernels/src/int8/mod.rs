@@ -15,6 +15,8 @@ mod activations;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx512_rows;
+#[cfg(target_arch = "x86_64")]
 mod avx512_vnni;
 #[cfg(target_arch = "aarch64")]
 mod dotprod;

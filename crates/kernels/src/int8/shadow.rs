@@ -1,5 +1,8 @@
 //! What the quantized activations lack, times the weights: added to the outputs of the INT8 matmul.
 
+use std::ops::Range;
+
+use super::kernel::{Kernel, available};
 use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedRows};
 use crate::activation::add;
@@ -9,8 +12,8 @@ use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 
-/// Output channels of one task: four registers of sums, independent of each other.
-const LANES: usize = 4 * BLOCK;
+/// Output channels of one task.
+const COLUMNS: usize = 8 * BLOCK;
 /// Output channels of one task with weights in float.
 const FLOAT_COLUMNS: usize = PANEL;
 /// Fewer products than this are computed before another thread wakes up.
@@ -24,7 +27,7 @@ const PARALLEL: usize = 1 << 16;
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
-    each_shadow(x, weight, out, |out, shadow| *out += shadow);
+    shadow_with(&*available()[0], x, weight, out, true);
 }
 
 /// As [`shadow`], but for a product that is not there yet: writes what there is to add to the rows that have outliers, and
@@ -33,7 +36,7 @@ pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn shadow_apart(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
-    each_shadow(x, weight, out, |out, shadow| *out = shadow);
+    shadow_with(&*available()[0], x, weight, out, false);
 }
 
 /// Adds what [`shadow_apart`] wrote of `x`, `[rows, out_features]`, to a product: `out` gets the bits that [`shadow`] gives.
@@ -54,35 +57,73 @@ pub fn join_shadow(x: &QuantizedRows, shadow: &[f32], out_features: usize, out: 
     });
 }
 
-/// Has `write` take the shadow of each output of the rows that have outliers.
-#[inline(always)]
-fn each_shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32], write: impl Fn(&mut f32, f32) + Sync) {
+/// Shadows of the rows that have outliers, by one kernel of the table; they are added, or take the place of what is there.
+pub(super) fn shadow_with(kernel: &dyn Kernel, x: &QuantizedRows, weight: Int8Weight, out: &mut [f32], add: bool) {
     weight.check();
-    each_piece(
-        x,
-        weight.in_features,
-        weight.out_features,
-        out,
-        #[inline(always)]
-        |channels, remainders, first, out| {
-            let mut sums = [[0.0; BLOCK]; LANES / BLOCK];
-            for (index, sums) in sums.iter_mut().take(out.len().div_ceil(BLOCK)).enumerate() {
-                let block = weight.block(first / BLOCK + index);
-                for (channel, remainder) in channels.iter().zip(remainders) {
-                    let channel = *channel as usize;
-                    let (quads, _) = block[channel / QUAD].as_chunks::<QUAD>();
-                    let shift = 24 - 8 * (channel % QUAD);
-                    for lane in 0..BLOCK {
-                        let quad = i32::from_le_bytes(quads[lane].map(|byte| byte as u8));
-                        sums[lane] += remainder * (quad << shift >> 24) as f32;
+    let (rows, out_features) = (x.rows(), weight.out_features);
+    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
+    let outliers = x.outliers();
+    if outliers == 0 || out_features == 0 {
+        return;
+    }
+    assert_eq!(x.in_features(), weight.in_features, "activations of as many features as the weight reads");
+    let out = SharedOutput::new(out, out_features);
+    pool::for_each(out_features.div_ceil(COLUMNS), PARALLEL.div_ceil(outliers * COLUMNS), |task| {
+        let columns = task * COLUMNS..((task + 1) * COLUMNS).min(out_features);
+        kernel.shadow(&ShadowColumns { x, weight, columns, out, add });
+    });
+}
+
+/// Columns of an output matrix that belong to one task alone, in the rows that have outliers.
+pub(super) struct ShadowColumns<'a> {
+    pub x: &'a QuantizedRows,
+    pub weight: Int8Weight<'a>,
+    /// Output channels, from a multiple of sixteen on.
+    pub columns: Range<usize>,
+    pub out: SharedOutput<'a>,
+    /// The shadow is added to what is there, instead of taking its place.
+    pub add: bool,
+}
+
+impl ShadowColumns<'_> {
+    /// The rows that have outliers, with the channels of these and their remainders.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &[u32], &[f32])> {
+        let rows = (0..self.x.rows()).map(|row| (row, self.x.outliers_of(row)));
+        rows.filter(|(_, (channels, _))| !channels.is_empty())
+            .map(|(row, (channels, numbers))| (row, channels, numbers))
+    }
+
+    /// In plain Rust: see [`Kernel::shadow`].
+    pub(super) fn compute(&self) {
+        for first in self.columns.clone().step_by(BLOCK) {
+            let columns = first..(first + BLOCK).min(self.columns.end);
+            let block = self.weight.block(first / BLOCK);
+            let scales = &self.weight.scales[columns.clone()];
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (row, channels, remainders) in self.rows() {
+                        let mut sums = [0.0; BLOCK];
+                        for (channel, remainder) in channels.iter().zip(remainders) {
+                            let channel = *channel as usize;
+                            let (quads, _) = block[channel / QUAD].as_chunks::<QUAD>();
+                            let shift = 24 - 8 * (channel % QUAD);
+                            for lane in 0..BLOCK {
+                                let quad = i32::from_le_bytes(quads[lane].map(|byte| byte as u8));
+                                sums[lane] += remainder * (quad << shift >> 24) as f32;
+                            }
+                        }
+                        // SAFETY: these columns belong to this task alone.
+                        #[allow(unsafe_code)]
+                        let out = unsafe { self.out.row(row, columns.clone()) };
+                        for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
+                            *out = if self.add { *out + sum * scale } else { sum * scale };
+                        }
                     }
-                }
-            }
-            for ((out, sum), scale) in out.iter_mut().zip(sums.as_flattened()).zip(&weight.scales[first..]) {
-                write(out, sum * scale);
-            }
-        },
-    );
+                },
+            );
+        }
+    }
 }
 
 /// `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
@@ -120,40 +161,4 @@ pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out:
         }
     };
     pool::for_each(out_features.div_ceil(FLOAT_COLUMNS), PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS), task);
-}
-
-/// Calls `add` for pieces of the rows that have outliers: with those, the first output channel and the outputs.
-fn each_piece(
-    x: &QuantizedRows,
-    in_features: usize,
-    out_features: usize,
-    out: &mut [f32],
-    add: impl Fn(&[u32], &[f32], usize, &mut [f32]) + Sync,
-) {
-    let rows = x.rows();
-    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
-    let outliers = x.outliers();
-    if outliers == 0 || out_features == 0 {
-        return;
-    }
-    assert_eq!(x.in_features(), in_features, "activations of as many features as the weight reads");
-    let out = SharedOutput::new(out, out_features);
-    let task = |task: usize| {
-        let columns = task * LANES..((task + 1) * LANES).min(out_features);
-        vectorize(
-            #[inline(always)]
-            || {
-                for row in 0..rows {
-                    let (channels, remainders) = x.outliers_of(row);
-                    if !channels.is_empty() {
-                        // SAFETY: these columns belong to this task alone.
-                        #[allow(unsafe_code)]
-                        let out = unsafe { out.row(row, columns.clone()) };
-                        add(channels, remainders, columns.start, out);
-                    }
-                }
-            },
-        );
-    };
-    pool::for_each(out_features.div_ceil(LANES), PARALLEL.div_ceil(outliers * LANES), task);
 }

@@ -3,8 +3,11 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::kernel::{available, output};
+use super::activations::{ActivationRow, Outliers};
+use super::kernel::{Kernel, available, output};
 use super::matmul::matmul_with;
+use super::reference::Reference;
+use super::shadow::shadow_with;
 use super::*;
 use crate::Matrix;
 
@@ -130,6 +133,56 @@ proptest! {
             let mut out = vec![f32::NAN; rows * out_features];
             matmul_with(&**kernel, &x, weight.view(), with_bias.then_some(&bias), &mut out);
             prop_assert_eq!(bits(&out), bits(&expected), "{}", kernel.name());
+        }
+    }
+
+    #[test]
+    fn every_kernel_quantizes_as_plain_rust_does(
+        in_features in 1usize..300, seed: u64, scale in 0.001f32..0.1, is_smoothed: bool, keeps_shadow: bool,
+        odd in prop::option::of(prop_oneof![Just(f32::NAN), Just(f32::INFINITY)]),
+    ) {
+        let mut x = with_outliers(in_features, seed);
+        if let Some(odd) = odd {
+            x[seed as usize % in_features] = odd;
+        }
+        let smoothing: Vec<f32> = random(in_features, seed ^ 3).iter().map(|x| x.abs() + 0.1).collect();
+        let row = ActivationRow {
+            x: &x,
+            smoothing: is_smoothed.then_some(&smoothing),
+            inverse: scale.recip(),
+            limit: if keeps_shadow { 127.0 * scale } else { f32::MAX },
+        };
+        let run = |kernel: &dyn Kernel| {
+            // Behind an outlier of the row before.
+            let mut outliers = Outliers { channels: vec![3], numbers: vec![1.0] };
+            let mut stored = vec![7; in_features];
+            kernel.quantize(&row, &mut stored, &mut outliers);
+            // What stands for an outlier that is no number is not defined.
+            for (channel, x) in outliers.channels[1..].iter().zip(&outliers.numbers[1..]) {
+                stored[*channel as usize] = if x.is_finite() { stored[*channel as usize] } else { 0 };
+            }
+            (stored, outliers.channels, bits(&outliers.numbers))
+        };
+        let expected = run(&Reference);
+        for kernel in available() {
+            prop_assert_eq!(run(&**kernel), expected.clone(), "{}", kernel.name());
+        }
+    }
+
+    #[test]
+    fn every_kernel_makes_the_shadow_that_plain_rust_makes(
+        rows in 1usize..20, in_features in 1usize..300, out_features in 1usize..400, seed: u64, add: bool,
+    ) {
+        let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
+        let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
+        let run = |kernel: &dyn Kernel| {
+            let mut out = random(rows * out_features, seed ^ 9);
+            shadow_with(kernel, &x, weight.view(), &mut out, add);
+            bits(&out)
+        };
+        let expected = run(&Reference);
+        for kernel in available() {
+            prop_assert_eq!(run(&**kernel), expected.clone(), "{}", kernel.name());
         }
     }
 
