@@ -256,6 +256,13 @@ impl Outliers {
         self.numbers.push(number);
     }
 
+    /// Makes room for so many more.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn reserve(&mut self, more: usize) {
+        self.channels.reserve(more);
+        self.numbers.reserve(more);
+    }
+
     fn truncate(&mut self, count: usize) {
         self.channels.truncate(count);
         self.numbers.truncate(count);

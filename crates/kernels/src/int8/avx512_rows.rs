@@ -1,11 +1,13 @@
 //! What AVX-512 does with rows of activations: quantizes them, and multiplies their outliers.
 
 use std::arch::x86_64::{
-    __m512, __mmask16, _CMP_NLE_UQ, _mm_mask_storeu_epi8, _mm_set1_epi8, _mm_xor_si128, _mm512_abs_ps,
+    __m512, __m512i, __mmask16, _CMP_NLE_UQ, _mm_mask_storeu_epi8, _mm_set1_epi8, _mm_xor_si128, _mm512_abs_ps,
     _mm512_add_epi32, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtps_epi32,
-    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_compress_epi32,
-    _mm512_maskz_compress_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_compress_epi32,
+    _mm512_maskz_compress_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi16,
+    _mm512_packs_epi32, _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_xor_si512,
 };
 
 use std::ops::Range;
@@ -25,53 +27,90 @@ const ROWS_AHEAD: usize = 4;
 pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
     let ActivationRow { x, smoothing, inverse, limit } = *row;
     assert!(numbers.len() == x.len() && smoothing.is_none_or(|smoothing| smoothing.len() == x.len()));
-    let Outliers { channels, numbers: beyond } = outliers;
-    let mut count = channels.len();
-    assert_eq!(count, beyond.len(), "a number for each channel");
-    // Whole registers are written behind the last outlier.
-    channels.reserve(x.len() + LANES);
-    beyond.reserve(x.len() + LANES);
-    let (largest, smallest) = (_mm512_set1_ps(LARGEST), _mm512_set1_ps(-LARGEST));
-    let lane_numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    // Where nothing but what is no number is beyond, that is rare.
-    let rare = limit == f32::MAX;
-    for first in (0..x.len()).step_by(LANES) {
-        let mask = lanes(x.len() - first);
-        // SAFETY: the mask covers what is left of the slices.
-        #[allow(unsafe_code)]
-        let x = unsafe {
-            let x = _mm512_maskz_loadu_ps(mask, x.as_ptr().add(first));
-            match smoothing {
-                Some(smoothing) => _mm512_mul_ps(x, _mm512_maskz_loadu_ps(mask, smoothing.as_ptr().add(first))),
-                None => x,
+    outliers.reserve(x.len() + LANES);
+    let inverse = _mm512_set1_ps(inverse);
+    // The order in which packing leaves what four registers hold.
+    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    let (whole, rest) = numbers.as_chunks_mut::<{ 4 * LANES }>();
+    let first_of_rest = whole.len() * 4 * LANES;
+    for (index, numbers) in whole.iter_mut().enumerate() {
+        let places = [0, 1, 2, 3].map(|register| index * 4 * LANES + register * LANES);
+        let mut values = [_mm512_setzero_ps(); 4];
+        for (value, first) in values.iter_mut().zip(places) {
+            // SAFETY: sixteen numbers more are in `x` and in `smoothing`.
+            #[allow(unsafe_code)]
+            unsafe {
+                *value = _mm512_loadu_ps(x.as_ptr().add(first));
+                if let Some(smoothing) = smoothing {
+                    *value = _mm512_mul_ps(*value, _mm512_loadu_ps(smoothing.as_ptr().add(first)));
+                }
             }
-        };
-        let scaled = _mm512_mul_ps(x, _mm512_set1_ps(inverse));
-        let clipped = _mm512_min_ps(_mm512_max_ps(scaled, smallest), largest);
-        let stored = _mm_xor_si128(_mm512_cvtepi32_epi8(_mm512_cvtps_epi32(clipped)), _mm_set1_epi8(OFFSET as i8));
-        // SAFETY: the mask covers what is left of the slice.
+        }
+        let [a, b, c, d] = [0, 1, 2, 3].map(|register| nearest(values[register], inverse));
+        let packed = _mm512_packs_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+        let stored = _mm512_xor_si512(_mm512_permutexvar_epi32(order, packed), _mm512_set1_epi8(OFFSET as i8));
+        // SAFETY: 64 bytes.
         #[allow(unsafe_code)]
         unsafe {
-            _mm_mask_storeu_epi8(numbers.as_mut_ptr().add(first).cast(), mask, stored);
+            _mm512_storeu_si512(numbers.as_mut_ptr().cast(), stored);
         }
-        let exceeds = mask & _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_abs_ps(x), _mm512_set1_ps(limit));
-        if rare && exceeds == 0 {
-            continue;
+        let exceeding = [0, 1, 2, 3].map(|register| exceeding(values[register], limit));
+        if exceeding.iter().any(|mask| *mask != 0) {
+            for ((value, exceeding), first) in values.into_iter().zip(exceeding).zip(places) {
+                append(outliers, value, exceeding, first);
+            }
         }
-        let numbers = _mm512_add_epi32(lane_numbers, _mm512_set1_epi32(first as i32));
-        // SAFETY: at most as many as there are activations were counted before, and both have room for a register more.
-        #[allow(unsafe_code)]
-        unsafe {
-            _mm512_storeu_si512(channels.as_mut_ptr().add(count).cast(), _mm512_maskz_compress_epi32(exceeds, numbers));
-            _mm512_storeu_ps(beyond.as_mut_ptr().add(count), _mm512_maskz_compress_ps(exceeds, x));
-        }
-        count += exceeds.count_ones() as usize;
     }
-    // SAFETY: so many were written.
+    for (index, numbers) in rest.chunks_mut(LANES).enumerate() {
+        let first = first_of_rest + index * LANES;
+        let places = first..first + numbers.len();
+        let mut value = load(&x[places.clone()]);
+        if let Some(smoothing) = smoothing {
+            value = _mm512_mul_ps(value, load(&smoothing[places]));
+        }
+        let stored = _mm_xor_si128(_mm512_cvtepi32_epi8(nearest(value, inverse)), _mm_set1_epi8(OFFSET as i8));
+        let mask = lanes(numbers.len());
+        // SAFETY: the mask covers the slice.
+        #[allow(unsafe_code)]
+        unsafe {
+            _mm_mask_storeu_epi8(numbers.as_mut_ptr().cast(), mask, stored);
+        }
+        append(outliers, value, mask & exceeding(value, limit), first);
+    }
+}
+
+/// The nearest integers to x / scale, from −127 to 127.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn nearest(x: __m512, inverse: __m512) -> __m512i {
+    let (smallest, largest) = (_mm512_set1_ps(-LARGEST), _mm512_set1_ps(LARGEST));
+    _mm512_cvtps_epi32(_mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x, inverse), smallest), largest))
+}
+
+/// Magnitudes beyond the limit, and what is not a number.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn exceeding(x: __m512, limit: f32) -> __mmask16 {
+    _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(_mm512_abs_ps(x), _mm512_set1_ps(limit))
+}
+
+/// Adds the lanes of `x` in `mask`, which are channels from `first` on. The lists have room for a register more.
+#[inline]
+#[target_feature(enable = "avx512f,popcnt")]
+fn append(outliers: &mut Outliers, x: __m512, mask: __mmask16, first: usize) {
+    let Outliers { channels, numbers } = outliers;
+    let count = channels.len();
+    debug_assert!(count == numbers.len() && count + LANES <= channels.capacity().min(numbers.capacity()));
+    let lane_numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    let of_lanes = _mm512_add_epi32(lane_numbers, _mm512_set1_epi32(first as i32));
+    let count_after = count + mask.count_ones() as usize;
+    // SAFETY: `quantize` made room for every activation of the row and a register more; so many are written.
     #[allow(unsafe_code)]
     unsafe {
-        channels.set_len(count);
-        beyond.set_len(count);
+        _mm512_storeu_si512(channels.as_mut_ptr().add(count).cast(), _mm512_maskz_compress_epi32(mask, of_lanes));
+        _mm512_storeu_ps(numbers.as_mut_ptr().add(count), _mm512_maskz_compress_ps(mask, x));
+        channels.set_len(count_after);
+        numbers.set_len(count_after);
     }
 }
 
