@@ -181,12 +181,12 @@ fn bf16_round() -> Option<fn() -> f64> {
 /// Bytes that are more than caches hold.
 pub const MEMORY: usize = 256 << 20;
 /// Rounds of reading, the fastest of which counts.
-const READS: usize = 8;
+const READS: usize = 24;
 /// Bytes of a round, at least.
 const READ: usize = 64 << 20;
 
 /// Bandwidth of `threads` threads at once, in bytes a second: each sums up its share of `bytes`, again and again for
-/// small ones, the fastest of eight rounds. With [`MEMORY`] it is that of the memory, with fewer that of the cache that
+/// small ones, the fastest of 24 rounds. With [`MEMORY`] it is that of the memory, with fewer that of the cache that
 /// holds them.
 pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
     best(threads, READS, || {
