@@ -88,7 +88,7 @@ pub fn matmul_each(x: &[f32], rows: usize, products: &mut [Product]) {
     let mut forms = FORMS.take();
     forms.fill(x, rows, in_features, products);
     let counts = products.iter().map(|product| product.out.columns().div_ceil(product.task_columns(rows, in_features)));
-    pool::for_each_of(counts, |index, task| {
+    pool::for_each_of(&counts, |index, task| {
         let Product { weight, bias, out } = products[index];
         let task_columns = products[index].task_columns(rows, in_features);
         let columns = task * task_columns..((task + 1) * task_columns).min(out.columns());

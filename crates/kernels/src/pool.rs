@@ -305,7 +305,7 @@ pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
 ///
 /// # Panics
 /// With what one of the calls panics.
-pub fn for_each_of(counts: impl Iterator<Item = usize> + Clone + Sync, work: impl Fn(usize, usize) + Sync) {
+pub fn for_each_of(counts: &(impl Iterator<Item = usize> + Clone + Sync), work: impl Fn(usize, usize) + Sync) {
     for_each(counts.clone().sum(), 1, |mut task| {
         for (part, count) in counts.clone().enumerate() {
             if task < count {

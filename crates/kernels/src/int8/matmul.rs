@@ -85,7 +85,7 @@ fn each_with(kernel: &dyn Kernel, x: &QuantizedRows, products: &mut [Int8Product
     let down = rows.div_ceil(task_rows);
     let task_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
     let counts = products.iter().map(|product| down * product.weight.out_features.div_ceil(task_columns));
-    pool::for_each_of(counts, |index, task| {
+    pool::for_each_of(&counts, |index, task| {
         let Int8Product { weight, bias, out } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
         let (row, column) = (task % down * task_rows, task / down * task_columns);
