@@ -362,6 +362,40 @@ mod tests {
                 prop_assert_eq!(run(1), run(3));
             }
         }
+
+        #[test]
+        fn products_together_have_the_bits_of_each_alone(
+            rows in 1usize..10, columns in prop::collection::vec(1usize..200, 0..5), seed: u64, threads in 1usize..4,
+        ) {
+            const DEPTH: usize = 96;
+            let x = values(rows * DEPTH, seed);
+            let owned: Vec<_> = columns.iter().enumerate().map(|(index, columns)| {
+                let weight = values(columns * DEPTH, seed ^ index as u64);
+                let bytes: Vec<i8> = weight.iter().map(|x| (x * 127.0) as i8).collect();
+                let (mut packed, mut scales) = (vec![0; weight.len() / 2], vec![f16::ZERO; weight.len() / int4::GROUP]);
+                int4::quantize_int4(&weight, &mut packed, &mut scales);
+                (weight, bytes, values(*columns, seed ^ 7), packed, scales)
+            }).collect();
+            let parts = owned.iter().enumerate().map(|(index, (weight, bytes, scales, packed, group_scales))| {
+                let matrix = match (seed as usize + index) % 3 {
+                    0 => Matrix::F32(weight),
+                    1 => Matrix::Int8 { values: bytes, scales },
+                    _ => Matrix::Int4 { values: packed, scales: group_scales },
+                };
+                (matrix, scales.len(), (index % 2 == 0).then_some(&scales[..]))
+            });
+            let mut outs: Vec<_> = columns.iter().map(|columns| vec![f32::NAN; rows * columns]).collect();
+            let products = parts.clone().zip(&mut outs);
+            let mut products: Vec<_> = products
+                .map(|((matrix, columns, bias), out)| Product::new(matrix, columns, bias, out))
+                .collect();
+            pool::Pool::new(threads).unwrap().install(|| matmul_each(&x, rows, &mut products));
+            for ((matrix, columns, bias), out) in parts.zip(outs) {
+                let mut alone = vec![f32::NAN; rows * columns];
+                matmul(&x, rows, matrix, columns, bias, &mut alone);
+                prop_assert_eq!(out, alone);
+            }
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ const WIDENED_ACCUMULATORS: usize = 12;
 /// Iterations of one timed round, about a millisecond.
 const ITERATIONS: usize = 200_000;
 const ROUNDS: usize = 30;
+/// How often a thread that waits for the others looks before it lets another one run.
+const LOOKS: u32 = 4096;
 
 /// Peak f32 arithmetic of `threads` threads at once, in operations a second (a fused multiply-add counts
 /// two): multiply-adds in registers, the best of thirty rounds.
@@ -30,8 +32,14 @@ fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> 
         let run = |index: usize| {
             arrived.fetch_add(1, Ordering::SeqCst);
             // Not in sleep: waking up takes as long as a part of a round.
+            let mut looks = 0u32;
             while arrived.load(Ordering::SeqCst) < (index + 1) * threads {
-                std::thread::yield_now();
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(LOOKS) {
+                    // Another one may be waiting for this core.
+                    std::thread::yield_now();
+                }
+                std::hint::spin_loop();
             }
             let start = Instant::now();
             let operations = round();
@@ -181,18 +189,22 @@ fn bf16_round() -> Option<fn() -> f64> {
 /// Bytes that are more than caches hold.
 pub const MEMORY: usize = 256 << 20;
 /// Rounds of reading, the fastest of which counts.
-const READS: usize = 24;
-/// Bytes of a round, at least.
-const READ: usize = 64 << 20;
+const READS: usize = 48;
+/// Bytes that a thread reads in a round, at most, so that it takes a millisecond or few and is seldom interrupted.
+const READ: usize = 16 << 20;
+/// Bytes that it reads again and again in a round, in all.
+const READ_AGAIN: usize = 128 << 20;
 
 /// Bandwidth of `threads` threads at once, in bytes a second: each sums up its share of `bytes`, again and again for
-/// small ones, the fastest of 24 rounds. With [`MEMORY`] it is that of the memory, with fewer that of the cache that
-/// holds them.
+/// small ones, or in large ones stretch after stretch, in the fastest of 48 rounds. With [`MEMORY`] it is that of the
+/// memory, with fewer that of the cache that holds them.
 pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
     best(threads, READS, || {
         // Written, so that it is memory and not the system's one page of zeros.
         let buffer = vec![black_box(1u64); (bytes / threads.max(1) / size_of::<u64>()).max(64)];
-        let times = (READ / threads.max(1)).div_ceil(size_of_val(&buffer[..]));
+        let stretch = buffer.len().min(READ / size_of::<u64>());
+        let times = if buffer.len() > stretch { 1 } else { READ_AGAIN.div_ceil(size_of_val(&buffer[..])) };
+        let mut first = 0;
         let read_once = |buffer: &[u64]| {
             vectorize(
                 #[inline(always)]
@@ -208,8 +220,11 @@ pub fn bytes_read_per_second(threads: usize, bytes: usize) -> f64 {
             );
         };
         move || {
-            (0..times).for_each(|_| read_once(&buffer));
-            (times * size_of_val(&buffer[..])) as f64
+            let stretch = &buffer[first..first + stretch];
+            first += stretch.len();
+            first = if first + stretch.len() > buffer.len() { 0 } else { first };
+            (0..times).for_each(|_| read_once(stretch));
+            (times * size_of_val(stretch)) as f64
         }
     })
 }

@@ -41,14 +41,14 @@ impl<'a> SharedOutput<'a> {
         }
     }
 
-    /// Has the processor fetch columns of one row, if there is that row, to be written soon.
+    /// Has the processor fetch columns of one row, to be written soon. Without effect where there is no such row.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: usize, columns: Range<usize>) {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         /// Numbers of a cache line.
         const LINE: usize = 16;
-        #[cfg(target_arch = "x86_64")]
         for column in columns.step_by(LINE) {
-            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             let place = self.pointer.wrapping_add(row * self.columns + column);
             // SAFETY: fetching ahead reads nothing, wherever it points.
             #[allow(unsafe_code)]
@@ -56,8 +56,6 @@ impl<'a> SharedOutput<'a> {
                 _mm_prefetch::<_MM_HINT_ET0>(place.cast());
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (row, columns, LINE);
     }
 
     /// Number of columns.

@@ -137,6 +137,27 @@ proptest! {
     }
 
     #[test]
+    fn products_together_have_the_bits_of_each_alone(
+        rows in 1usize..120, in_features in 1usize..100, out_features in prop::collection::vec(1usize..200, 0..4),
+        seed: u64, threads in 1usize..4,
+    ) {
+        let x = quantized(&random(rows * in_features, seed), in_features, 1.0 / 127.0, false);
+        let weight = |(index, out_features): (usize, &usize)| {
+            Owned::quantized(&random(out_features * in_features, seed ^ index as u64), in_features)
+        };
+        let weights: Vec<_> = out_features.iter().enumerate().map(weight).collect();
+        let mut outs: Vec<_> = out_features.iter().map(|out_features| vec![f32::NAN; rows * out_features]).collect();
+        let products = weights.iter().zip(&mut outs);
+        let mut products: Vec<_> = products.map(|(weight, out)| Int8Product::new(weight.view(), None, out)).collect();
+        crate::pool::Pool::new(threads).unwrap().install(|| matmul_int8_each(&x, &mut products));
+        for (weight, out) in weights.iter().zip(outs) {
+            let mut alone = vec![f32::NAN; out.len()];
+            matmul_int8(&x, weight.view(), None, &mut alone);
+            prop_assert_eq!(bits(&out), bits(&alone));
+        }
+    }
+
+    #[test]
     fn every_kernel_quantizes_as_plain_rust_does(
         in_features in 1usize..300, seed: u64, scale in 0.001f32..0.1, is_smoothed: bool, keeps_shadow: bool,
         odd in prop::option::of(prop_oneof![Just(f32::NAN), Just(f32::INFINITY)]),
