@@ -9,6 +9,8 @@
 //! another way (`row`), always in f32.
 
 mod row;
+#[cfg(target_arch = "x86_64")]
+mod row_f16;
 mod softmax;
 #[cfg(test)]
 mod tests;

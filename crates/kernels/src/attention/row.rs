@@ -5,6 +5,8 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+#[cfg(target_arch = "x86_64")]
+use super::row_f16::F16Rows;
 use super::softmax::{self, HIDDEN};
 use super::{BLOCK, Shape};
 use crate::Matrix;
@@ -22,7 +24,7 @@ struct Scratch {
     values: Vec<f32>,
     /// `[heads of the group, keys]`.
     scores: Vec<f32>,
-    /// Those of one head as weights, in words of f32.
+    /// Those as weights, in words of f32.
     weights: Vec<u32>,
 }
 
@@ -61,24 +63,37 @@ pub(super) fn attend(
         let queries = &scaled[kv_head * group * dim..][..group * dim];
         SCRATCH.with_borrow_mut(|scratch| {
             let multiplier = Multiplier::new(false);
-            scratch.keys.reserve(multiplier, BLOCK, dim);
-            scratch.values.resize(scratch.values.len().max(BLOCK * dim), 0.0);
-            scratch.keys.turn(multiplier, keys.rows(at, count, dim), dim);
-            let values = values.rows(at, count, dim).as_f32(&mut scratch.values);
-            scratch.scores.resize(group * BLOCK, 0.0);
-            let scores = &mut scratch.scores[..group * count];
-            scratch.keys.multiply(bytemuck::cast_slice(queries), count, scores, false);
+            let (keys, values) = (keys.rows(at, count, dim), values.rows(at, count, dim));
+            let Scratch { keys: turned, values: widened, scores, weights } = scratch;
+            scores.resize(group * BLOCK, 0.0);
+            let scores = &mut scores[..group * count];
+            let as_they_are = F16Rows::new(keys, values, dim);
+            if let Some(rows) = &as_they_are {
+                rows.scores(queries, scores);
+            } else {
+                turned.reserve(multiplier, BLOCK, dim);
+                turned.turn(multiplier, keys, dim);
+                turned.multiply(bytemuck::cast_slice(queries), count, scores, false);
+            }
             if let Some(cap) = shape.soft_cap {
                 softmax::cap(scores, cap);
             }
-            scratch.weights.resize(BLOCK, 0);
-            let weights = &mut scratch.weights[..count];
-            for (scores, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
-                let (output, sums) = part.split_at_mut(dim);
-                (sums[1], sums[0]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
+            weights.resize(group * BLOCK, 0);
+            let weights = &mut weights[..group * count];
+            let heads = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(count));
+            for ((scores, weights), part) in heads.zip(part.chunks_exact_mut(dim + 2)) {
+                (part[dim + 1], part[dim]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
+            }
+            let weights = bytemuck::cast_slice(weights);
+            if let Some(rows) = &as_they_are {
+                return rows.weighted(weights, part, dim + 2);
+            }
+            widened.resize(widened.len().max(BLOCK * dim), 0.0);
+            let values = values.as_f32(widened);
+            for (weights, part) in weights.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
                 vectorize_fused(
                     #[inline(always)]
-                    |fused| add_weighted(bytemuck::cast_slice(weights), values, output, fused),
+                    |fused| add_weighted(weights, values, &mut part[..dim], fused),
                 );
             }
         });
@@ -92,6 +107,25 @@ pub(super) fn attend(
     }
     PARTS.set(parts);
     QUERIES.set(scaled);
+}
+
+/// Other processors read no f16 as it is.
+#[cfg(not(target_arch = "x86_64"))]
+enum F16Rows {}
+
+#[cfg(not(target_arch = "x86_64"))]
+impl F16Rows {
+    fn new(_keys: Matrix, _values: Matrix, _dim: usize) -> Option<Self> {
+        None
+    }
+
+    fn scores(&self, _queries: &[f32], _scores: &mut [f32]) {
+        match *self {}
+    }
+
+    fn weighted(&self, _weights: &[f32], _out: &mut [f32], _stride: usize) {
+        match *self {}
+    }
 }
 
 /// `out[dim] = Σ weights[key] · values[key, dim]`.

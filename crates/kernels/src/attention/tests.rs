@@ -63,7 +63,7 @@ proptest! {
     #[test]
     fn attention_agrees_with_its_definition(
         rows in prop_oneof![Just(1usize), 2usize..70], first in prop_oneof![0usize..90, BLOCK - 40..BLOCK + 40, 2 * BLOCK..2 * BLOCK + 9],
-        kv_heads in 1usize..3, group in 1usize..6, dim in prop_oneof![1usize..20, 60usize..70],
+        kv_heads in 1usize..3, group in 1usize..6, dim in prop_oneof![1usize..20, 60usize..70, Just(80)],
         window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), format in 0..3, fast: bool,
         seed: u64,
     ) {
