@@ -103,6 +103,8 @@ pub fn matmul_each(x: &[f32], rows: usize, products: &mut [Product]) {
             task.add_bias(bias);
         }
     });
+    // As large as a prompt's activations: not kept.
+    forms.bf16 = None;
     FORMS.set(forms);
 }
 
@@ -138,7 +140,6 @@ impl Forms {
         let any = |is: fn(&Matrix) -> bool| products.iter().any(|product| is(&product.weight));
         let (int8, int4) =
             (any(|weight| matches!(weight, Matrix::Int8 { .. })), any(|weight| matches!(weight, Matrix::Int4 { .. })));
-        self.bf16 = None;
         if rows >= PRODUCT_ROWS {
             if int8 {
                 self.bf16 = Bf16Rows::new(x, in_features);

@@ -41,15 +41,16 @@ impl<'a> SharedOutput<'a> {
         }
     }
 
-    /// Has the processor fetch columns of one row, to be written soon. Without effect where there is no such row.
+    /// Has the processor fetch some cache lines of one row, from `column` on, to be written soon. What lies beyond the
+    /// matrix is fetched in vain.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    pub(crate) fn prefetch(&self, row: usize, columns: Range<usize>) {
+    pub(crate) fn prefetch<const LINES: usize>(&self, row: usize, column: usize) {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         /// Numbers of a cache line.
         const LINE: usize = 16;
-        for column in columns.step_by(LINE) {
-            let place = self.pointer.wrapping_add(row * self.columns + column);
+        for line in 0..LINES {
+            let place = self.pointer.wrapping_add(row * self.columns + column + line * LINE);
             // SAFETY: fetching ahead reads nothing, wherever it points.
             #[allow(unsafe_code)]
             unsafe {

@@ -6,7 +6,7 @@ use crate::activation::soft_cap;
 use crate::product::Multiplier;
 use crate::vectorize::vectorize;
 
-/// The score of what is not visible: its weight is zero beside any score.
+/// Below every score: the largest of none, beside which nothing has been seen.
 pub(super) const HIDDEN: f32 = f32::MIN;
 
 /// What the blocks so far have come to, for one query of one head.

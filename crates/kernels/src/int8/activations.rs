@@ -137,6 +137,7 @@ impl QuantizedRows {
             rest.extend(x.iter().zip(&columns.keep).map(|(x, keep)| f32::from_bits(x.to_bits() & keep)));
             let scale = scale_for(largest_magnitude(&rest));
             let row = ActivationRow { x: &rest, smoothing: None, inverse: scale.recip(), limit: f32::MAX };
+            // What is no number, if anything: allocates only then.
             let mut none = Outliers::default();
             row.quantize(values, &mut none);
             none.channels.iter().for_each(|channel| values[*channel as usize] = OFFSET);

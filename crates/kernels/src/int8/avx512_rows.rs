@@ -4,16 +4,16 @@ use std::arch::x86_64::{
     __m512, __m512i, __mmask16, _CMP_NLE_UQ, _mm_mask_storeu_epi8, _mm_set1_epi8, _mm_xor_si128, _mm512_abs_ps,
     _mm512_add_epi32, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi8, _mm512_cvtepi32_ps, _mm512_cvtps_epi32,
     _mm512_dpbusd_epi32, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_compress_epi32,
-    _mm512_maskz_compress_ps, _mm512_maskz_loadu_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi16,
-    _mm512_packs_epi32, _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512,
-    _mm512_xor_si512,
+    _mm512_maskz_compress_ps, _mm512_max_ps, _mm512_min_ps, _mm512_mul_ps, _mm512_packs_epi16, _mm512_packs_epi32,
+    _mm512_permutexvar_epi32, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_xor_si512,
 };
 
 use std::ops::Range;
 
 use super::LARGEST;
 use super::activations::{ActivationRow, OFFSET, Outliers};
+use super::avx512_vnni::{lanes, load};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::shadow::ShadowColumns;
 
@@ -140,7 +140,7 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
         *scales = load(&weight.scales[of_block(index)]);
     }
     for (row, channels, remainders) in columns.rows() {
-        out.prefetch(row + ROWS_AHEAD, first..of_block(BLOCKS - 1).end);
+        out.prefetch::<BLOCKS>(row + ROWS_AHEAD, first);
         let mut sums = [_mm512_setzero_ps(); BLOCKS];
         for (channel, remainder) in channels.iter().zip(remainders) {
             let channel = *channel as usize;
@@ -171,20 +171,4 @@ fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
         }
     }
     BLOCKS * BLOCK
-}
-
-/// At most sixteen numbers, and zeros.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn load(numbers: &[f32]) -> __m512 {
-    // SAFETY: the mask covers the slice.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm512_maskz_loadu_ps(lanes(numbers.len()), numbers.as_ptr())
-    }
-}
-
-/// The mask of the first lanes, of all if there are more.
-fn lanes(count: usize) -> __mmask16 {
-    if count >= LANES { __mmask16::MAX } else { (1 << count) - 1 }
 }

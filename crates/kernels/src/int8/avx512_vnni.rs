@@ -2,10 +2,9 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps,
-    _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps,
-    _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32,
-    _mm512_sub_epi32,
+    __m512, __m512i, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
 use super::activations::{ActivationRow, Outliers};
@@ -133,12 +132,7 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
     assert!(weights.iter().all(|block| block.len() == steps) && x.iter().all(|row| row.len() == steps));
     // Lines of the output come into the cache while sums are formed, so that no store at the end waits for one.
     for index in 0..ROWS {
-        for block in 0..BLOCKS {
-            // SAFETY: the rectangle belongs to this task alone.
-            #[allow(unsafe_code)]
-            let out = unsafe { rectangle.out.row(row + index, columns(block)) };
-            _mm_prefetch::<_MM_HINT_ET0>(out.as_ptr().cast());
-        }
+        rectangle.out.prefetch::<BLOCKS>(row + index, column);
     }
     let lines = (ahead.len() * STRETCH).div_ceil(steps);
     let mut ahead = ahead.iter();
@@ -170,10 +164,9 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
     let mut biases = [_mm512_setzero_ps(); BLOCKS];
     for (block, (scales, biases)) in scales.iter_mut().zip(&mut biases).enumerate() {
         let columns = columns(block);
-        let mask = lanes(columns.len());
-        *scales = load(&rectangle.weight.scales[columns.clone()], mask);
+        *scales = load(&rectangle.weight.scales[columns.clone()]);
         if let Some(bias) = rectangle.bias {
-            *biases = load(&bias[columns], mask);
+            *biases = load(&bias[columns]);
         }
     }
     let row_scales = rectangle.x.scales()[row..].first_chunk::<ROWS>().expect("a scale for each row");
@@ -193,17 +186,18 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
 }
 
 /// The mask of the first `count` lanes, at most sixteen.
-fn lanes(count: usize) -> __mmask16 {
+pub(super) fn lanes(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as u16
 }
 
+/// At most sixteen numbers, and zeros.
+#[inline]
 #[target_feature(enable = "avx512f")]
-fn load(values: &[f32], mask: __mmask16) -> __m512 {
-    debug_assert_eq!(mask, lanes(values.len()));
+pub(super) fn load(values: &[f32]) -> __m512 {
     // SAFETY: the mask covers the slice's length.
     #[allow(unsafe_code)]
     unsafe {
-        _mm512_maskz_loadu_ps(mask, values.as_ptr())
+        _mm512_maskz_loadu_ps(lanes(values.len()), values.as_ptr())
     }
 }
 

@@ -27,6 +27,7 @@ pub(super) trait Kernel: Send + Sync {
     fn multiply(&self, rectangle: &Rectangle);
 
     /// Fills the stored numbers of one row of activations, and adds those beyond the limit to `outliers`, ascending.
+    /// What is stored for one that is no number is left open.
     fn quantize(&self, row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
         row.quantize(numbers, outliers);
     }
