@@ -38,7 +38,7 @@ mod testing;
 pub mod tier;
 mod vectorize;
 
-pub use attention::attention;
+pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::Matrix;

@@ -1,12 +1,15 @@
-//! Causal attention over a key-value cache, blocked: never more scores at once than a strip of query rows has with one
-//! block of keys.
+//! Causal attention over a cache of keys and values in pages: [`attention`] for the rows of a prompt,
+//! [`attention_of_rows`] for rows that are decoded.
 //!
-//! One task is one key-value head and a tile of query rows. Block by block of the cache, keys and values are brought
+//! Which of the two computes a row is the caller's choice and part of the result: their sums differ in order and format.
+//! Within each, a row gets the same bits whatever rows stand beside it, however a prompt is cut into chunks, and on any
+//! number of threads.
+//!
+//! For a prompt, one task is one key-value head and a tile of query rows. Page by page, keys and values are brought
 //! into the form that kernels multiply, once for all strips of the tile. Every strip gets its scores, the online softmax
-//! makes weights of them (`softmax`), and the weighted values are added to what earlier blocks gave. Blocks begin at
-//! multiples of [`BLOCK`] positions, so that neither tiles nor chunks nor threads change a bit of finite numbers. (A value
-//! that is none makes every row of its block none: what is hidden is multiplied by zero.) A single row, as in decode, goes
-//! another way (`row`), always in f32.
+//! makes weights of them (`softmax`), and the weighted values are added to what earlier pages gave: never more scores at
+//! once than a strip of query rows has with one page of keys. (A value that is not a number makes every row of its page
+//! not a number: what is hidden is multiplied by zero.) Decoded rows are computed one by one (`row`), in f32.
 
 mod row;
 #[cfg(target_arch = "x86_64")]
@@ -22,7 +25,50 @@ use crate::product::{Multiplier, Operand};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
+pub use row::{Row, attention_of_rows};
 use softmax::Running;
+
+/// Positions of a page: keys and values lie in pages of so many, the last of which may be filled in part.
+pub const PAGE: usize = 256;
+
+/// The keys and values of one sequence in one block of a model, page by page. Those of pages have the number format of
+/// the first one.
+pub trait Cache: Sync {
+    /// Keys of one page `[kv_heads, PAGE, head_dim]`.
+    fn keys(&self, page: usize) -> Matrix<'_>;
+    /// Values of one page `[kv_heads, PAGE, head_dim]`.
+    fn values(&self, page: usize) -> Matrix<'_>;
+}
+
+/// Pages that follow each other in memory: `[pages, kv_heads, PAGE, head_dim]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Slab<'a> {
+    /// Keys of all pages.
+    pub keys: Matrix<'a>,
+    /// Values of all pages.
+    pub values: Matrix<'a>,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+}
+
+impl Slab<'_> {
+    fn page<'m>(&self, matrix: Matrix<'m>, page: usize) -> Matrix<'m> {
+        let rows = self.kv_heads * PAGE;
+        matrix.rows(page * rows, rows, self.head_dim)
+    }
+}
+
+impl Cache for Slab<'_> {
+    fn keys(&self, page: usize) -> Matrix<'_> {
+        self.page(self.keys, page)
+    }
+
+    fn values(&self, page: usize) -> Matrix<'_> {
+        self.page(self.values, page)
+    }
+}
 
 /// What attention needs to know of a block.
 #[derive(Clone, Copy, Debug)]
@@ -56,12 +102,10 @@ impl Shape {
 pub enum Precision {
     /// Everything in f32.
     Exact,
-    /// bf16 on processors that multiply it, twice as fast as f32; f32 on others, and for a single row.
+    /// bf16 on processors that multiply it, twice as fast as f32; f32 on others, and for rows that are decoded.
     Fast,
 }
 
-/// Keys of a block.
-const BLOCK: usize = 256;
 /// Query rows times query heads of a strip, unless one row has more: its scores stay in a core's caches.
 const STRIP: usize = 48;
 /// Strips of a tile, at most.
@@ -76,7 +120,7 @@ struct Scratch {
     queries: Vec<u32>,
     keys: Operand,
     values: Operand,
-    /// Of a strip `[rows, heads of the group, BLOCK]`.
+    /// Of a strip `[rows, heads of the group, PAGE]`.
     scores: Vec<f32>,
     /// Those scores as weights, in words.
     weights: Vec<u32>,
@@ -90,34 +134,18 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// Attention of `queries[rows, heads, head_dim]`, the first at `first_position`, over `keys` and `values`,
-/// both `[kv_heads, context, head_dim]`, into `out[rows, heads, head_dim]`.
+/// Attention of a prompt's `queries[rows, heads, head_dim]`, the first at `first_position`, over the keys and values in
+/// `cache`, into `out[rows, heads, head_dim]`.
 ///
 /// Positions `0 .. first_position + rows` of the cache must be filled. Row `r` sees positions up to
 /// `first_position + r`, and no further back than the window.
 ///
 /// # Panics
-/// If a slice's length contradicts the shapes.
-pub fn attention(
-    queries: &[f32],
-    first_position: usize,
-    keys: Matrix,
-    values: Matrix,
-    context: usize,
-    shape: &Shape,
-    out: &mut [f32],
-) {
+/// If a slice's length or a page contradicts the shapes.
+pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shape: &Shape, out: &mut [f32]) {
     let width = shape.heads * shape.head_dim;
     let rows = queries.len() / width;
     assert_eq!(queries.len(), out.len(), "queries and output have one shape");
-    assert!(first_position + rows <= context, "positions {first_position} + {rows} in a context of {context}");
-    for cache in [keys, values] {
-        assert_eq!(cache.len(), shape.kv_heads * context * shape.head_dim, "keys and values fill the context");
-    }
-    if rows == 1 {
-        let start = shape.window.map_or(0, |window| (first_position + 1).saturating_sub(window));
-        return row::attend(queries, keys, values, context, start..first_position + 1, shape, out);
-    }
     let group = shape.heads / shape.kv_heads;
     let strip = (STRIP / group).max(1);
     // Large tiles share the work on keys and values, as long as every thread has one or two.
@@ -127,7 +155,7 @@ pub fn attention(
     let tiles = rows.div_ceil(tile_rows);
     let multiplier = Multiplier::new(shape.precision == Precision::Fast);
     let out = SharedOutput::new(out, width);
-    let pass = Pass { queries, first_position, keys, values, context, shape, group, strip, multiplier, out };
+    let pass = Pass { queries, first_position, cache, shape, group, strip, multiplier, out };
     // The last tiles see the most keys: they start first, so that no thread is left with a long one.
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
         let (tile, kv_head) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
@@ -140,9 +168,7 @@ pub fn attention(
 struct Pass<'a> {
     queries: &'a [f32],
     first_position: usize,
-    keys: Matrix<'a>,
-    values: Matrix<'a>,
-    context: usize,
+    cache: &'a dyn Cache,
     shape: &'a Shape,
     /// Query heads for each key head.
     group: usize,
@@ -162,12 +188,12 @@ impl Pass<'_> {
         scratch.softmax.clear();
         scratch.softmax.resize(rows.len() * group, Running::default());
         let seen = self.visible(rows.start).start..self.visible(rows.end - 1).end;
-        for block in seen.start / BLOCK..seen.end.div_ceil(BLOCK) {
-            // From the start of the block, so that pairs of keys are the same for every tile.
-            let keys = block * BLOCK..((block + 1) * BLOCK).min(seen.end);
-            let at = kv_head * self.context + keys.start;
-            scratch.keys.turn(self.multiplier, self.keys.rows(at, keys.len(), dim), dim);
-            scratch.values.stand(self.multiplier, self.values.rows(at, keys.len(), dim), dim);
+        for page in seen.start / PAGE..seen.end.div_ceil(PAGE) {
+            // From the start of the page, so that pairs of keys are the same for every tile.
+            let keys = page * PAGE..((page + 1) * PAGE).min(seen.end);
+            let first = kv_head * PAGE;
+            scratch.keys.turn(self.multiplier, self.cache.keys(page).rows(first, keys.len(), dim), dim);
+            scratch.values.stand(self.multiplier, self.cache.values(page).rows(first, keys.len(), dim), dim);
             for first in rows.clone().step_by(self.strip) {
                 let strip = first..(first + self.strip).min(rows.end);
                 let keys = keys.start..keys.end.min(self.visible(strip.end - 1).end);
@@ -186,17 +212,17 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds what query rows `strip`, of which `before` others stand in the tile, see of `keys` of one block.
+    /// Adds what query rows `strip`, of which `before` others stand in the tile, see of `keys` of one page.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
         let Scratch { queries, keys: turned, values, scores, weights, output, softmax, .. } = scratch;
         let (dim, count) = (self.shape.head_dim, keys.len());
         let of_tile = before * self.group..(before + strip.len()) * self.group;
         let words = self.multiplier.words(dim);
-        scores.resize(STRIP.max(of_tile.len()) * BLOCK, 0.0);
+        scores.resize(STRIP.max(of_tile.len()) * PAGE, 0.0);
         let scores = &mut scores[..of_tile.len() * count];
         turned.multiply(&queries[of_tile.start * words..of_tile.end * words], count, scores, false);
         let words = self.multiplier.words(count);
-        weights.resize(STRIP.max(of_tile.len()) * BLOCK, 0);
+        weights.resize(STRIP.max(of_tile.len()) * PAGE, 0);
         let weights = &mut weights[..of_tile.len() * words];
         let output = &mut output[of_tile.start * dim..of_tile.end * dim];
         let rows = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(words));

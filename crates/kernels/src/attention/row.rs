@@ -1,6 +1,7 @@
-//! Attention of one query row, as in decode: bound by reading keys and values, which nothing else shares.
+//! Attention of rows that are decoded, each a token of some sequence: bound by reading keys and values.
 //!
-//! One task is one key-value head and one block of keys; the parts are put together in the order of the blocks.
+//! One task is one row, one key-value head and one page of keys; the parts of a row are put together in the order of the
+//! pages, so that a row gets the same bits alone and beside any others.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -8,7 +9,7 @@ use std::ops::Range;
 #[cfg(target_arch = "x86_64")]
 use super::row_f16::F16Rows;
 use super::softmax::{self, HIDDEN};
-use super::{BLOCK, Shape};
+use super::{Cache, PAGE, Shape};
 use crate::Matrix;
 use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::product::{Multiplier, Operand};
@@ -32,81 +33,119 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
     /// For each task and head of its group: weighted values `[head_dim]`, sum of the weights, largest score.
     static PARTS: RefCell<Vec<f32>> = RefCell::default();
+    /// For each row the number of its first task, and behind them the number of all tasks.
+    static FIRSTS: RefCell<Vec<usize>> = RefCell::default();
     /// The queries, times what makes scores exponents of two.
     static QUERIES: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Attention of `queries[heads, head_dim]` over the positions `visible` of keys and values `[kv_heads, context, head_dim]`.
-pub(super) fn attend(
-    queries: &[f32],
-    keys: Matrix,
-    values: Matrix,
-    context: usize,
-    visible: Range<usize>,
-    shape: &Shape,
-    out: &mut [f32],
-) {
+/// Where a row stands: its sequence's keys and values, of which it sees positions `0 ..= position`, and no further back
+/// than the window.
+#[derive(Clone, Copy)]
+pub struct Row<'a> {
+    /// Keys and values of its sequence.
+    pub cache: &'a dyn Cache,
+    /// Its own position, whose key and value are in the cache.
+    pub position: usize,
+}
+
+impl Row<'_> {
+    fn visible(&self, shape: &Shape) -> Range<usize> {
+        let end = self.position + 1;
+        shape.window.map_or(0, |window| end.saturating_sub(window))..end
+    }
+
+    fn pages(&self, shape: &Shape) -> Range<usize> {
+        let visible = self.visible(shape);
+        visible.start / PAGE..visible.end.div_ceil(PAGE)
+    }
+}
+
+/// Attention of `queries[rows, heads, head_dim]`, each the query of one of `rows`, into `out[rows, heads, head_dim]`.
+///
+/// # Panics
+/// If a slice's length or a page contradicts the shapes.
+pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut [f32]) {
     let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
-    let blocks = visible.start / BLOCK..visible.end.div_ceil(BLOCK);
+    let width = shape.heads * dim;
+    assert_eq!(queries.len(), rows.len() * width, "a query of each head for each row");
+    assert_eq!(queries.len(), out.len(), "queries and output have one shape");
     let part = group * (dim + 2);
-    let (mut parts, mut scaled) = (PARTS.take(), QUERIES.take());
-    // For the whole context at once: later rows find memory there.
-    parts.reserve((shape.kv_heads * context.div_ceil(BLOCK) * part).saturating_sub(parts.len()));
-    parts.resize(shape.kv_heads * blocks.len() * part, 0.0);
+    let (mut parts, mut scaled, mut firsts) = (PARTS.take(), QUERIES.take(), FIRSTS.take());
+    firsts.clear();
+    firsts.push(0);
+    for row in rows {
+        firsts.push(firsts[firsts.len() - 1] + shape.kv_heads * row.pages(shape).len());
+    }
+    let tasks = firsts[rows.len()];
+    // For twice as many, so that a context may grow for a while without an allocation.
+    parts.reserve((2 * tasks * part).saturating_sub(parts.len()));
+    parts.resize(tasks * part, 0.0);
     let scale = shape.query_scale();
     scaled.clear();
     scaled.extend(queries.iter().map(|query| query * scale));
     for_each_chunk(chunks_mut(&mut parts, part), 1, |task, part| {
-        let (kv_head, block) = (task / blocks.len(), blocks.start + task % blocks.len());
-        let seen = visible.start.max(block * BLOCK)..visible.end.min((block + 1) * BLOCK);
-        let (at, count) = (kv_head * context + seen.start, seen.len());
-        let queries = &scaled[kv_head * group * dim..][..group * dim];
-        SCRATCH.with_borrow_mut(|scratch| {
-            let multiplier = Multiplier::new(false);
-            let (keys, values) = (keys.rows(at, count, dim), values.rows(at, count, dim));
-            let Scratch { keys: turned, values: widened, scores, weights } = scratch;
-            scores.resize(group * BLOCK, 0.0);
-            let scores = &mut scores[..group * count];
-            let as_they_are = F16Rows::new(keys, values, dim);
-            if let Some(rows) = &as_they_are {
-                rows.scores(queries, scores);
-            } else {
-                turned.reserve(multiplier, BLOCK, dim);
-                turned.turn(multiplier, keys, dim);
-                turned.multiply(bytemuck::cast_slice(queries), count, scores, false);
-            }
-            if let Some(cap) = shape.soft_cap {
-                softmax::cap(scores, cap);
-            }
-            weights.resize(group * BLOCK, 0);
-            let weights = &mut weights[..group * count];
-            let heads = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(count));
-            for ((scores, weights), part) in heads.zip(part.chunks_exact_mut(dim + 2)) {
-                (part[dim + 1], part[dim]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
-            }
-            let weights = bytemuck::cast_slice(weights);
-            if let Some(rows) = &as_they_are {
-                return rows.weighted(weights, part, dim + 2);
-            }
-            widened.resize(widened.len().max(BLOCK * dim), 0.0);
-            let values = values.as_f32(widened);
-            for (weights, part) in weights.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
-                vectorize_fused(
-                    #[inline(always)]
-                    |fused| add_weighted(weights, values, &mut part[..dim], fused),
-                );
-            }
-        });
+        let index = firsts.partition_point(|first| *first <= task) - 1;
+        let (row, task) = (&rows[index], task - firsts[index]);
+        let (pages, visible) = (row.pages(shape), row.visible(shape));
+        let (kv_head, page) = (task / pages.len(), pages.start + task % pages.len());
+        let seen = visible.start.max(page * PAGE)..visible.end.min((page + 1) * PAGE);
+        let queries = &scaled[index * width + kv_head * group * dim..][..group * dim];
+        let first = kv_head * PAGE + seen.start - page * PAGE;
+        let keys = row.cache.keys(page).rows(first, seen.len(), dim);
+        let values = row.cache.values(page).rows(first, seen.len(), dim);
+        SCRATCH.with_borrow_mut(|scratch| attend_page(queries, keys, values, shape, scratch, part));
     });
-    for (head, out) in out.chunks_exact_mut(dim).enumerate() {
-        let of_head = |block: usize| {
-            let task = head / group * blocks.len() + block;
-            &parts[task * part + head % group * (dim + 2)..][..dim + 2]
-        };
-        join(&(0..blocks.len()).map(of_head), out);
+    for (index, out) in out.chunks_exact_mut(dim).enumerate() {
+        let (row, head) = (index / shape.heads, index % shape.heads);
+        let pages = rows[row].pages(shape).len();
+        let first = firsts[row] + head / group * pages;
+        let of_page = |page: usize| &parts[(first + page) * part + head % group * (dim + 2)..][..dim + 2];
+        join(&(0..pages).map(of_page), out);
     }
     PARTS.set(parts);
     QUERIES.set(scaled);
+    FIRSTS.set(firsts);
+}
+
+/// What the heads of a group with scaled `queries[heads, head_dim]` see of some positions of a page, whose `keys` and
+/// `values` are `[positions, head_dim]`: for each head the weighted values, the sum of the weights and the largest score.
+fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scratch: &mut Scratch, part: &mut [f32]) {
+    let dim = shape.head_dim;
+    let (group, count) = (queries.len() / dim, keys.len() / dim);
+    let multiplier = Multiplier::new(false);
+    let Scratch { keys: turned, values: widened, scores, weights } = scratch;
+    scores.resize(group * PAGE, 0.0);
+    let scores = &mut scores[..group * count];
+    let as_they_are = F16Rows::new(keys, values, dim);
+    if let Some(rows) = &as_they_are {
+        rows.scores(queries, scores);
+    } else {
+        turned.reserve(multiplier, PAGE, dim);
+        turned.turn(multiplier, keys, dim);
+        turned.multiply(bytemuck::cast_slice(queries), count, scores, false);
+    }
+    if let Some(cap) = shape.soft_cap {
+        softmax::cap(scores, cap);
+    }
+    weights.resize(group * PAGE, 0);
+    let weights = &mut weights[..group * count];
+    let heads = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(count));
+    for ((scores, weights), part) in heads.zip(part.chunks_exact_mut(dim + 2)) {
+        (part[dim + 1], part[dim]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
+    }
+    let weights = bytemuck::cast_slice(weights);
+    if let Some(rows) = &as_they_are {
+        return rows.weighted(weights, part, dim + 2);
+    }
+    widened.resize(widened.len().max(PAGE * dim), 0.0);
+    let values = values.as_f32(widened);
+    for (weights, part) in weights.chunks_exact(count).zip(part.chunks_exact_mut(dim + 2)) {
+        vectorize_fused(
+            #[inline(always)]
+            |fused| add_weighted(weights, values, &mut part[..dim], fused),
+        );
+    }
 }
 
 /// Other processors read no f16 as it is.
@@ -153,7 +192,7 @@ fn add_weighted(weights: &[f32], values: &[f32], out: &mut [f32], fused: Fused) 
     }
 }
 
-/// The weighted mean over all blocks of one head.
+/// The weighted mean over all pages of one head.
 fn join<'a>(parts: &(impl Iterator<Item = &'a [f32]> + Clone), out: &mut [f32]) {
     let dim = out.len();
     let largest = parts.clone().map(|part| part[dim + 1]).fold(HIDDEN, f32::max);

@@ -6,13 +6,13 @@ use crate::testing::values;
 use half::f16;
 use proptest::prelude::*;
 
-/// The definition, in f64, one query at a time.
-fn reference(queries: &[f32], first: usize, keys: &[f32], values: &[f32], context: usize, shape: &Shape) -> Vec<f64> {
+/// The definition, in f64, one query at a time, over pages that follow each other.
+fn reference(queries: &[f32], first: usize, keys: &[f32], values: &[f32], shape: &Shape) -> Vec<f64> {
     let (dim, group) = (shape.head_dim, shape.heads / shape.kv_heads);
     let mut out = Vec::new();
     for (index, query) in queries.chunks_exact(dim).enumerate() {
         let (position, head) = (first + index / shape.heads, index % shape.heads);
-        let at = |key: usize| ((head / group) * context + key) * dim;
+        let at = |key: usize| ((key / PAGE * shape.kv_heads + head / group) * PAGE + key % PAGE) * dim;
         let sees = |key: &usize| shape.window.is_none_or(|window| position - key < window);
         let seen: Vec<usize> = (0..=position).filter(sees).collect();
         let scores: Vec<f64> = seen
@@ -31,6 +31,30 @@ fn reference(queries: &[f32], first: usize, keys: &[f32], values: &[f32], contex
             seen.iter().zip(&scores).map(weighted).sum::<f64>()
         }));
     }
+    out
+}
+
+/// Numbers of the pages that hold `context` positions.
+fn paged(context: usize, kv_heads: usize, dim: usize) -> usize {
+    context.div_ceil(PAGE) * kv_heads * PAGE * dim
+}
+
+fn slab<'a>(keys: Matrix<'a>, values: Matrix<'a>, shape: &Shape) -> Slab<'a> {
+    Slab { keys, values, kv_heads: shape.kv_heads, head_dim: shape.head_dim }
+}
+
+/// Every query as a row that is decoded, the first at position `first` of one sequence.
+fn decode(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> Vec<f32> {
+    let count = queries.len() / (shape.heads * shape.head_dim);
+    let rows: Vec<_> = (first..first + count).map(|position| Row { cache, position }).collect();
+    let mut out = vec![f32::NAN; queries.len()];
+    attention_of_rows(queries, &rows, shape, &mut out);
+    out
+}
+
+fn prefill(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> Vec<f32> {
+    let mut out = vec![f32::NAN; queries.len()];
+    attention(queries, first, cache, shape, &mut out);
     out
 }
 
@@ -62,7 +86,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
     fn attention_agrees_with_its_definition(
-        rows in prop_oneof![Just(1usize), 2usize..70], first in prop_oneof![0usize..90, BLOCK - 40..BLOCK + 40, 2 * BLOCK..2 * BLOCK + 9],
+        rows in prop_oneof![Just(1usize), 2usize..70], first in prop_oneof![0usize..90, PAGE - 40..PAGE + 40, 2 * PAGE..2 * PAGE + 9],
         kv_heads in 1usize..3, group in 1usize..6, dim in prop_oneof![1usize..20, 60usize..70, Just(80)],
         window in prop::option::of(1usize..300), cap in prop::option::of(1f32..5.0), format in 0..3, fast: bool,
         seed: u64,
@@ -72,44 +96,67 @@ proptest! {
         let scale = 3.0 / dim as f32;
         let shape = Shape { heads: kv_heads * group, kv_heads, head_dim: dim, scale, window, soft_cap: cap, precision };
         let queries = values(rows * shape.heads * dim, seed);
-        let (narrow_keys, wide_keys) = cache(kv_heads * context * dim, seed ^ 1);
-        let (narrow_values, wide_values) = cache(kv_heads * context * dim, seed ^ 2);
+        let (narrow_keys, wide_keys) = cache(paged(context, kv_heads, dim), seed ^ 1);
+        let (narrow_values, wide_values) = cache(paged(context, kv_heads, dim), seed ^ 2);
         let (int8_keys, int8_values) = (int8_cache(&wide_keys, dim), int8_cache(&wide_values, dim));
-        let mut out = vec![f32::NAN; queries.len()];
         let (keys, values) = match format {
             0 => (Matrix::F16(&narrow_keys), Matrix::F16(&narrow_values)),
             1 => (Matrix::F32(&wide_keys), Matrix::F32(&wide_values)),
             _ => (matrix(&int8_keys), matrix(&int8_values)),
         };
-        attention(&queries, first, keys, values, context, &shape, &mut out);
-        let expected = reference(&queries, first, &widened(keys, dim), &widened(values, dim), context, &shape);
+        let expected = reference(&queries, first, &widened(keys, dim), &widened(values, dim), &shape);
+        let cache = slab(keys, values, &shape);
         // In bf16 scores of up to 3 are off by 2⁻⁷ at most, and weights and values by 2⁻⁹ each.
-        let tolerance = if fast && rows > 1 { 0.02 } else { 1e-5 };
-        for (out, expected) in out.iter().zip(expected) {
-            prop_assert!((f64::from(*out) - expected).abs() < tolerance, "{} is not {}", out, expected);
+        let tolerance = if fast { 0.02 } else { 1e-5 };
+        for (out, tolerance) in [(prefill(&queries, first, &cache, &shape), tolerance), (decode(&queries, first, &cache, &shape), 1e-5)] {
+            for (out, expected) in out.iter().zip(&expected) {
+                prop_assert!((f64::from(*out) - expected).abs() < tolerance, "{} is not {}", out, expected);
+            }
         }
     }
 
     #[test]
     fn rows_by_themselves_have_the_same_bits(
-        rows in 2usize..120, first in 0usize..300, group in 1usize..4, window in prop::option::of(1usize..300), fast: bool,
-        seed: u64,
+        rows in 1usize..120, first in 0usize..300, group in 1usize..4, window in prop::option::of(1usize..300), fast: bool,
+        some in any::<prop::sample::Index>(), count in 1usize..5, seed: u64,
     ) {
-        let (context, dim) = (first + rows, 24);
+        let dim = 24;
         let precision = if fast { Precision::Fast } else { Precision::Exact };
         let shape = Shape { heads: group, kv_heads: 1, head_dim: dim, scale: 0.3, window, soft_cap: None, precision };
         let queries = values(rows * group * dim, seed);
-        let (keys, _) = cache(context * dim, seed ^ 1);
-        let (values, _) = cache(context * dim, seed ^ 2);
-        let run = |queries: &[f32], first: usize| {
-            let mut out = vec![f32::NAN; queries.len()];
-            attention(queries, first, Matrix::F16(&keys), Matrix::F16(&values), context, &shape, &mut out);
-            out
+        let (keys, _) = cache(paged(first + rows, 1, dim), seed ^ 1);
+        let (values, _) = cache(paged(first + rows, 1, dim), seed ^ 2);
+        let cache = slab(Matrix::F16(&keys), Matrix::F16(&values), &shape);
+        let row = some.index(rows);
+        let of_rows = row * group * dim..(row + count).min(rows) * group * dim;
+        for attend in [prefill, decode] {
+            let alone = attend(&queries[of_rows.clone()], first + row, &cache, &shape);
+            prop_assert_eq!(&alone, &attend(&queries, first, &cache, &shape)[of_rows.clone()]);
+        }
+    }
+
+    #[test]
+    fn decoded_rows_of_several_sequences_have_the_bits_of_each_alone(
+        positions in prop::collection::vec(0usize..600, 1..9), kv_heads in 1usize..3, window in prop::option::of(1usize..300),
+        dim in prop_oneof![Just(24usize), Just(32)], seed: u64, threads in 1usize..4,
+    ) {
+        let shape = Shape {
+            heads: 3 * kv_heads, kv_heads, head_dim: dim, scale: 0.3, window, soft_cap: None, precision: Precision::Fast,
         };
-        // One row has a way of its own.
-        let row = seed as usize % (rows - 1);
-        let of_rows = row * group * dim..(row + 2) * group * dim;
-        prop_assert_eq!(&run(&queries[of_rows.clone()], first + row), &run(&queries, first)[of_rows]);
+        let width = shape.heads * dim;
+        let queries = values(positions.len() * width, seed);
+        let planes: Vec<_> = positions.iter().enumerate().map(|(index, position)| {
+            let plane = |seed: u64| cache(paged(position + 1, kv_heads, dim), seed ^ index as u64).0;
+            (plane(seed ^ 0x100), plane(seed ^ 0x200))
+        }).collect();
+        let slabs: Vec<_> =
+            planes.iter().map(|(keys, values)| slab(Matrix::F16(keys), Matrix::F16(values), &shape)).collect();
+        let rows: Vec<_> = slabs.iter().zip(&positions).map(|(cache, position)| Row { cache, position: *position }).collect();
+        let mut together = vec![f32::NAN; queries.len()];
+        pool::Pool::new(threads).unwrap().install(|| attention_of_rows(&queries, &rows, &shape, &mut together));
+        for ((row, queries), together) in rows.iter().zip(queries.chunks_exact(width)).zip(together.chunks_exact(width)) {
+            prop_assert_eq!(&decode(queries, row.position, row.cache, &shape), together);
+        }
     }
 }
 
@@ -128,9 +175,9 @@ fn what_is_not_a_number_stays_so() {
     for precision in [Precision::Exact, Precision::Fast] {
         let mut queries = vec![0.5; 3 * dim];
         queries[dim] = f32::NAN;
-        let (keys, values) = (vec![0.25; 3 * dim], vec![0.75; 3 * dim]);
-        let mut out = vec![0.0; 3 * dim];
-        attention(&queries, 0, Matrix::F32(&keys), Matrix::F32(&values), 3, &Shape { precision, ..shape }, &mut out);
+        let (keys, values) = (vec![0.25; PAGE * dim], vec![0.75; PAGE * dim]);
+        let shape = Shape { precision, ..shape };
+        let out = prefill(&queries, 0, &slab(Matrix::F32(&keys), Matrix::F32(&values), &shape), &shape);
         assert!(
             out[..dim].iter().chain(&out[2 * dim..]).all(|out| (*out - 0.75).abs() < 1e-3),
             "{precision:?}: {out:?}"
@@ -154,12 +201,16 @@ fn heads_may_be_many_and_wide() {
             };
             let (rows, first) = (3, 5);
             let queries = values(rows * heads * dim, 1);
-            let (keys, values) = (values((first + rows) * dim, 2), values((first + rows) * dim, 3));
-            let mut out = vec![f32::NAN; queries.len()];
-            attention(&queries, first, Matrix::F32(&keys), Matrix::F32(&values), first + rows, &shape, &mut out);
-            let expected = reference(&queries, first, &keys, &values, first + rows, &shape);
-            for (out, expected) in out.iter().zip(expected) {
-                assert!((f64::from(*out) - expected).abs() < 0.02, "{heads} heads of {dim}: {out} is not {expected}");
+            let (keys, values) = (values(PAGE * dim, 2), values(PAGE * dim, 3));
+            let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
+            let expected = reference(&queries, first, &keys, &values, &shape);
+            for out in [prefill(&queries, first, &cache, &shape), decode(&queries, first, &cache, &shape)] {
+                for (out, expected) in out.iter().zip(&expected) {
+                    assert!(
+                        (f64::from(*out) - expected).abs() < 0.02,
+                        "{heads} heads of {dim}: {out} is not {expected}"
+                    );
+                }
             }
         }
     }
@@ -169,21 +220,16 @@ fn heads_may_be_many_and_wide() {
 fn the_number_of_threads_changes_no_bit() {
     let (rows, context, dim) = (300, 400, 16);
     let queries = values(rows * 4 * dim, 1);
-    let (keys, _) = cache(2 * context * dim, 2);
-    let (values, _) = cache(2 * context * dim, 3);
+    let (keys, _) = cache(paged(context, 2, dim), 2);
+    let (values, _) = cache(paged(context, 2, dim), 3);
     for precision in [Precision::Exact, Precision::Fast] {
         let shape =
             Shape { heads: 4, kv_heads: 2, head_dim: dim, scale: 0.25, window: Some(150), soft_cap: None, precision };
         let run = |threads: usize| {
-            let pool = pool::Pool::new(threads).unwrap();
-            let mut out = vec![f32::NAN; queries.len()];
-            let caches = (Matrix::F16(&keys), Matrix::F16(&values));
-            let mut of_one_row = vec![f32::NAN; 4 * dim];
-            pool.install(|| {
-                attention(&queries, 90, caches.0, caches.1, context, &shape, &mut out);
-                attention(&queries[..4 * dim], 399, caches.0, caches.1, context, &shape, &mut of_one_row);
-            });
-            (out, of_one_row)
+            let cache = slab(Matrix::F16(&keys), Matrix::F16(&values), &shape);
+            pool::Pool::new(threads)
+                .unwrap()
+                .install(|| (prefill(&queries, 90, &cache, &shape), decode(&queries[..4 * dim], 399, &cache, &shape)))
         };
         // One thread takes tiles of four strips, sixteen of one.
         let alone = run(1);
@@ -195,14 +241,13 @@ fn the_number_of_threads_changes_no_bit() {
 fn a_score_of_minus_infinity_has_no_weight_beside_others_and_no_mean_alone() {
     for precision in [Precision::Exact, Precision::Fast] {
         let shape = Shape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None, soft_cap: None, precision };
-        let mut out = [0.0; 3];
-        let (keys, values) = ([f32::NEG_INFINITY, 1.0, 1.0], [3.0, 5.0, 5.0]);
-        let (keys, values) = (Matrix::F32(&keys), Matrix::F32(&values));
-        for (row, out) in out.iter_mut().enumerate() {
-            attention(&[1.0], row, keys, values, 3, &shape, std::slice::from_mut(out));
-        }
-        assert!(out[0].is_nan() && out[1..] == [5.0, 5.0], "a row alone: {out:?}");
-        attention(&[1.0; 3], 0, keys, values, 3, &shape, &mut out);
+        let (mut keys, mut values) = ([0.0; PAGE], [0.0; PAGE]);
+        keys[..3].copy_from_slice(&[f32::NEG_INFINITY, 1.0, 1.0]);
+        values[..3].copy_from_slice(&[3.0, 5.0, 5.0]);
+        let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
+        let out = decode(&[1.0; 3], 0, &cache, &shape);
+        assert!(out[0].is_nan() && out[1..] == [5.0, 5.0], "decoded: {out:?}");
+        let out = prefill(&[1.0; 3], 0, &cache, &shape);
         assert!(out[0].is_nan(), "{precision:?}: {out:?}");
         assert!((out[1] - 5.0).abs() < 1e-3 && (out[2] - 5.0).abs() < 1e-3, "{precision:?}: {out:?}");
     }
