@@ -89,6 +89,39 @@ pub enum Error {
     /// Another thread asked the run to stop.
     #[error("cancelled")]
     Cancelled,
+    /// What sequences hold leaves no room for more keys and values.
+    #[error(
+        "the memory for keys and values is full: {needed} bytes are needed, {free} of {budget} are free: end other \
+         conversations, or give the engine more memory for keys and values"
+    )]
+    KvMemoryFull {
+        /// Bytes of the pages that were asked for.
+        needed: usize,
+        /// Bytes that are left.
+        free: usize,
+        /// Bytes in all.
+        budget: usize,
+    },
+    /// A file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system reports.
+        source: std::io::Error,
+    },
+    /// A file with a saved session that cannot be restored.
+    #[error("{}: {field}: {found}, expected {expected}", path.display())]
+    SavedSession {
+        /// Which file.
+        path: PathBuf,
+        /// The part of it that is wrong.
+        field: &'static str,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
     /// A processor could not run what it was given.
     #[error("{processor}: {reason}")]
     Processor {

@@ -1,23 +1,26 @@
 //! One conversation with a model: what it has seen, and how it goes on.
 
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use triad_kernels::Phase;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::{Executor, Prompt};
-use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
-use crate::kv_cache::{KvCache, KvFormat};
-use crate::linear::{Int8Statistics, Observer, Phase};
+use crate::execute::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
+use crate::forward::{Buffers, Forward, Segment};
+use crate::kv::{KvCache, KvFormat, save};
+use crate::linear::{Int8Statistics, Observer};
 use crate::model::Model;
 
-/// How a session is set up.
+/// What the sessions of an engine have in common.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// Tokens of prompt and answer together; the KV cache is allocated for all of them.
+    /// Tokens of prompt and answer together, at most.
     pub context: usize,
-    /// Tokens of the prompt that go through the model at once.
+    /// Tokens of prompts that go through the model at once.
     pub chunk: usize,
-    /// Number format of the KV cache.
+    /// Number format of keys and values.
     pub kv_format: KvFormat,
 }
 
@@ -27,85 +30,80 @@ impl Default for SessionOptions {
     }
 }
 
-/// A KV cache, buffers for one chunk, and the tokens seen so far.
+/// A sequence of tokens that an [`Engine`] computes: the tokens seen so far, and their keys and values.
+///
+/// Sessions of one engine may run at the same time, each from a thread of its own; what one computes does not depend on
+/// the others.
 pub struct Session {
-    model: Arc<Model>,
-    chunk: usize,
+    engine: Engine,
+    id: SequenceId,
     cache: Arc<KvCache>,
-    /// For each chunk that may be in flight; the first serves where chunks follow each other.
-    buffers: Vec<Buffers>,
-    rotation: Arc<Rotation>,
-    executor: Option<Executor>,
     tokens: Vec<u32>,
+    /// Leading tokens that were computed as a prompt: what another session may take over.
+    prefilled: usize,
+    /// Of the latest request, `[rows, vocab]`.
     logits: Vec<f32>,
+    execution: Option<Arc<OnceLock<Execution>>>,
+    /// Of what runs on the model's threads alone.
+    buffers: Option<Box<Buffers>>,
+    /// Whether others may find what it holds.
+    is_shared: bool,
 }
 
 impl Session {
-    /// An empty session. Everything that it will ever need is allocated here.
+    /// An empty session of an engine of its own, on the model's threads.
     ///
     /// # Errors
-    /// If chunk or context is zero, or the context is longer than the model was made for.
+    /// As [`Engine::new`].
     pub fn new(model: &Arc<Model>, options: &SessionOptions) -> Result<Self> {
-        let description = model.description();
-        for (name, value) in [("the context", options.context), ("the chunk length", options.chunk)] {
-            if value == 0 {
-                return Err(Error::Option { name, value: "0".into(), expected: "at least 1 token" });
-            }
+        Ok(Engine::new(model, EngineOptions { session: options.clone(), ..EngineOptions::default() })?.session())
+    }
+
+    /// An empty session of `engine`.
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let shared = engine.shared();
+        Self {
+            engine: engine.clone(),
+            id: shared.next_sequence(),
+            cache: Arc::new(KvCache::new(&shared.memory)),
+            tokens: Vec::with_capacity(shared.settings.context),
+            prefilled: 0,
+            logits: vec![0.0; shared.model.description().vocab],
+            execution: None,
+            buffers: None,
+            is_shared: false,
         }
-        if options.context > description.context {
-            return Err(Error::ContextTooLong { asked: options.context, longest: description.context });
-        }
-        let chunk = options.chunk.min(options.context);
-        Ok(Self {
-            model: Arc::clone(model),
-            chunk,
-            cache: Arc::new(KvCache::new(description, options.context, options.kv_format)),
-            buffers: vec![Buffers::new(description, chunk)],
-            rotation: Arc::new(Rotation::new(description, options.context)),
-            executor: None,
-            tokens: Vec::with_capacity(options.context),
-            logits: vec![0.0; description.vocab],
-        })
     }
 
-    /// The same session with its prompts run by `executor`; buffers for all chunks in flight are allocated here. Tokens of
-    /// an answer, and what is scored, run on the model's threads as before.
-    pub fn with_executor(self, executor: Executor) -> Self {
-        let mut session = Self { executor: Some(executor), ..self };
-        session.fill_buffers();
-        session
+    /// Another session that has seen the same. Keys and values are shared until one of the two goes on.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let mut fork = Self::of(&self.engine);
+        fork.cache = Arc::new(self.cache.fork());
+        fork.tokens.extend_from_slice(&self.tokens);
+        (fork.prefilled, fork.is_shared) = (self.prefilled, self.is_shared);
+        fork.logits.clone_from(&self.logits);
+        fork
     }
 
-    /// What runs its prompts, if not the model's threads alone.
-    pub fn executor(&self) -> Option<&Executor> {
-        self.executor.as_ref()
-    }
-
-    /// As [`Session::executor`], to change what it goes by.
-    pub fn executor_mut(&mut self) -> Option<&mut Executor> {
-        self.executor.as_mut()
-    }
-
-    /// One set of buffers for each chunk that may be in flight: what a run lost, it gets again.
-    fn fill_buffers(&mut self) {
-        let count = self.executor.as_ref().map_or(1, |executor| executor.chunks_in_flight(self.context(), self.chunk));
-        let Self { model, buffers, chunk, .. } = self;
-        buffers.resize_with(count, || Buffers::new(model.description(), *chunk));
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
-        &self.model
+        self.engine.model()
     }
 
     /// Tokens that the session holds at most.
     pub fn context(&self) -> usize {
-        self.cache.context
+        self.engine.shared().settings.context
     }
 
-    /// Tokens that go through the model at once.
+    /// Tokens of prompts that go through the model at once.
     pub fn chunk(&self) -> usize {
-        self.chunk
+        self.engine.shared().settings.chunk
     }
 
     /// Tokens seen so far, prompt and answer.
@@ -115,73 +113,59 @@ impl Session {
 
     /// Logits `[vocab]` that follow the last token of the latest prefill or decode.
     pub fn logits(&self) -> &[f32] {
-        &self.logits
+        &self.logits[self.logits.len() - self.model().description().vocab..]
+    }
+
+    /// Pages of keys and values that it holds, and how many of them others hold, too.
+    pub fn pages(&self) -> (usize, usize) {
+        self.cache.count()
+    }
+
+    /// How the latest prompt went, where it has been computed by the engine's processors.
+    pub fn execution(&self) -> Option<&Execution> {
+        self.execution.as_ref()?.get()
     }
 
     /// Forgets everything after the first `length` tokens.
     pub fn truncate(&mut self, length: usize) {
         self.tokens.truncate(length);
+        self.prefilled = self.prefilled.min(self.tokens.len());
+        self.cache.truncate(self.tokens.len());
+    }
+
+    /// Makes the session hold as much of the beginning of `prompt` as is known: from itself, or from what other sessions
+    /// of the engine have [shared](Session::share). Forgets all else. Returns how many tokens need not be computed; the
+    /// last one is never among them, since its logits are needed.
+    pub fn reuse(&mut self, prompt: &[u32]) -> usize {
+        let most = prompt.len().saturating_sub(1);
+        let common = self.tokens.iter().zip(&prompt[..most]).take_while(|(a, b)| a == b).count();
+        self.truncate(common);
+        // What follows decoded tokens depends on their arithmetic, and is nobody else's.
+        if self.prefilled == common {
+            let held = self.cache.memory().adopt(&self.cache, common, &prompt[..most]);
+            self.tokens.extend_from_slice(&prompt[common..held]);
+            self.prefilled = held;
+        }
+        self.tokens.len()
+    }
+
+    /// Lets other sessions of the engine find what this one computed as a prompt: whole pages at once, the last one when
+    /// the session is dropped.
+    pub fn share(&mut self) {
+        self.is_shared = true;
+        let whole = self.prefilled - self.prefilled % triad_kernels::attention::PAGE;
+        self.cache.memory().share(&self.cache, &self.tokens[..whole]);
     }
 
     /// Runs `tokens` behind those seen so far, chunk by chunk, and returns the logits `[vocab]` of the last
-    /// one. `progress` hears after each chunk how many of `tokens` are done.
+    /// one. `progress` is called after each chunk with the number of `tokens` that are done.
     ///
     /// # Errors
-    /// If `tokens` is empty, does not fit, or holds one outside the vocabulary; if `cancel` is set. The
-    /// session then still holds the chunks that were finished.
+    /// If `tokens` is empty, does not fit, or holds one outside the vocabulary; if there is no memory for keys and
+    /// values; if `cancel` is set. The session then still holds the chunks that were finished.
     pub fn prefill(&mut self, tokens: &[u32], cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<&[f32]> {
-        self.check(tokens)?;
-        if self.executor.is_some() {
-            self.execute(tokens, false, cancel, &mut progress)?;
-            return Ok(&self.logits);
-        }
-        let mut done = 0;
-        for chunk in tokens.chunks(self.chunk) {
-            let last = done + chunk.len() == tokens.len();
-            let Self { model, logits, .. } = self;
-            let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
-            let rows = if last { chunk.len() - 1..chunk.len() } else { 0..0 };
-            let result = model.pool().install(|| self.run(chunk, rows, &mut out, Phase::Prefill, cancel));
-            self.logits = out;
-            result?;
-            done += chunk.len();
-            progress(done);
-        }
+        self.run(tokens, (Phase::Prefill, Wanted::Last), cancel, &mut progress)?;
         Ok(&self.logits)
-    }
-
-    /// Runs one token; the logits `[vocab]` that follow it.
-    ///
-    /// # Errors
-    /// As [`Session::prefill`].
-    pub fn decode(&mut self, token: u32, cancel: &Cancel) -> Result<&[f32]> {
-        self.check(&[token])?;
-        let Self { model, logits, .. } = self;
-        let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
-        let result = model.pool().install(|| self.run(&[token], 0..1, &mut out, Phase::Decode, cancel));
-        self.logits = out;
-        result?;
-        Ok(&self.logits)
-    }
-
-    /// Runs `tokens` as [`Session::prefill`] does, without logits; `observer` hears what every linear layer reads.
-    pub(crate) fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
-        self.check(tokens)?;
-        let model = Arc::clone(&self.model);
-        for chunk in tokens.chunks(self.chunk) {
-            let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
-            let forward = self.forward();
-            let mut forward = Forward { observer: Some(&mut *observer), ..forward };
-            model.pool().install(|| forward.run(chunk, &[segment], cancel))?;
-            self.tokens.extend_from_slice(chunk);
-        }
-        Ok(())
-    }
-
-    /// Where the time of the INT8 layers went since the session began; nothing for a model in float.
-    pub fn int8_statistics(&self) -> Int8Statistics {
-        let of_each = self.buffers.iter().map(|buffers| buffers.quantizer.statistics);
-        of_each.fold(Int8Statistics::default(), Int8Statistics::plus)
     }
 
     /// As [`Session::prefill`], but with the logits `[tokens, vocab]` of every token.
@@ -189,27 +173,111 @@ impl Session {
     /// # Errors
     /// As [`Session::prefill`].
     pub fn prefill_all_logits(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<Vec<f32>> {
-        self.check(tokens)?;
-        if self.executor.is_some() {
-            return self.execute(tokens, true, cancel, &mut |_| {});
-        }
-        let vocab = self.model.description().vocab;
-        let mut logits = vec![0.0; tokens.len() * vocab];
-        let model = Arc::clone(&self.model);
-        for (chunk, out) in tokens.chunks(self.chunk).zip(logits.chunks_mut(self.chunk * vocab)) {
-            model.pool().install(|| self.run(chunk, 0..chunk.len(), out, Phase::Prefill, cancel))?;
-        }
-        Ok(logits)
+        self.run(tokens, (Phase::Prefill, Wanted::All), cancel, &mut |_| {})?;
+        let last = self.logits().to_vec();
+        Ok(std::mem::replace(&mut self.logits, last))
     }
 
-    /// The model and this session's parts, ready to run chunks.
-    pub(crate) fn forward(&mut self) -> Forward<'_> {
-        // None is missing unless a panic took it.
-        if self.buffers.is_empty() {
-            self.fill_buffers();
+    /// Runs one token of an answer; the logits `[vocab]` that follow it.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn decode(&mut self, token: u32, cancel: &Cancel) -> Result<&[f32]> {
+        self.decode_each(&[token], cancel)
+    }
+
+    /// Runs several tokens of an answer at once, each with the bits that it has after [`Session::decode`] of those before
+    /// it; the logits `[tokens, vocab]` that follow each.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn decode_each(&mut self, tokens: &[u32], cancel: &Cancel) -> Result<&[f32]> {
+        self.run(tokens, (Phase::Decode, Wanted::All), cancel, &mut |_| {})?;
+        Ok(&self.logits)
+    }
+
+    /// Runs some tokens of an answer in each of several sessions of one engine, all in one step where they fit it; then
+    /// each has its [`logits`](Session::logits).
+    ///
+    /// # Errors
+    /// The first of any session, as [`Session::prefill`]; the others may have gone on.
+    pub fn decode_together<'a>(
+        sessions: impl IntoIterator<Item = (&'a mut Self, &'a [u32])>,
+        cancel: &Cancel,
+    ) -> Result<()> {
+        let begin = |(session, tokens): (&'a mut Self, &'a [u32])| {
+            let request = session.begin(tokens, (Phase::Decode, Wanted::All), cancel)?;
+            Ok((session, request))
+        };
+        let begun: Vec<_> = sessions.into_iter().map(begin).collect::<Result<_>>()?;
+        let Some((first, _)) = begun.first() else { return Ok(()) };
+        let shared = Arc::clone(first.engine.shared());
+        let requests: Vec<_> = begun.iter().map(|(_, request)| Arc::clone(request)).collect();
+        shared.submit(&requests);
+        let ends = begun.into_iter().map(|(session, request)| session.end(&request, cancel, &mut |_| {}));
+        // All of them, before the first error.
+        ends.collect::<Vec<_>>().into_iter().collect()
+    }
+
+    /// Runs `tokens` as [`Session::prefill`] does, without logits, on the model's threads; `observer` is called with what
+    /// every linear layer reads.
+    pub(crate) fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
+        self.check(tokens)?;
+        let model = Arc::clone(self.model());
+        for chunk in tokens.chunks(self.chunk()) {
+            let cache = self.reserve(chunk.len())?;
+            let segment = Segment { cache: &cache, rows: 0..chunk.len(), position: self.tokens.len() };
+            let forward = self.forward();
+            let mut forward = Forward { observer: Some(&mut *observer), ..forward };
+            model.pool().install(|| forward.run(chunk, &[segment], cancel))?;
+            self.extend(chunk, Phase::Prefill);
         }
-        let Self { model, rotation, cache, buffers, .. } = self;
-        Forward { pass: pass(model, rotation), cache, buffers: &mut buffers[0], observer: None }
+        Ok(())
+    }
+
+    /// Where the time of the INT8 layers went since the session's engine began; nothing for a model in float.
+    pub fn int8_statistics(&self) -> Int8Statistics {
+        let own = self.buffers.as_ref().map_or_else(Int8Statistics::default, |buffers| buffers.quantizer.statistics);
+        self.engine.int8_statistics().plus(own)
+    }
+
+    /// Writes what the session has seen, with its keys and values, to `path`, for [`Engine::restore`].
+    ///
+    /// # Errors
+    /// If the file cannot be written; what was there before then stays.
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let header = save::Header {
+            model: self.model().fingerprint(),
+            format: self.engine.kv_format(),
+            context: self.context(),
+            is_little_endian: cfg!(target_endian = "little"),
+            tokens: self.tokens.len(),
+            prefilled: self.prefilled,
+        };
+        save::save(path, &header, &self.tokens, &self.cache)
+    }
+
+    /// What was read from a file.
+    pub(crate) fn restored(engine: &Engine, tokens: &[u32], prefilled: usize, cache: KvCache) -> Self {
+        let mut session = Self::of(engine);
+        session.cache = Arc::new(cache);
+        session.tokens.extend_from_slice(tokens);
+        session.prefilled = prefilled;
+        session
+    }
+
+    /// A pass over prompts and this session's own buffers, ready to run chunks on the model's threads.
+    pub(crate) fn forward(&mut self) -> Forward<'_> {
+        let shared = self.engine.shared();
+        let new = || Box::new(Buffers::new(shared.model.description(), shared.settings.chunk));
+        let buffers = self.buffers.get_or_insert_with(new);
+        Forward { pass: shared.pass(Phase::Prefill), buffers, observer: None }
+    }
+
+    /// The session's keys and values, with pages for `tokens` more.
+    pub(crate) fn reserve(&self, tokens: usize) -> Result<Arc<KvCache>> {
+        self.cache.reserve(self.tokens.len(), self.tokens.len() + tokens)?;
+        Ok(Arc::clone(&self.cache))
     }
 
     /// Whether `tokens` can be run behind those seen so far.
@@ -226,82 +294,63 @@ impl Session {
 
     /// Whether the model has all of `tokens`.
     pub(crate) fn check_vocabulary(&self, tokens: &[u32]) -> Result<()> {
-        let vocab = self.model.description().vocab;
+        let vocab = self.model().description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
             None => Ok(()),
         }
     }
 
-    /// Runs `tokens`, which have been checked, by the executor. Answers the logits of all tokens if they are wanted; without that
-    /// the session has those of the last.
-    fn execute(
-        &mut self,
-        tokens: &[u32],
-        all_logits: bool,
-        cancel: &Cancel,
-        progress: &mut dyn FnMut(usize),
-    ) -> Result<Vec<f32>> {
-        self.fill_buffers();
-        let Self { model, chunk, cache, buffers, rotation, executor, .. } = self;
-        let prompt = Prompt {
-            model: Arc::clone(model),
-            rotation: Arc::clone(rotation),
-            cache: Arc::clone(cache),
-            tokens: tokens.to_vec(),
-            position: self.tokens.len(),
-            chunk: *chunk,
-            all_logits,
-            cancel: cancel.clone(),
-        };
-        let executor = executor.as_mut().expect("a session that executes has an executor");
-        let (done, all) = executor.run(prompt, buffers, progress);
-        self.tokens.extend_from_slice(&tokens[..done]);
-        let all = all?.concat();
-        if all_logits {
-            return if rows_are_finite(&all) { Ok(all) } else { Err(Error::NotFinite) };
-        }
-        let last = (tokens.len() - 1) / *chunk;
-        let rows = tokens.len() - last * *chunk;
-        let slot = Executor::slot(last, buffers.len());
-        let (buffers, logits, pass) = (&mut buffers[slot], &mut self.logits, pass(model, rotation));
-        model.pool().install(|| {
-            pass.end(rows, buffers);
-            pass.logits(buffers, rows - 1..rows, logits);
-        });
-        if rows_are_finite(logits) { Ok(Vec::new()) } else { Err(Error::NotFinite) }
-    }
-
-    /// Runs one chunk and writes the logits of `rows` of it to `out`.
     fn run(
         &mut self,
-        chunk: &[u32],
-        rows: std::ops::Range<usize>,
-        out: &mut [f32],
-        phase: Phase,
+        tokens: &[u32],
+        what: (Phase, Wanted),
         cancel: &Cancel,
+        progress: &mut dyn FnMut(usize),
     ) -> Result<()> {
-        let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
-        let mut forward = self.forward();
-        forward.pass.phase = phase;
-        forward.run(chunk, &[segment], cancel)?;
-        if !rows.is_empty() {
-            forward.pass.logits(forward.buffers, rows, out);
+        let request = self.begin(tokens, what, cancel)?;
+        self.engine.shared().submit(std::slice::from_ref(&request));
+        self.end(&request, cancel, progress)
+    }
+
+    /// Makes a request that has to be handed in.
+    fn begin(&mut self, tokens: &[u32], what: (Phase, Wanted), cancel: &Cancel) -> Result<Arc<Request>> {
+        cancel.check()?;
+        self.check(tokens)?;
+        let cache = self.reserve(tokens.len())?;
+        let (vocab, logits) = (self.model().description().vocab, std::mem::take(&mut self.logits));
+        Ok(Request::new(self.id, cache, (tokens.to_vec(), self.tokens.len()), what, vocab, logits))
+    }
+
+    /// Waits for a request, and takes what came of it.
+    fn end(&mut self, request: &Request, cancel: &Cancel, progress: &mut dyn FnMut(usize)) -> Result<()> {
+        let outcome = request.wait(self.engine.shared(), cancel, progress);
+        let Outcome { result, done, logits, execution, is_tainted } = outcome;
+        self.logits = logits;
+        self.execution = execution.or_else(|| self.execution.take());
+        if is_tainted {
+            // A processor that hangs may still write to the pages that it knows: these become a copy's.
+            self.cache = Arc::new(self.cache.fork());
         }
-        self.tokens.extend_from_slice(chunk);
-        if !rows_are_finite(out) {
-            return Err(Error::NotFinite);
+        self.extend(&request.tokens()[..done], request.phase());
+        result
+    }
+
+    /// Tokens whose keys and values are in the cache.
+    fn extend(&mut self, tokens: &[u32], phase: Phase) {
+        if phase == Phase::Prefill && self.prefilled == self.tokens.len() {
+            self.prefilled += tokens.len();
         }
-        Ok(())
+        self.tokens.extend_from_slice(tokens);
     }
 }
 
-/// A pass over a prompt.
-fn pass<'a>(model: &'a Model, rotation: &'a Rotation) -> Pass<'a> {
-    Pass { description: model.description(), weights: model.weights(), rotation, phase: Phase::Prefill }
-}
-
-/// A sum is finite only if every summand is (and none so large as to be useless).
-fn rows_are_finite(logits: &[f32]) -> bool {
-    logits.iter().sum::<f32>().is_finite()
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.engine.shared().forget(self.id);
+        if self.is_shared {
+            self.cache.truncate(self.tokens.len());
+            self.cache.memory().share(&self.cache, &self.tokens[..self.prefilled]);
+        }
+    }
 }

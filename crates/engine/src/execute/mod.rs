@@ -1,30 +1,40 @@
-//! A prefill on several processors at once, out of order (llm.npu, §3.4).
+//! The engine: many sequences of one model on one or several processors.
 //!
-//! [`Executor`] is what a session keeps: who runs, by which policy, and how long tasks took so far ([`costs`]). Each
-//! prompt becomes a [`Graph`] of chunks and subgraphs and a [`Schedule`] that worker threads ask for their next task
-//! ([`run`]). What comes of it is what the sequential pass computes, bit for bit, as long as all processors multiply with
-//! the same kernels: tasks are the same functions, and a task waits for all that it reads. What tasks take can be measured
-//! beforehand and kept ([`profile`]).
+//! [`Engine`] has a worker thread for each processor, as long as it lives, and what all its sessions share: the model, the
+//! programs that processors prepared for it, buffers, and the memory for keys and values. Sessions hand in requests
+//! ([`request`]); workers make passes of them and take their tasks ([`state`], [`pass`], [`worker`]):
+//!
+//! - Prompts become a [`Graph`] of chunks and subgraphs that all processors work on, out of order (llm.npu, §3.4).
+//! - Rows that decode become a step: one pass for all sequences that wait for a token, so that weights are read once for all
+//!   of them. A step is taken beside prompts, and no later than `max_stall` allows.
+//!
+//! What comes of a request is the same bits alone and beside any others, by any policy and on any of the processors, as
+//! long as all multiply with the same kernels: its arithmetic depends on its phase, each row is computed by itself, and a
+//! task waits for all that it reads. What tasks take can be measured beforehand and kept ([`profile`]).
 
 mod costs;
+mod pass;
 mod profile;
 mod programs;
-mod run;
+mod request;
+mod state;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod worker;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use triad_kernels::Phase;
 use triad_kernels::pool::Pool;
-use triad_model::description::ModelDescription;
-use triad_plan::graph::{Graph, Role, Task};
-use triad_plan::placement::{Placement, Processor};
-use triad_plan::schedule::{Dag, Policy, Schedule};
+use triad_plan::graph::{Format, Graph, Task};
+use triad_plan::processors::{Processor, ProcessorId, Processors, label};
+use triad_plan::schedule::{Dag, Policy};
 use triad_plan::timeline::Timeline;
 
 pub use crate::linear::{Output, Products};
@@ -33,34 +43,57 @@ pub use profile::{CostTable, profile};
 pub use programs::Programs;
 pub use verify::{Comparison, Verification, lengths, verify};
 
-use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Rotation};
-use crate::kv_cache::KvCache;
+use crate::forward::{Pass as ForwardPass, Rotation};
+use crate::kv::{KvFormat, KvMemory, KvUse, save};
+use crate::linear::Int8Statistics;
 use crate::model::Model;
+use crate::session::{Session, SessionOptions};
 use crate::threads::Threads;
-pub(crate) use run::Prompt;
-use run::Run;
+pub(crate) use request::{Outcome, Request, SequenceId, Wanted};
+use state::State;
 
-/// Who runs a prompt, and how.
-pub struct ExecutorOptions {
-    /// Threads of the processor that computes in float, and the shadows of what it multiplies.
-    pub cpu: Threads,
-    /// The processor that multiplies INT8; without one the CPU does.
-    pub npu: Option<Int8Processor>,
+/// How an engine is set up.
+pub struct EngineOptions {
+    /// What all its sessions have in common.
+    pub session: SessionOptions,
+    /// Most bytes of keys and values, of sessions and of prefixes that are kept for later ones; `None` for as much as
+    /// four sessions of the whole context take.
+    pub kv_memory: Option<usize>,
+    /// Longest time that a sequence which decodes waits for its next step while prompts are computed; `None` for what two
+    /// chunks take.
+    pub max_stall: Option<Duration>,
+    /// Rows that are decoded in one step, at most.
+    pub most_rows: usize,
+    /// Who computes; nobody for the model's own threads.
+    pub processors: Vec<ProcessorOptions>,
     /// What decides which task is next.
     pub policy: Policy,
-    /// Chunks that are on their way at once, at most; each takes buffers of its own.
+    /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
+    /// computes one after the other.
     pub chunks_in_flight: usize,
-    /// A processor that takes longer than this for one task is lost.
+    /// Of several processors, one that takes longer than this for one task is lost.
     pub time_out: Duration,
 }
 
-impl Default for ExecutorOptions {
+/// A processor of an engine.
+pub struct ProcessorOptions {
+    /// Its name and kind, and the memory that it can address.
+    pub description: Processor,
+    /// Threads that compute, or that drive what computes.
+    pub threads: Threads,
+    /// What multiplies INT8 in place of our own kernels.
+    pub products: Option<Box<dyn Products>>,
+}
+
+impl Default for EngineOptions {
     fn default() -> Self {
         Self {
-            cpu: Threads::Automatic,
-            npu: None,
+            session: SessionOptions::default(),
+            kv_memory: None,
+            max_stall: None,
+            most_rows: 64,
+            processors: Vec::new(),
             policy: Policy::CriticalPath,
             chunks_in_flight: 4,
             time_out: Duration::from_secs(60),
@@ -68,28 +101,64 @@ impl Default for ExecutorOptions {
     }
 }
 
-/// What multiplies INT8 beside the CPU.
-pub enum Int8Processor {
-    /// Our own kernels, on cores of their own in place of an NPU.
-    Kernels(Threads),
-    /// The programs of a device. What stands between its products is computed by the threads that drive it, its shadows
-    /// while it multiplies by one more.
-    Programs {
-        /// They drive it.
-        threads: Threads,
-        /// They multiply.
-        products: Box<dyn Products>,
-    },
+/// Runs sessions of one model: on its threads, or on several processors. Copies are the same engine.
+#[derive(Clone)]
+pub struct Engine(Arc<Running>);
+
+/// The workers, which end with the last copy of an engine and its sessions.
+struct Running {
+    shared: Arc<Shared>,
+    workers: Vec<(usize, JoinHandle<()>)>,
 }
 
-/// A processor as a run sees it.
+/// What sessions and workers share.
+pub(crate) struct Shared {
+    pub(crate) model: Arc<Model>,
+    pub(crate) settings: Settings,
+    pub(crate) memory: Arc<KvMemory>,
+    rotation: Rotation,
+    processors: Processors,
+    units: Vec<Unit>,
+    /// The processor of what is computed in float.
+    float_unit: ProcessorId,
+    sequences: AtomicU64,
+    /// Since when times are counted.
+    start: Instant,
+    state: Mutex<State>,
+    /// Notified whenever there may be something to do.
+    changed: Condvar,
+    /// How often it was.
+    told: AtomicUsize,
+    probe: Mutex<Option<Probe>>,
+}
+
+/// What an engine was asked to be.
+pub(crate) struct Settings {
+    pub(crate) context: usize,
+    pub(crate) chunk: usize,
+    chunks_in_flight: usize,
+    max_stall: Option<Duration>,
+    most_rows: usize,
+    policy: Policy,
+    time_out: Duration,
+}
+
+/// A processor as workers see it.
 struct Unit {
-    processor: Processor,
-    pool: Pool,
+    name: String,
+    /// `None`: the model's own threads.
+    pool: UnitPool,
     /// `None`: our own kernels.
     device: Option<Device>,
     /// It was lost to a time-out, and is still at that task.
     is_away: AtomicBool,
+}
+
+/// The threads of a processor.
+enum UnitPool {
+    /// Those of the model, which other engines of it use, too.
+    OfModel(Arc<Model>),
+    Own(Pool),
 }
 
 /// What multiplies without the threads that drive it.
@@ -99,23 +168,25 @@ struct Device {
     beside: Pool,
 }
 
-/// Runs prompts on several processors: [`Session::with_executor`](crate::Session::with_executor).
-pub struct Executor {
-    units: Vec<Arc<Unit>>,
-    policy: Policy,
-    chunks_in_flight: usize,
-    time_out: Duration,
-    costs: Costs,
-    latest: Option<Execution>,
-    probe: Option<run::Probe>,
+/// Is called when a processor, by its index, begins and ends a task of a pass; its error or panic counts as the
+/// processor's.
+type Probe = Arc<dyn Fn(usize, &pass::Pass, usize, Moment) -> Result<()> + Send + Sync>;
+
+/// When a probe is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Before a task.
+    Before,
+    /// Behind it, before anybody knows that it is done.
+    Behind,
 }
 
-/// What happened to a prompt.
+/// How the prompts went that were computed together.
 #[derive(Clone, Debug)]
 pub struct Execution {
-    /// Its chunks and subgraphs.
+    /// Their chunks and subgraphs.
     pub graph: Graph,
-    /// What its tasks waited for.
+    /// What their tasks waited for.
     pub dag: Dag,
     /// What decided.
     pub policy: Policy,
@@ -129,121 +200,273 @@ pub struct Execution {
 #[derive(Clone, Debug, Serialize)]
 pub struct Loss {
     /// Which one.
-    pub processor: Processor,
-    /// What it ran; `None` if it was still away when the prompt began.
+    pub processor: ProcessorId,
+    /// What it is called.
+    pub name: String,
+    /// What it ran; `None` if that was no prompt, or it was still away when the prompt began.
     pub task: Option<Task>,
     /// What happened.
     pub reason: String,
 }
 
-impl Executor {
-    /// Starts the threads.
+impl Loss {
+    /// The processor's name in sentences.
+    pub fn label(&self) -> String {
+        label(&self.name)
+    }
+}
+
+/// What an engine has done so far, and what it holds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct EngineUse {
+    /// Keys and values.
+    pub kv: KvUse,
+    /// Steps of sequences that decode.
+    pub steps: u64,
+}
+
+impl Engine {
+    /// Starts the workers.
     ///
     /// # Errors
-    /// If there are none, or the system refuses them; if no chunk may be in flight.
-    pub fn new(options: ExecutorOptions) -> Result<Self> {
-        if options.chunks_in_flight == 0 {
-            let name = "the number of chunks in flight";
-            return Err(Error::Option { name, value: "0".into(), expected: "at least 1" });
-        }
-        let unit = |processor, threads: &Threads, products: Option<Box<dyn Products>>| {
-            let device = products.map(Device::new).transpose()?;
-            Ok::<_, Error>(Arc::new(Unit {
-                processor,
-                pool: threads.start()?,
-                device,
-                is_away: AtomicBool::new(false),
-            }))
-        };
-        let mut units = vec![unit(Processor::Cpu, &options.cpu, None)?];
-        match options.npu {
-            None => {}
-            Some(Int8Processor::Kernels(threads)) => units.push(unit(Processor::Npu, &threads, None)?),
-            Some(Int8Processor::Programs { threads, products }) => {
-                units.push(unit(Processor::Npu, &threads, Some(products))?);
+    /// If chunk or context is zero, or the context is longer than the model was made for; if there are no threads, or the
+    /// system refuses them; if no chunk may be in flight, or no row in a step.
+    pub fn new(model: &Arc<Model>, options: EngineOptions) -> Result<Self> {
+        let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, chunks_in_flight, time_out } =
+            options;
+        let SessionOptions { context, chunk, kv_format } = session;
+        let description = model.description();
+        for (name, value, expected) in [
+            ("the context", context, "at least 1 token"),
+            ("the chunk length", chunk, "at least 1 token"),
+            ("the number of chunks in flight", chunks_in_flight, "at least 1"),
+            ("the number of rows in a step", most_rows, "at least 1"),
+        ] {
+            if value == 0 {
+                return Err(Error::Option { name, value: "0".into(), expected });
             }
         }
-        let ExecutorOptions { policy, chunks_in_flight, time_out, .. } = options;
-        let costs = Costs::default();
-        Ok(Self { units, policy, chunks_in_flight, time_out, costs, latest: None, probe: None })
+        if context > description.context {
+            return Err(Error::ContextTooLong { asked: context, longest: description.context });
+        }
+        let (processors, units) = start(model, processors)?;
+        let chunk = chunk.min(context);
+        let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
+        let budget = kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
+        let settings = Settings { context, chunk, chunks_in_flight: in_flight, max_stall, most_rows, policy, time_out };
+        let state = State::new(&settings, units.len());
+        let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
+        let preferred = processors.iter().find(|one| computes_float(one) && one.1.prefers(Format::Float));
+        let float_unit = preferred.or_else(|| processors.iter().find(computes_float)).map(|(id, _)| id);
+        let Some(float_unit) = float_unit else {
+            let expected = "one that computes in float";
+            return Err(Error::Option { name: "the list of processors", value: "INT8 alone".into(), expected });
+        };
+        let shared = Arc::new(Shared {
+            model: Arc::clone(model),
+            memory: Arc::new(KvMemory::new(description, kv_format, budget)),
+            rotation: Rotation::new(description, context),
+            settings,
+            processors,
+            units,
+            float_unit,
+            sequences: AtomicU64::new(0),
+            start: Instant::now(),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            told: AtomicUsize::new(0),
+            probe: Mutex::new(None),
+        });
+        let mut running = Running { shared, workers: Vec::new() };
+        for index in 0..running.shared.units.len() {
+            let shared = Arc::clone(&running.shared);
+            let name = format!("triad-{}", shared.units[index].name);
+            let worker = std::thread::Builder::new().name(name).spawn(move || worker::serve(&shared, index));
+            let worker = worker.map_err(|error| Error::Threads { threads: 1, reason: error.to_string() })?;
+            running.workers.push((index, worker));
+        }
+        Ok(Self(Arc::new(running)))
     }
 
-    /// How the latest prompt went, if one ended.
-    pub fn latest(&self) -> Option<&Execution> {
-        self.latest.as_ref()
+    /// A new session, which has seen nothing.
+    pub fn session(&self) -> Session {
+        Session::of(self)
+    }
+
+    /// A session that [`Session::save`] wrote to `path`.
+    ///
+    /// # Errors
+    /// If the file is not a saved session, is damaged, or is of another model, format, context or version; if there is no
+    /// memory for its keys and values.
+    pub fn restore(&self, path: &Path) -> Result<Session> {
+        let Shared { model, settings, memory, .. } = &**self.shared();
+        let (header, tokens, cache) = save::restore(path, &model.fingerprint(), settings.context, memory)?;
+        let vocab = model.description().vocab;
+        match tokens.iter().find(|token| **token as usize >= vocab) {
+            Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
+            None => Ok(Session::restored(self, &tokens, header.prefilled, cache)),
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.shared().model
+    }
+
+    /// The processors.
+    pub fn processors(&self) -> &Processors {
+        &self.shared().processors
+    }
+
+    /// Number format of keys and values.
+    pub fn kv_format(&self) -> KvFormat {
+        self.shared().memory.format()
+    }
+
+    /// What it has done so far, and what it holds.
+    pub fn usage(&self) -> EngineUse {
+        EngineUse { kv: self.shared().memory.usage(), steps: self.state().steps }
+    }
+
+    /// Forgets all prefixes that no session holds.
+    pub fn forget_prefixes(&self) {
+        self.shared().memory.clear();
     }
 
     /// What tasks are expected to take.
-    pub fn costs(&self) -> &Costs {
-        &self.costs
+    pub fn costs(&self) -> Costs {
+        self.state().costs.clone()
     }
 
-    /// Begins with expectations from an earlier run.
-    pub fn set_costs(&mut self, costs: Costs) {
-        self.costs = costs;
+    /// Goes on with expectations from an earlier run.
+    pub fn set_costs(&self, costs: Costs) {
+        self.state().costs = costs;
     }
 
-    /// Another policy from the next prompt on.
-    pub fn set_policy(&mut self, policy: Policy) {
-        self.policy = policy;
+    /// Another policy, as soon as nothing is being computed.
+    pub fn set_policy(&self, policy: Policy) {
+        self.state().policy = policy;
     }
 
-    /// Chunks of `chunk` tokens that are in flight at most in a context of `context`.
-    pub(crate) fn chunks_in_flight(&self, context: usize, chunk: usize) -> usize {
-        self.chunks_in_flight.min(context.div_ceil(chunk))
+    /// Where the time of the INT8 layers went since the engine began, of all that is not being computed now; nothing for
+    /// a model in float.
+    pub fn int8_statistics(&self) -> Int8Statistics {
+        let state = self.state();
+        let of_each = state.spare.iter().chain(&state.spare_step).map(|slot| slot.buffers.quantizer.statistics);
+        of_each.fold(Int8Statistics::default(), Int8Statistics::plus)
     }
 
-    /// What is to be done, for a prompt that begins at `position`.
-    fn plan(&self, description: &ModelDescription, tokens: usize, chunk: usize, position: usize) -> (Graph, Dag) {
-        let graph = Graph::new(description, tokens, chunk);
-        let window = if self.units.len() > 1 { usize::MAX } else { 0 };
-        let placement = Placement::new(&graph, window);
-        let expected = |task: Task, processor| {
-            let tokens = &graph.chunks()[task.chunk];
-            let role = graph.subgraphs()[task.subgraph].role;
-            self.costs
-                .seconds(processor, role, tokens.len(), position + tokens.start)
-                .unwrap_or_else(|| costs::guess(&graph, task))
-        };
-        let dag = Dag::of_prefill_in_flight(&graph, &placement, self.chunks_in_flight, expected);
-        (graph, dag)
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
     }
 
-    /// Runs a prompt. `buffers` are as many as chunks can be in flight, and are so again behind it.
-    ///
-    /// Answers how many tokens are through all blocks, with all before them, and for each chunk its logits if all were
-    /// wanted. The last chunk is in `buffers` at [`Executor::slot`], before [`Pass::end`](crate::forward::Pass::end).
-    ///
-    /// # Errors
-    /// If `cancel` is set, or no processor is left.
-    pub(crate) fn run(
-        &mut self,
-        prompt: Prompt,
-        buffers: &mut Vec<Buffers>,
-        progress: &mut dyn FnMut(usize),
-    ) -> (usize, Result<Vec<Vec<f32>>>) {
-        let (description, rows) = (prompt.model.description().clone(), prompt.chunk);
-        let (graph, dag) = self.plan(&description, prompt.tokens.len(), prompt.chunk, prompt.position);
-        let slots = buffers.len();
-        let schedule = Schedule::new(dag.clone(), self.policy);
-        let mine = std::mem::take(buffers);
-        let run =
-            Run::new(prompt, graph.clone(), schedule, mine, self.units.clone(), self.time_out, self.probe.clone());
-        let run = Arc::new(run);
-        let ended = Run::drive(&run, progress);
-        buffers.extend(ended.buffers);
-        // Those that a lost processor still holds stay with it.
-        buffers.resize_with(slots, || Buffers::new(&description, rows));
-        let timeline = Timeline::new(ended.events, self.units.len());
-        self.costs.learn([(&graph, run.position(), &timeline)]);
-        let (policy, losses) = (self.policy, ended.losses);
-        self.latest = Some(Execution { graph, dag, policy, timeline, losses });
-        (ended.done, ended.result.map(|()| ended.logits))
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.shared().state)
     }
 
-    /// Which of `slots` buffers a chunk takes.
-    pub(crate) fn slot(chunk: usize, slots: usize) -> usize {
-        chunk % slots
+    #[cfg(test)]
+    fn set_probe(&self, probe: Probe) {
+        *lock(&self.shared().probe) = Some(probe);
+    }
+}
+
+/// The processors and their threads; without any, the model's own threads.
+fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Result<(Processors, Vec<Unit>)> {
+    if options.is_empty() {
+        let description = Processor::cpu("cpu");
+        let pool = UnitPool::OfModel(Arc::clone(model));
+        let unit = Unit { name: description.name.clone(), pool, device: None, is_away: AtomicBool::new(false) };
+        return Ok((Processors::new(vec![description])?, vec![unit]));
+    }
+    let (mut descriptions, mut units) = (Vec::new(), Vec::new());
+    for ProcessorOptions { description, threads, products } in options {
+        units.push(Unit {
+            name: description.name.clone(),
+            pool: UnitPool::Own(threads.start()?),
+            device: products.map(Device::new).transpose()?,
+            is_away: AtomicBool::new(false),
+        });
+        descriptions.push(description);
+    }
+    Ok((Processors::new(descriptions)?, units))
+}
+
+impl Shared {
+    /// A pass in the arithmetic of `phase`.
+    pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
+        let Self { model, rotation, .. } = self;
+        ForwardPass { description: model.description(), weights: model.weights(), rotation, phase }
+    }
+
+    /// A number for a new sequence.
+    pub(crate) fn next_sequence(&self) -> SequenceId {
+        SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Hands in requests, all at once.
+    pub(crate) fn submit(&self, requests: &[Arc<Request>]) {
+        let mut state = lock(&self.state);
+        requests.iter().for_each(|request| state.submit(request));
+        self.tell(&state);
+    }
+
+    /// No step waits for this sequence any more.
+    pub(crate) fn forget(&self, sequence: SequenceId) {
+        let mut state = lock(&self.state);
+        state.forget(sequence);
+        self.tell(&state);
+    }
+
+    /// Has the workers look again.
+    fn wake(&self) {
+        self.tell(&lock(&self.state));
+    }
+
+    /// Wakes those that wait.
+    fn tell(&self, _locked: &MutexGuard<'_, State>) {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        self.changed.notify_all();
+    }
+
+    fn seconds(&self, at: Instant) -> f64 {
+        at.saturating_duration_since(self.start).as_secs_f64()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        {
+            let mut state = lock(&self.shared.state);
+            state.is_closing = true;
+            self.shared.tell(&state);
+        }
+        for (index, worker) in self.workers.drain(..) {
+            // A thread that hangs is left alone, and a worker may itself drop the last session.
+            if !self.shared.units[index].is_away() && worker.thread().id() != std::thread::current().id() {
+                let _ = worker.join();
+            }
+        }
+    }
+}
+
+impl Unit {
+    fn pool(&self) -> &Pool {
+        match &self.pool {
+            UnitPool::OfModel(model) => model.pool(),
+            UnitPool::Own(pool) => pool,
+        }
+    }
+
+    fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
+    fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::Relaxed);
     }
 }
 
@@ -256,15 +479,9 @@ impl Device {
     }
 }
 
-impl Unit {
-    fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
-    }
-}
-
-impl std::fmt::Debug for Executor {
+impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Executor").field("policy", &self.policy).finish_non_exhaustive()
+        f.debug_struct("Engine").field("processors", self.processors()).finish_non_exhaustive()
     }
 }
 
@@ -273,6 +490,6 @@ fn any_tokens(count: usize, vocab: usize) -> Vec<u32> {
     (0..count).map(|index| (index.wrapping_mul(7919) % vocab) as u32).collect()
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -91,6 +91,16 @@ impl Buffers {
         }
     }
 
+    /// The residual stream of some rows.
+    pub(crate) fn residual(&self, rows: std::ops::Range<usize>, hidden: usize) -> &[f32] {
+        &self.x[rows.start * hidden..rows.end * hidden]
+    }
+
+    /// Rows that there is room for.
+    pub(crate) fn rows(&self, description: &ModelDescription) -> usize {
+        self.x.len() / description.hidden
+    }
+
     /// Bytes for each row.
     pub(crate) fn bytes_per_row(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);

@@ -21,31 +21,30 @@ pub(crate) use subgraphs::{Pass, activation};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::kv_cache::KvCache;
+use crate::kv::KvCache;
 use crate::linear::{Kernels, Multiplier, Observer};
 use crate::weights::Weight;
 
 /// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
 ///
-/// A prompt's chunk is one segment. Several segments are several sequences that share what the session has seen:
-/// every row stands alone but for attention, and there each segment in turn takes the place of the one before it
-/// in the cache.
-#[derive(Clone, Debug)]
-pub(crate) struct Segment {
+/// Every row stands alone but for attention, which writes the keys and values of a segment to its sequence's cache and
+/// reads what is there. Segments of a prompt may share a cache: each in turn then takes the place of the one before it.
+#[derive(Clone)]
+pub(crate) struct Segment<'a> {
+    pub(crate) cache: &'a KvCache,
     pub(crate) rows: Range<usize>,
     pub(crate) position: usize,
 }
 
-impl Segment {
+impl Segment<'_> {
     fn positions(&self) -> Range<usize> {
         self.position..self.position + self.rows.len()
     }
 }
 
-/// A model and a session's parts, ready to run chunks one after the other.
+/// A pass and its buffers, ready to run chunks one after the other.
 pub(crate) struct Forward<'a> {
     pub(crate) pass: Pass<'a>,
-    pub(crate) cache: &'a KvCache,
     pub(crate) buffers: &'a mut Buffers,
     pub(crate) observer: Option<Observer<'a>>,
 }
@@ -54,13 +53,13 @@ impl Forward<'_> {
     /// Runs `tokens`, which `segments` cover in order, through all blocks: keys and values go to the cache, the
     /// residual stream stays in the buffers for [`Pass::logits`].
     pub(crate) fn run(&mut self, tokens: &[u32], segments: &[Segment], cancel: &Cancel) -> Result<()> {
-        let Self { pass, cache, buffers, observer } = self;
+        let Self { pass, buffers, observer } = self;
         pass.begin(tokens, segments, buffers);
         let mut multiplier = Multiplier { products: &mut Kernels(pass.weights), beside: None };
         for block in 0..pass.description.blocks.len() {
             cancel.check()?;
             for role in Role::ALL {
-                pass.subgraph(block, role, segments, cache, buffers, &mut multiplier, observer)?;
+                pass.subgraph(block, role, segments, buffers, &mut multiplier, observer)?;
             }
         }
         pass.end(tokens.len(), buffers);

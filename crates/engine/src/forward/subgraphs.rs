@@ -2,7 +2,10 @@
 //! the INT8 one behind it reads. Each works on the buffers of one chunk; attention on the cache of its block, too.
 
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
-use triad_kernels::attention::{Precision, Shape};
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
@@ -11,11 +14,12 @@ use triad_plan::graph::Role;
 
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
-use crate::kv_cache::KvCache;
 use crate::linear::{Multiplier, Observer, Phase};
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Norm, Weights};
 
+/// Sequences that decode together without an allocation.
+const DECODED_TOGETHER: usize = 16;
 /// Rows handled by one task of an elementwise operator.
 const TASK_ROWS: usize = 16;
 
@@ -59,7 +63,6 @@ impl Pass<'_> {
         block: usize,
         role: Role,
         segments: &[Segment],
-        cache: &KvCache,
         buffers: &mut Buffers,
         multiplier: &mut Multiplier,
         observer: &mut Option<Observer>,
@@ -68,7 +71,7 @@ impl Pass<'_> {
         match role {
             Role::AttentionNorm => self.attention_norm(block, rows, buffers, observer),
             Role::QueryKeyValue => self.query_key_value(block, rows, buffers, multiplier)?,
-            Role::Attention => self.attention(block, segments, cache, buffers, observer),
+            Role::Attention => self.attention(block, segments, buffers, observer),
             Role::AttentionOutput => self.attention_output(block, rows, buffers, multiplier)?,
             Role::FeedForwardNorm => self.feed_forward_norm(block, rows, buffers, observer),
             Role::FeedForward => self.feed_forward(block, rows, buffers, multiplier, observer)?,
@@ -113,7 +116,6 @@ impl Pass<'_> {
         &self,
         index: usize,
         segments: &[Segment],
-        cache: &KvCache,
         buffers: &mut Buffers,
         observer: &mut Option<Observer>,
     ) {
@@ -149,16 +151,35 @@ impl Pass<'_> {
             // Where linear layers round to INT8, attention need not be more exact than bf16.
             precision: if weights.inputs.is_some() { Precision::Fast } else { Precision::Exact },
         };
-        let mut of_block = cache.block(index);
-        for Segment { rows, position } in segments {
-            let of_keys = rows.start * key_value..rows.end * key_value;
-            let of_queries = rows.start * query..rows.end * query;
-            of_block.write(&keys[of_keys.clone()], &values[of_keys], *position, cache.context, description);
-            let (keys, values) = (of_block.keys.view(), of_block.values.view());
-            let (queries, attended) = (&queries[of_queries.clone()], &mut attended[of_queries]);
-            triad_kernels::attention(queries, *position, keys, values, cache.context, &shape, attended);
+        let of_keys = |rows: &Range<usize>| rows.start * key_value..rows.end * key_value;
+        match self.phase {
+            Phase::Prefill => {
+                for Segment { cache, rows, position } in segments {
+                    let mut cache = cache.block(index);
+                    cache.write(&keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                    let of_queries = rows.start * query..rows.end * query;
+                    let (queries, attended) = (&queries[of_queries.clone()], &mut attended[of_queries]);
+                    triad_kernels::attention(queries, *position, &*cache, &shape, attended);
+                }
+            }
+            // All rows at once, each of which reads the cache of its own sequence.
+            Phase::Decode => {
+                let caches: SmallVec<[_; DECODED_TOGETHER]> = segments
+                    .iter()
+                    .map(|Segment { cache, rows, position }| {
+                        let mut cache = cache.block(index);
+                        cache.write(&keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                        cache
+                    })
+                    .collect();
+                let rows: SmallVec<[_; DECODED_TOGETHER]> = segments
+                    .iter()
+                    .zip(&caches)
+                    .flat_map(|(segment, cache)| segment.positions().map(|position| Row { cache: &**cache, position }))
+                    .collect();
+                triad_kernels::attention_of_rows(queries, &rows, &shape, attended);
+            }
         }
-        drop(of_block);
         observe(observer, index, LinearInput::AttentionOutput, attended);
         quantizer.read(weights, LinearInput::AttentionOutput, attended, rows, self.phase);
     }

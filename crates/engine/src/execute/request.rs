@@ -1,0 +1,241 @@
+//! What a session asks of the engine, and how it waits for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use triad_kernels::Phase;
+
+use super::{Execution, Shared};
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::kv::KvCache;
+
+/// How often whoever waits looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A sequence of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SequenceId(pub(super) u64);
+
+/// The logits that are wanted of a request's rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Of the last row, from which the next token is sampled: in decode's arithmetic, whatever the phase.
+    Last,
+    /// Of all rows, in the arithmetic of the phase.
+    All,
+}
+
+/// Tokens behind what a sequence holds, to be computed.
+pub(crate) struct Request {
+    pub(super) sequence: SequenceId,
+    pub(super) cache: Arc<KvCache>,
+    pub(super) tokens: Vec<u32>,
+    /// Position of the first token.
+    pub(super) position: usize,
+    pub(super) phase: Phase,
+    pub(super) wanted: Wanted,
+    pub(super) arrived: Instant,
+    is_cancelled: AtomicBool,
+    is_tainted: AtomicBool,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+    /// How its pass went, once that is complete; of prompts.
+    execution: OnceLock<Arc<OnceLock<Execution>>>,
+}
+
+struct Progress {
+    /// Tokens that are through all blocks, with all before them.
+    done: usize,
+    /// Rows whose logits are computed.
+    logits_done: usize,
+    /// `[wanted rows, vocab]`.
+    logits: Vec<f32>,
+    /// Set once: nothing changes behind it.
+    result: Option<Result<()>>,
+}
+
+/// What came of a request.
+pub(crate) struct Outcome {
+    /// Whether it was computed whole.
+    pub(crate) result: Result<()>,
+    /// Tokens whose keys and values are in the cache.
+    pub(crate) done: usize,
+    /// `[wanted rows, vocab]`; anything unless the result is good.
+    pub(crate) logits: Vec<f32>,
+    /// Whether a processor that hangs may still write to the cache.
+    pub(crate) is_tainted: bool,
+    /// Set when all that was computed together is complete; of prompts.
+    pub(crate) execution: Option<Arc<OnceLock<Execution>>>,
+}
+
+impl Request {
+    /// `logits` is a buffer that is used again; it becomes as large as it has to be.
+    pub(crate) fn new(
+        sequence: SequenceId,
+        cache: Arc<KvCache>,
+        (tokens, position): (Vec<u32>, usize),
+        (phase, wanted): (Phase, Wanted),
+        vocab: usize,
+        mut logits: Vec<f32>,
+    ) -> Arc<Self> {
+        let rows = match wanted {
+            Wanted::Last => 1,
+            Wanted::All => tokens.len(),
+        };
+        logits.resize(rows * vocab, 0.0);
+        Arc::new(Self {
+            sequence,
+            cache,
+            tokens,
+            position,
+            phase,
+            wanted,
+            arrived: Instant::now(),
+            is_cancelled: AtomicBool::new(false),
+            is_tainted: AtomicBool::new(false),
+            progress: Mutex::new(Progress { done: 0, logits_done: 0, logits, result: None }),
+            changed: Condvar::new(),
+            execution: OnceLock::new(),
+        })
+    }
+
+    /// Rows whose logits are wanted.
+    pub(super) fn wanted_rows(&self) -> std::ops::Range<usize> {
+        match self.wanted {
+            Wanted::Last => self.tokens.len() - 1..self.tokens.len(),
+            Wanted::All => 0..self.tokens.len(),
+        }
+    }
+
+    /// The arithmetic of its logits.
+    pub(super) fn phase_of_logits(&self) -> Phase {
+        match self.wanted {
+            Wanted::Last => Phase::Decode,
+            Wanted::All => self.phase,
+        }
+    }
+
+    /// The tokens to be computed.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// What they are part of.
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// A processor that computes it hangs.
+    pub(super) fn taint(&self) {
+        self.is_tainted.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_execution(&self, execution: &Arc<OnceLock<Execution>>) {
+        // A request is part of one pass.
+        let _ = self.execution.set(Arc::clone(execution));
+    }
+
+    /// The first `done` tokens are through.
+    pub(super) fn advance(&self, done: usize) {
+        let mut progress = self.lock();
+        if done > progress.done {
+            progress.done = done;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Writes logits of `rows` of those that are wanted, counted from the first of them.
+    pub(super) fn write_logits(&self, rows: std::ops::Range<usize>, logits: &[f32]) {
+        let mut progress = self.lock();
+        let vocab = logits.len() / rows.len();
+        progress.logits[rows.start * vocab..rows.end * vocab].copy_from_slice(logits);
+        progress.logits_done += rows.len();
+    }
+
+    /// Ends it well if all is done.
+    pub(super) fn end_if_complete(&self) {
+        let mut progress = self.lock();
+        let is_complete = progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
+        if is_complete && progress.result.is_none() {
+            let vocab = progress.logits.len() / self.wanted_rows().len();
+            let is_finite = progress.logits.chunks_exact(vocab).all(is_finite);
+            progress.result = Some(if is_finite { Ok(()) } else { Err(Error::NotFinite) });
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends it with an error, unless it has ended.
+    pub(super) fn fail(&self, error: Error) {
+        let mut progress = self.lock();
+        if progress.result.is_none() {
+            progress.result = Some(Err(error));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for its end; `on_progress` is called with the number of tokens that are done whenever it has grown.
+    pub(super) fn wait(&self, shared: &Shared, cancel: &Cancel, on_progress: &mut dyn FnMut(usize)) -> Outcome {
+        // Whatever `on_progress` does: nobody writes to the sequence's pages behind this.
+        let guard = CancelOnDrop { request: self, shared };
+        let mut told = 0;
+        let mut progress = self.lock();
+        while progress.result.is_none() {
+            if progress.done > told {
+                told = progress.done;
+                drop(progress);
+                on_progress(told);
+                progress = self.lock();
+                continue;
+            }
+            if cancel.is_cancelled() && !self.is_cancelled.swap(true, Ordering::Relaxed) {
+                drop(progress);
+                shared.wake();
+                progress = self.lock();
+                continue;
+            }
+            (progress, _) = self.changed.wait_timeout(progress, LOOK).unwrap_or_else(PoisonError::into_inner);
+        }
+        let result = progress.result.take().expect("it has ended");
+        let (done, logits) = (progress.done, std::mem::take(&mut progress.logits));
+        drop(progress);
+        std::mem::forget(guard);
+        if done > told {
+            on_progress(done);
+        }
+        let is_tainted = self.is_tainted.load(Ordering::Relaxed);
+        Outcome { result, done, logits, is_tainted, execution: self.execution.get().cloned() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Cancels a request whose waiting ends by a panic, and waits until nothing computes it.
+struct CancelOnDrop<'a> {
+    request: &'a Request,
+    shared: &'a Shared,
+}
+
+impl Drop for CancelOnDrop<'_> {
+    fn drop(&mut self) {
+        self.request.is_cancelled.store(true, Ordering::Relaxed);
+        self.shared.wake();
+        let mut progress = self.request.lock();
+        while progress.result.is_none() {
+            let waited = self.request.changed.wait_timeout(progress, LOOK);
+            (progress, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A sum is finite only if every summand is (and none so large as to be useless).
+fn is_finite(logits: &[f32]) -> bool {
+    logits.iter().sum::<f32>().is_finite()
+}

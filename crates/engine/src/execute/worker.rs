@@ -1,0 +1,119 @@
+//! A thread for each processor, as long as the engine lives: it takes tasks, runs them, and gives them back.
+//!
+//! A processor that panics, reports an error or takes too long for a task is lost until nothing is left to compute;
+//! another one takes the chunk that it had, from its tokens on, since nobody knows what its buffers hold. A thread that
+//! hangs keeps what it has, and is left alone: nothing here waits for it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::pass::{Hidden, Pass};
+use super::state::{Job, State};
+use super::{Moment, Shared, Unit, lock};
+use crate::error::Result;
+use crate::linear::{Kernels, Multiplier};
+
+/// How often a worker that waits looks whether another one takes too long.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long it looks without sleeping before that: falling asleep and waking up takes as long as a small task.
+const SPIN: Duration = Duration::from_micros(200);
+
+/// The life of a worker.
+pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
+    let unit = &shared.units[index];
+    let mut state = lock(&shared.state);
+    while !state.is_closing {
+        let Some(job) = state.take(shared, index) else {
+            state = wait(shared, state);
+            continue;
+        };
+        drop(state);
+        unit.pool().install(|| {
+            let mut next = Some(job);
+            while let Some(mut job) = next {
+                let outcome = run(shared, unit, index, &mut job);
+                unit.set_away(false);
+                let mut state = lock(&shared.state);
+                state.give_back(shared, index, job, outcome);
+                next = state.take(shared, index);
+                shared.tell(&state);
+            }
+        });
+        state = lock(&shared.state);
+    }
+}
+
+/// Runs a job; the error is a sentence.
+fn run(shared: &Shared, unit: &Unit, index: usize, job: &mut Job) -> Result<Vec<Hidden>, String> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        probe(shared, index, job, Moment::Before)?;
+        let Job { pass, number, slot, .. } = job;
+        let hidden = match unit.device() {
+            Some(device) => {
+                let products = &mut **lock(&device.products);
+                perform(shared, pass, *number, slot, Multiplier { products, beside: Some(&device.beside) })
+            }
+            None => {
+                let products = &mut Kernels(shared.model.weights());
+                perform(shared, pass, *number, slot, Multiplier { products, beside: None })
+            }
+        }?;
+        probe(shared, index, job, Moment::Behind)?;
+        Ok(hidden)
+    }));
+    match outcome {
+        Ok(outcome) => outcome.map_err(|error: crate::error::Error| error.to_string()),
+        Err(panic) => Err(format!("it panicked: {}", message(&*panic))),
+    }
+}
+
+fn perform(
+    shared: &Shared,
+    pass: &Pass,
+    number: usize,
+    slot: &mut Option<super::pass::Slot>,
+    mut multiplier: Multiplier,
+) -> Result<Vec<Hidden>> {
+    pass.perform(shared, number, slot.as_mut(), &mut multiplier)
+}
+
+/// Calls the probe of a test, whose error or panic counts as the processor's. What it interrupts is not done.
+fn probe(shared: &Shared, index: usize, job: &mut Job, moment: Moment) -> Result<()> {
+    let Some(probe) = &*lock(&shared.probe) else { return Ok(()) };
+    let outcome = catch_unwind(AssertUnwindSafe(|| probe(index, &job.pass, job.number, moment)));
+    if !matches!(outcome, Ok(Ok(())))
+        && let Some(slot) = &mut job.slot
+    {
+        slot.done = 0;
+    }
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Until something happens, and at times without that.
+fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    let told = shared.told.load(Ordering::Relaxed);
+    drop(state);
+    let asleep = Instant::now() + SPIN;
+    while shared.told.load(Ordering::Relaxed) == told && Instant::now() < asleep {
+        // Whoever is to tell may be waiting for this core.
+        std::thread::yield_now();
+    }
+    let mut state = lock(&shared.state);
+    // It is told under the lock: nothing is missed in between.
+    if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
+        let look = state.next_look().map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+        (state, _) = shared.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner);
+    }
+    if shared.units.len() > 1 && state.lose_hung(shared) {
+        shared.tell(&state);
+    }
+    state
+}
+
+/// What a panic says.
+fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}

@@ -1,0 +1,172 @@
+//! The pages of one sequence.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use triad_kernels::Matrix;
+use triad_kernels::attention::{Cache, PAGE};
+
+use super::memory::KvMemory;
+use super::page::{BlockPage, PageShape};
+use crate::error::Result;
+
+/// A page in all blocks of the model.
+pub(crate) type Page = Vec<Arc<BlockPage>>;
+
+/// The keys and values of one sequence. Tasks of a pass hold it while they run: attention of different blocks may run at
+/// once.
+pub(crate) struct KvCache {
+    memory: Arc<KvMemory>,
+    blocks: Vec<Mutex<BlockCache>>,
+}
+
+/// The pages of one sequence in one block.
+pub(crate) struct BlockCache {
+    shape: PageShape,
+    pages: Vec<Arc<BlockPage>>,
+}
+
+impl BlockCache {
+    /// Writes keys and values `[rows, kv_heads, head_dim]` at positions from `first` on, for which pages have been
+    /// [reserved](KvCache::reserve). A page that others hold is copied first.
+    pub(crate) fn write(&mut self, keys: &[f32], values: &[f32], first: usize) {
+        let width = self.shape.kv_heads * self.shape.head_dim;
+        let (mut keys, mut values, mut position) = (keys, values, first);
+        while !keys.is_empty() {
+            let place = position % PAGE;
+            let rows = (PAGE - place).min(keys.len() / width);
+            let page = Arc::make_mut(&mut self.pages[position / PAGE]);
+            page.write(&keys[..rows * width], &values[..rows * width], place, self.shape);
+            (keys, values) = (&keys[rows * width..], &values[rows * width..]);
+            position += rows;
+        }
+    }
+}
+
+impl Cache for BlockCache {
+    fn keys(&self, page: usize) -> Matrix<'_> {
+        self.pages[page].keys.view()
+    }
+
+    fn values(&self, page: usize) -> Matrix<'_> {
+        self.pages[page].values.view()
+    }
+}
+
+impl KvCache {
+    /// Without a page.
+    pub(crate) fn new(memory: &Arc<KvMemory>) -> Self {
+        let block = |shape: &PageShape| Mutex::new(BlockCache { shape: *shape, pages: Vec::new() });
+        Self { memory: Arc::clone(memory), blocks: memory.shapes().iter().map(block).collect() }
+    }
+
+    /// The same pages once more. What is written to one of the two is not seen by the other.
+    pub(crate) fn fork(&self) -> Self {
+        let copy = |block: &Mutex<BlockCache>| {
+            let block = lock(block);
+            Mutex::new(BlockCache { shape: block.shape, pages: block.pages.clone() })
+        };
+        Self { memory: Arc::clone(&self.memory), blocks: self.blocks.iter().map(copy).collect() }
+    }
+
+    /// Makes sure that positions up to `end` can be written, of which those up to `held` have been: pages from there on
+    /// are there, and the one that `held` stands in is this sequence's alone.
+    ///
+    /// # Errors
+    /// If the engine's memory for keys and values is full of what other sequences hold.
+    pub(crate) fn reserve(&self, held: usize, end: usize) -> Result<()> {
+        let have = lock(&self.blocks[0]).pages.len();
+        let shared = have * PAGE > held && lock(&self.blocks[0]).pages.get(held / PAGE).is_some_and(is_shared);
+        let wanted = end.div_ceil(PAGE).saturating_sub(have);
+        let reserved = self.memory.reserve(wanted + usize::from(shared))?;
+        for (index, block) in self.blocks.iter().enumerate() {
+            let mut block = lock(block);
+            if shared {
+                Arc::make_mut(&mut block.pages[held / PAGE]);
+            }
+            block.pages.extend((0..wanted).map(|_| Arc::new(self.memory.page(index))));
+        }
+        drop(reserved);
+        Ok(())
+    }
+
+    /// Gives back pages that hold nothing of the first `tokens` positions.
+    pub(crate) fn truncate(&self, tokens: usize) {
+        self.blocks.iter().for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
+    }
+
+    /// The pages `from` and behind it become `pages`.
+    pub(super) fn replace(&self, from: usize, pages: &[Page]) {
+        for (index, block) in self.blocks.iter().enumerate() {
+            let mut block = lock(block);
+            block.pages.truncate(from);
+            block.pages.extend(pages.iter().map(|page| Arc::clone(&page[index])));
+        }
+    }
+
+    /// The first `count` pages, shared.
+    pub(super) fn pages(&self, count: usize) -> Vec<Page> {
+        let of_page = |page: usize| self.blocks.iter().map(|block| Arc::clone(&lock(block).pages[page])).collect();
+        (0..count).map(of_page).collect()
+    }
+
+    /// How many pages there are, and how many of them others hold, too.
+    pub(crate) fn count(&self) -> (usize, usize) {
+        self.blocks.first().map_or((0, 0), |block| {
+            let block = lock(block);
+            (block.pages.len(), block.pages.iter().filter(|page| is_shared(page)).count())
+        })
+    }
+
+    /// The memory that its pages are counted in.
+    pub(crate) fn memory(&self) -> &Arc<KvMemory> {
+        &self.memory
+    }
+
+    /// That of one block, for one at a time. What a panic left half-written lies behind the tokens that are done, and is
+    /// written again.
+    pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
+        lock(&self.blocks[index])
+    }
+
+    /// Calls `visit` with the bytes of the first `tokens` positions, block after block and page after page.
+    ///
+    /// # Errors
+    /// The first of `visit`.
+    pub(super) fn read<E>(&self, tokens: usize, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        for block in &self.blocks {
+            let block = lock(block);
+            for (page, positions) in block.pages.iter().zip(positions(tokens)) {
+                page.read(positions, block.shape, &mut visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`KvCache::read`], to change them; pages have been reserved for them.
+    ///
+    /// # Errors
+    /// The first of `visit`.
+    pub(super) fn fill<E>(&self, tokens: usize, mut visit: impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+        for block in &self.blocks {
+            let mut block = lock(block);
+            let shape = block.shape;
+            for (page, positions) in block.pages.iter_mut().zip(positions(tokens)) {
+                Arc::make_mut(page).fill(positions, shape, &mut visit)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many of the first `tokens` positions stand in each page.
+fn positions(tokens: usize) -> impl Iterator<Item = usize> {
+    (0..tokens).step_by(PAGE).map(move |first| PAGE.min(tokens - first))
+}
+
+fn is_shared(page: &Arc<BlockPage>) -> bool {
+    Arc::strong_count(page) > 1
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

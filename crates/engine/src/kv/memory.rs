@@ -1,0 +1,155 @@
+//! The memory of an engine for keys and values: how much there may be, and who gives some back.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use triad_kernels::attention::PAGE;
+use triad_model::description::{BlockDescription, ModelDescription};
+
+use super::cache::KvCache;
+use super::page::{BlockPage, KvFormat, PageShape};
+use super::prefixes::Prefixes;
+use crate::error::{Error, Result};
+
+/// Counts the pages of all sequences of an engine, and finds those that hold what a prompt begins with.
+pub(crate) struct KvMemory {
+    shapes: Vec<PageShape>,
+    /// Most bytes of pages.
+    budget: usize,
+    used: Arc<AtomicUsize>,
+    prefixes: Mutex<Prefixes>,
+    looked_up: AtomicU64,
+    found: AtomicU64,
+}
+
+/// What an engine's keys and values take, and what its index of prefixes saved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KvUse {
+    /// Bytes of all pages, each counted once however many sequences share it.
+    pub bytes: usize,
+    /// Most bytes that they may take.
+    pub budget: usize,
+    /// Bytes of one page in all blocks of the model.
+    pub page_bytes: usize,
+    /// Pages in the index of prefixes.
+    pub indexed_pages: usize,
+    /// Tokens of prompts that were looked up in the index.
+    pub tokens_looked_up: u64,
+    /// Tokens of them that were found, and not computed again.
+    pub tokens_found: u64,
+}
+
+impl KvMemory {
+    /// For models of this description. Less than one page counts as one.
+    pub(crate) fn new(description: &ModelDescription, format: KvFormat, budget: usize) -> Self {
+        let shape = |block: &BlockDescription| PageShape {
+            format,
+            kv_heads: block.attention.kv_heads,
+            head_dim: block.attention.head_dim,
+        };
+        let shapes: Vec<_> = description.blocks.iter().map(shape).collect();
+        let budget = budget.max(shapes.iter().map(|shape| shape.bytes()).sum());
+        Self {
+            shapes,
+            budget,
+            used: Arc::default(),
+            prefixes: Mutex::default(),
+            looked_up: AtomicU64::new(0),
+            found: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of the pages that hold `tokens` positions.
+    pub(crate) fn bytes_of(description: &ModelDescription, format: KvFormat, tokens: usize) -> usize {
+        let of_page = description.kv_bytes_per_token(|head_dim| format.bytes(head_dim)) * PAGE;
+        of_page * tokens.div_ceil(PAGE)
+    }
+
+    /// Bytes of `tokens` tokens and their keys and values where no page is padded.
+    pub(super) fn saved_bytes(&self, tokens: usize) -> usize {
+        let of_token: usize = self.shapes.iter().map(|shape| shape.bytes() / PAGE).sum();
+        tokens * (of_token + size_of::<u32>())
+    }
+
+    /// Heads and format of each block.
+    pub(super) fn shapes(&self) -> &[PageShape] {
+        &self.shapes
+    }
+
+    /// Number format of all pages.
+    pub(crate) fn format(&self) -> KvFormat {
+        self.shapes.first().map_or(KvFormat::default(), |shape| shape.format)
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.shapes.iter().map(|shape| shape.bytes()).sum()
+    }
+
+    /// A new page in one block.
+    pub(super) fn page(&self, block: usize) -> BlockPage {
+        BlockPage::new(self.shapes[block], &self.used)
+    }
+
+    /// Makes room for `pages` more, giving back what was used least recently and nobody holds. Until the guard that is
+    /// returned is dropped, nobody else takes that room.
+    ///
+    /// # Errors
+    /// If all the rest is held by sequences.
+    pub(super) fn reserve(&self, pages: usize) -> Result<MutexGuard<'_, Prefixes>> {
+        let mut prefixes = self.prefixes();
+        let needed = pages * self.page_bytes();
+        while self.used.load(Ordering::Relaxed) + needed > self.budget {
+            if pages == 0 || !prefixes.evict() {
+                break;
+            }
+        }
+        let used = self.used.load(Ordering::Relaxed);
+        if pages > 0 && used + needed > self.budget {
+            return Err(Error::KvMemoryFull { needed, free: self.budget.saturating_sub(used), budget: self.budget });
+        }
+        Ok(prefixes)
+    }
+
+    /// Gives `cache` the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens
+    /// that the cache has of them. Returns how many tokens the cache then has.
+    pub(crate) fn adopt(&self, cache: &KvCache, held: usize, tokens: &[u32]) -> usize {
+        let (length, pages) = self.prefixes().find(tokens);
+        self.looked_up.fetch_add((tokens.len() - held) as u64, Ordering::Relaxed);
+        if length <= held {
+            return held;
+        }
+        self.found.fetch_add((length - held) as u64, Ordering::Relaxed);
+        // What the cache holds of whole pages is the same.
+        let from = held / PAGE;
+        cache.replace(from, &pages[from..]);
+        length
+    }
+
+    /// Lets others find what `cache` holds of `tokens`, from its first token on.
+    pub(crate) fn share(&self, cache: &KvCache, tokens: &[u32]) {
+        let mut prefixes = self.prefixes();
+        prefixes.insert(tokens, &cache.pages(tokens.len().div_ceil(PAGE)));
+    }
+
+    /// Forgets every prefix that no sequence holds.
+    pub(crate) fn clear(&self) {
+        *self.prefixes() = Prefixes::default();
+    }
+
+    /// What is used.
+    pub(crate) fn usage(&self) -> KvUse {
+        KvUse {
+            bytes: self.used.load(Ordering::Relaxed),
+            budget: self.budget,
+            page_bytes: self.page_bytes(),
+            indexed_pages: self.prefixes().len(),
+            tokens_looked_up: self.looked_up.load(Ordering::Relaxed),
+            tokens_found: self.found.load(Ordering::Relaxed),
+        }
+    }
+
+    fn prefixes(&self) -> MutexGuard<'_, Prefixes> {
+        self.prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,19 @@
+//! Keys and values of what sequences have seen, in pages that sequences share.
+//!
+//! A [`KvCache`] is one sequence's: for each block of the model a list of pages ([`page`]) of as many positions as
+//! attention takes at once. All pages of an engine are counted by one [`KvMemory`], which bounds their bytes and keeps an
+//! index of [`prefixes`]: what one sequence computed is found by every other that begins with the same tokens. A page that
+//! several hold is copied by whoever writes to it next. [`save`] writes a sequence to a file and restores it.
+
+mod cache;
+mod memory;
+mod page;
+mod prefixes;
+pub(crate) mod save;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use cache::KvCache;
+pub use memory::KvUse;
+pub(crate) use memory::KvMemory;
+pub use page::KvFormat;

@@ -1,0 +1,141 @@
+//! The index of prefixes: a tree of pages, each below the page that stands before it.
+//!
+//! A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
+//! leaf: another prompt that begins with some of its tokens takes the page and copies it when it goes on differently.
+
+use std::sync::Arc;
+
+use triad_kernels::attention::PAGE;
+
+use super::cache::Page;
+
+/// Pages by the tokens that they hold and that stand before them.
+#[derive(Default)]
+pub(super) struct Prefixes {
+    /// `None` where one was removed.
+    nodes: Vec<Option<Node>>,
+    free: Vec<usize>,
+    /// Those of first pages.
+    roots: Vec<usize>,
+    /// Counts what was asked, as a time.
+    now: u64,
+}
+
+struct Node {
+    tokens: Vec<u32>,
+    page: Page,
+    parent: Option<usize>,
+    children: Vec<usize>,
+    /// When it was last asked for.
+    used: u64,
+}
+
+impl Prefixes {
+    /// How many pages there are.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len() - self.free.len()
+    }
+
+    /// The longest known beginning of `tokens`: its length, and its pages, of which the last may hold more.
+    pub(super) fn find(&mut self, tokens: &[u32]) -> (usize, Vec<Page>) {
+        self.now += 1;
+        let (mut length, mut pages, mut parent) = (0, Vec::new(), None);
+        while length < tokens.len() {
+            let rest = &tokens[length..];
+            let common = |child: &&usize| common(&self.node(**child).tokens, rest);
+            let Some(child) = self.children(parent).iter().max_by_key(common).copied() else { break };
+            let shared = common(&&child);
+            if shared == 0 {
+                break;
+            }
+            let now = self.now;
+            let node = self.node_mut(child);
+            node.used = now;
+            pages.push(node.page.clone());
+            length += shared;
+            if shared < PAGE {
+                break;
+            }
+            parent = Some(child);
+        }
+        (length, pages)
+    }
+
+    /// Remembers the `pages` of `tokens`, from the first token on.
+    pub(super) fn insert(&mut self, tokens: &[u32], pages: &[Page]) {
+        self.now += 1;
+        let mut parent = None;
+        for (tokens, page) in tokens.chunks(PAGE).zip(pages) {
+            let known = self.children(parent).iter().map(|child| (*child, common(&self.node(*child).tokens, tokens)));
+            // One that has all of these tokens, or one that has only the first of them and gives its place.
+            let place = known
+                .filter(|(child, common)| *common == tokens.len().min(self.node(*child).tokens.len()))
+                .max_by_key(|(_, common)| *common);
+            let (now, child) = (self.now, place.map(|(child, _)| child));
+            let child = match child {
+                Some(child) => {
+                    let node = self.node_mut(child);
+                    if node.tokens.len() < tokens.len() {
+                        (node.tokens, node.page) = (tokens.to_vec(), page.clone());
+                    }
+                    child
+                }
+                None => self.add(Node { tokens: tokens.to_vec(), page: page.clone(), parent, children: Vec::new(), used: now }),
+            };
+            self.node_mut(child).used = now;
+            parent = Some(child);
+        }
+    }
+
+    /// Removes the page that was asked for least recently of those that no other stands behind and no sequence holds;
+    /// false if there is none.
+    pub(super) fn evict(&mut self) -> bool {
+        let leaves = self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)));
+        let leaves = leaves.filter(|(_, node)| node.children.is_empty() && !is_held(&node.page));
+        let Some((oldest, _)) = leaves.min_by_key(|(_, node)| node.used) else { return false };
+        let node = self.nodes[oldest].take().expect("it was found");
+        let siblings = match node.parent {
+            Some(parent) => &mut self.node_mut(parent).children,
+            None => &mut self.roots,
+        };
+        siblings.retain(|sibling| *sibling != oldest);
+        self.free.push(oldest);
+        true
+    }
+
+    fn add(&mut self, node: Node) -> usize {
+        let parent = node.parent;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.nodes[index] = Some(node);
+        match parent {
+            Some(parent) => self.node_mut(parent).children.push(index),
+            None => self.roots.push(index),
+        }
+        index
+    }
+
+    fn children(&self, parent: Option<usize>) -> &[usize] {
+        parent.map_or(&self.roots, |parent| &self.node(parent).children)
+    }
+
+    fn node(&self, index: usize) -> &Node {
+        self.nodes[index].as_ref().expect("only nodes that are there are linked")
+    }
+
+    fn node_mut(&mut self, index: usize) -> &mut Node {
+        self.nodes[index].as_mut().expect("only nodes that are there are linked")
+    }
+}
+
+/// Whether a sequence has the page, too.
+fn is_held(page: &Page) -> bool {
+    page.iter().any(|block| Arc::strong_count(block) > 1)
+}
+
+/// How many tokens two lists begin with in common.
+fn common(some: &[u32], others: &[u32]) -> usize {
+    some.iter().zip(others).take_while(|(a, b)| a == b).count()
+}
