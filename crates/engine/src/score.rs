@@ -4,6 +4,7 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
+use triad_kernels::Phase;
 use triad_kernels::chunks::map;
 use triad_kernels::log_softmax::log_sum_exp;
 
@@ -117,7 +118,7 @@ impl Session {
         for targets in targets.chunks(slab) {
             cancel.check()?;
             let logits = &mut logits[..targets.len() * vocab];
-            forward.pass.logits(forward.buffers, targets.iter().map(|target| target.row), logits);
+            forward.pass.logits(forward.buffers, targets.iter().map(|target| target.row), Phase::Prefill, logits);
             let scored = map(targets.len(), |index| {
                 let (logits, token) = (&logits[index * vocab..][..vocab], targets[index].token);
                 (log_probability(logits, token), is_likeliest(logits, token))

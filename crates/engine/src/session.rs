@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use triad_kernels::Phase;
+
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::{Executor, Prompt};
 use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv_cache::{KvCache, KvFormat};
-use crate::linear::{Int8Statistics, Observer, Phase};
+use crate::linear::{Int8Statistics, Observer};
 use crate::model::Model;
 
 /// How a session is set up.
@@ -141,7 +143,8 @@ impl Session {
             let Self { model, logits, .. } = self;
             let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
             let rows = if last { chunk.len() - 1..chunk.len() } else { 0..0 };
-            let result = model.pool().install(|| self.run(chunk, rows, &mut out, Phase::Prefill, cancel));
+            let result =
+                model.pool().install(|| self.run(chunk, Phase::Prefill, (rows, Phase::Decode), &mut out, cancel));
             self.logits = out;
             result?;
             done += chunk.len();
@@ -158,7 +161,8 @@ impl Session {
         self.check(&[token])?;
         let Self { model, logits, .. } = self;
         let (model, mut out) = (Arc::clone(model), std::mem::take(logits));
-        let result = model.pool().install(|| self.run(&[token], 0..1, &mut out, Phase::Decode, cancel));
+        let result =
+            model.pool().install(|| self.run(&[token], Phase::Decode, (0..1, Phase::Decode), &mut out, cancel));
         self.logits = out;
         result?;
         Ok(&self.logits)
@@ -197,7 +201,8 @@ impl Session {
         let mut logits = vec![0.0; tokens.len() * vocab];
         let model = Arc::clone(&self.model);
         for (chunk, out) in tokens.chunks(self.chunk).zip(logits.chunks_mut(self.chunk * vocab)) {
-            model.pool().install(|| self.run(chunk, 0..chunk.len(), out, Phase::Prefill, cancel))?;
+            let rows = 0..chunk.len();
+            model.pool().install(|| self.run(chunk, Phase::Prefill, (rows, Phase::Prefill), out, cancel))?;
         }
         Ok(logits)
     }
@@ -267,18 +272,18 @@ impl Session {
         let (buffers, logits, pass) = (&mut buffers[slot], &mut self.logits, pass(model, rotation));
         model.pool().install(|| {
             pass.end(rows, buffers);
-            pass.logits(buffers, rows - 1..rows, logits);
+            pass.logits(buffers, rows - 1..rows, Phase::Decode, logits);
         });
         if rows_are_finite(logits) { Ok(Vec::new()) } else { Err(Error::NotFinite) }
     }
 
-    /// Runs one chunk and writes the logits of `rows` of it to `out`.
+    /// Runs one chunk and writes the logits of `rows` of it, in their own phase, to `out`.
     fn run(
         &mut self,
         chunk: &[u32],
-        rows: std::ops::Range<usize>,
-        out: &mut [f32],
         phase: Phase,
+        (rows, logits_phase): (std::ops::Range<usize>, Phase),
+        out: &mut [f32],
         cancel: &Cancel,
     ) -> Result<()> {
         let segment = Segment { rows: 0..chunk.len(), position: self.tokens.len() };
@@ -286,7 +291,7 @@ impl Session {
         forward.pass.phase = phase;
         forward.run(chunk, &[segment], cancel)?;
         if !rows.is_empty() {
-            forward.pass.logits(forward.buffers, rows, out);
+            forward.pass.logits(forward.buffers, rows, logits_phase, out);
         }
         self.tokens.extend_from_slice(chunk);
         if !rows_are_finite(out) {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use triad_kernels::Phase;
 use triad_plan::graph::{Graph, Task};
 use triad_plan::placement::Processor;
 use triad_plan::schedule::{Dag, Schedule};
@@ -19,7 +20,7 @@ use triad_plan::timeline::Event;
 use super::{Cancel, KvCache, Loss, Model, Role, Rotation, Unit, lock};
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Pass, Segment};
-use crate::linear::{Kernels, Multiplier, Phase};
+use crate::linear::{Kernels, Multiplier};
 
 /// How often a worker that waits looks whether it is to stop, or another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);
@@ -272,7 +273,7 @@ impl Run {
         if *all_logits && self.is_last(*task) {
             pass.end(tokens.len(), &mut slot.buffers);
             logits = vec![0.0; tokens.len() * model.description().vocab];
-            pass.logits(&mut slot.buffers, 0..tokens.len(), &mut logits);
+            pass.logits(&mut slot.buffers, 0..tokens.len(), Phase::Prefill, &mut logits);
         }
         probe(Moment::Behind, &mut segments[0])?;
         slot.done = task.subgraph + 1;
