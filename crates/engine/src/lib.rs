@@ -1,8 +1,7 @@
 //! Runs a model: prefill chunk by chunk, then decode token by token.
 //!
 //! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
-//! [`Session`] is one conversation: a KV cache and the buffers of a forward pass ([`forward`]).
-//! An [`Executor`](execute::Executor) runs its prompts on several processors at once.
+//! [`Engine`] computes it for many [`Session`]s at once, each one conversation, on one or several processors ([`execute`]).
 //! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler); [`evaluate`] measures how
 //! well a model answers.
 //!
@@ -32,7 +31,7 @@ pub mod execute;
 mod forward;
 mod generate;
 pub mod hot_rows;
-mod kv_cache;
+mod kv;
 mod linear;
 mod linear_input;
 pub mod memory;
@@ -51,7 +50,8 @@ pub mod weights;
 pub use cancel::Cancel;
 pub use error::{Error, Result};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
-pub use kv_cache::KvFormat;
+pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions};
+pub use kv::{KvFormat, KvUse};
 pub use linear::Int8Statistics;
 pub use linear_input::LinearInput;
 pub use model::{LoadOptions, Model};

@@ -8,7 +8,7 @@ use triad_kernels::int8::{
     Int8Product, QuantizedRows, join_shadow, matmul_int8_each, shadow, shadow_apart, shadow_float,
 };
 use triad_kernels::pool::Pool;
-use triad_kernels::{Product, matmul_each};
+use triad_kernels::{Phase, Product, matmul_each};
 use triad_model::description;
 
 use crate::error::Result;
@@ -18,15 +18,6 @@ use crate::weights::{Block, Int8Matrix, Weight, Weights};
 
 /// Linear layers that read one input: query, key and value.
 const MOST_READERS: usize = 3;
-
-/// What kind of pass it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Over a prompt.
-    Prefill,
-    /// Over one new token: a model may have smaller weights for it.
-    Decode,
-}
 
 /// Where the time of a session's INT8 layers went, and what its shadows did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -49,6 +40,8 @@ pub(crate) struct Quantizer {
     rows: QuantizedRows,
     /// Whether they hold the latest input: layers may compute in float.
     is_int8: bool,
+    /// Of the latest input; in decode, a model may have smaller weights.
+    phase: Phase,
     /// Shadows that were computed beside their products, `[rows, out_features]` of one layer after the other.
     shadows: Vec<f32>,
     pub(crate) statistics: Int8Statistics,
@@ -109,6 +102,7 @@ impl Quantizer {
         let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
         let quantization = quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input));
         self.is_int8 = quantization.is_some();
+        self.phase = phase;
         let Some(quantization) = quantization else { return };
         let start = Instant::now();
         let channels = x.len() / rows.max(1);
@@ -148,7 +142,7 @@ impl Quantizer {
                 Product::new(weight.view(), weight.out_features(), linear.bias.as_deref(), out)
             });
             let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
-            matmul_each(x, rows, &mut products);
+            matmul_each(x, rows, self.phase, &mut products);
             return Ok(());
         }
         let Multiplier { products, beside } = multiplier;

@@ -9,7 +9,7 @@ use triad_model::tensor::Format;
 use triad_model::tensor_map::TensorSlice;
 
 use crate::forward::Buffers;
-use crate::kv_cache::KvFormat;
+use crate::kv::KvFormat;
 
 /// Bytes that a run needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
 use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
@@ -11,6 +12,7 @@ use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
 
 use crate::error::{Error, Result};
+use crate::kv::save::hexadecimal;
 use crate::package::Package;
 use crate::quantize::Quantization;
 use crate::threads::Threads;
@@ -151,6 +153,14 @@ impl Model {
     /// Its weights.
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// A name for what the model computes: a hash of its description and of a part of every weight.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        hash.update(format!("{:?}", self.description));
+        self.weights.sample(&mut |bytes| hash.update(bytes));
+        hexadecimal(&hash.finalize())
     }
 
     /// The package that it is, if it is one.

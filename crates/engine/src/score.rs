@@ -4,6 +4,7 @@ use std::iter;
 use std::ops::Range;
 use std::sync::Arc;
 
+use triad_kernels::Phase;
 use triad_kernels::chunks::map;
 use triad_kernels::log_softmax::log_sum_exp;
 
@@ -97,11 +98,14 @@ impl Session {
         cancel: &Cancel,
     ) -> Result<()> {
         let vocab = self.model().description().vocab;
+        let longest = pass.iter().map(|(_, part)| part.end).max().unwrap_or(0);
+        let cache = self.reserve(longest)?;
         let (mut tokens, mut segments, mut targets) = (Vec::new(), Vec::new(), Vec::new());
         for (branch, part) in pass {
             let Branch { tokens: all, scored_from } = branches[*branch];
             let row = tokens.len();
-            segments.push(Segment { rows: row..row + part.len(), position: self.tokens().len() + part.start });
+            let position = self.tokens().len() + part.start;
+            segments.push(Segment { cache: &cache, rows: row..row + part.len(), position });
             tokens.extend_from_slice(&all[part.clone()]);
             let scored = part.clone().filter(|index| index + 1 >= scored_from);
             targets.extend(scored.map(|index| Target {
@@ -117,7 +121,7 @@ impl Session {
         for targets in targets.chunks(slab) {
             cancel.check()?;
             let logits = &mut logits[..targets.len() * vocab];
-            forward.pass.logits(forward.buffers, targets.iter().map(|target| target.row), logits);
+            forward.pass.logits(forward.buffers, targets.iter().map(|target| target.row), Phase::Prefill, logits);
             let scored = map(targets.len(), |index| {
                 let (logits, token) = (&logits[index * vocab..][..vocab], targets[index].token);
                 (log_probability(logits, token), is_likeliest(logits, token))

@@ -1,6 +1,6 @@
 //! Operators on the CPU over slices: the float path, which is the oracle of everything faster, and INT8.
 //!
-//! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format; [`attention`](mod@attention) reads keys and
+//! [`matmul`](mod@matmul) multiplies float activations by a weight [`Matrix`] of any format, in the arithmetic of a [`Phase`]; [`attention`](mod@attention) reads keys and
 //! values from a cache; [`norm`], [`rope`] and [`activation`] are the operators between them; [`log_softmax`] scores logits.
 //! [`int8`] multiplies quantized activations by quantized weights; [`int4`] quantizes weights for decode.
 //! [`peak`] measures what this processor could do at most; [`tier`] says which instructions kernels may use. All matrices are row-major.
@@ -8,11 +8,11 @@
 //! Parallel operators run on the [`pool`] that is installed where they are called. However work is cut, every output is summed in the same order, so that the number of threads changes no bit of it.
 //!
 //! ```
-//! use triad_kernels::{matmul, Matrix};
+//! use triad_kernels::{matmul, Matrix, Phase};
 //!
 //! let weight = Matrix::F32(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]); // [out_features 3, in_features 2]
 //! let mut out = [0.0; 3];
-//! matmul(&[10.0, 1.0], 1, weight, 3, None, &mut out);
+//! matmul(&[10.0, 1.0], 1, weight, 3, None, Phase::Decode, &mut out);
 //! assert_eq!(out, [12.0, 34.0, 56.0]);
 //! ```
 
@@ -29,6 +29,7 @@ pub mod matmul;
 mod matrix;
 pub mod norm;
 pub mod peak;
+mod phase;
 pub mod pool;
 mod product;
 pub mod rope;
@@ -42,3 +43,4 @@ pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::Matrix;
+pub use phase::Phase;

@@ -11,7 +11,7 @@ use super::report::{self, Evaluation, Metric, Rows};
 use super::rows::DataError;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::kv_cache::KvFormat;
+use crate::kv::KvFormat;
 use crate::model::Model;
 use crate::score::{Branch, Score, tokens_to_run};
 use crate::session::{Session, SessionOptions};

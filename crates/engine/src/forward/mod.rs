@@ -12,7 +12,7 @@ mod subgraphs;
 use std::ops::Range;
 
 use triad_kernels::activation::soft_cap;
-use triad_kernels::matmul;
+use triad_kernels::{Phase, matmul};
 use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
@@ -68,19 +68,32 @@ impl Forward<'_> {
 }
 
 impl Pass<'_> {
-    /// Logits `[rows, vocab]` of the given rows of a chunk that is at its end.
-    pub(crate) fn logits(&self, buffers: &mut Buffers, rows: impl ExactSizeIterator<Item = usize>, out: &mut [f32]) {
+    /// Logits `[rows, vocab]` of the given rows of a chunk that is at its end. `phase` is theirs, not the chunk's: rows
+    /// that a next token is sampled from are [`Phase::Decode`] also at the end of a prompt.
+    pub(crate) fn logits(
+        &self,
+        buffers: &mut Buffers,
+        rows: impl ExactSizeIterator<Item = usize>,
+        phase: Phase,
+        out: &mut [f32],
+    ) {
         let hidden = self.description.hidden;
         let count = rows.len();
         let Buffers { x, normed, projected, .. } = buffers;
         for (row, gathered) in rows.zip(projected.chunks_exact_mut(hidden)) {
             gathered.copy_from_slice(&x[row * hidden..(row + 1) * hidden]);
         }
-        let normed = &mut normed[..count * hidden];
-        normalize(&self.weights.output_norm, &projected[..count * hidden], normed);
+        self.logits_of(&projected[..count * hidden], &mut normed[..count * hidden], phase, out);
+    }
+
+    /// Logits `[rows, vocab]` of the residual stream `x[rows, hidden]` behind the last block; spoils `normed`, which has
+    /// its shape.
+    pub(crate) fn logits_of(&self, x: &[f32], normed: &mut [f32], phase: Phase, out: &mut [f32]) {
+        let count = x.len() / self.description.hidden;
+        normalize(&self.weights.output_norm, x, normed);
         let output = &self.weights.output;
         let Weight::Float(weight) = &output.weight else { unreachable!("the output matrix reads float activations") };
-        matmul(normed, count, weight.view(), weight.out_features(), output.bias.as_deref(), out);
+        matmul(normed, count, weight.view(), weight.out_features(), output.bias.as_deref(), phase, out);
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }

@@ -1,10 +1,11 @@
 //! The six subgraphs of a block ([`Role`]), cut where the number format changes: a float one ends by quantizing what
 //! the INT8 one behind it reads. Each works on the buffers of one chunk; attention on the cache of its block, too.
 
-use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use triad_kernels::Phase;
+use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
@@ -14,7 +15,7 @@ use triad_plan::graph::Role;
 
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
-use crate::linear::{Multiplier, Observer, Phase};
+use crate::linear::{Multiplier, Observer};
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Norm, Weights};
 

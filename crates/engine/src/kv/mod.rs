@@ -10,8 +10,6 @@ mod memory;
 mod page;
 mod prefixes;
 pub(crate) mod save;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use cache::KvCache;
 pub use memory::KvUse;

@@ -7,7 +7,7 @@ use triad_kernels::int8;
 use triad_model::description::ModelDescription;
 
 use super::Subject;
-use crate::kv_cache::KvFormat;
+use crate::kv::KvFormat;
 use crate::linear_input::LinearInput;
 use crate::memory;
 use crate::model::Model;

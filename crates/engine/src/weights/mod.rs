@@ -3,6 +3,7 @@
 //! Matrices stored as f32, f16 or bf16 are used in place, straight from the mapped file. Quantized ones are
 //! widened to f32 once, at load, and the pages that they came from are given back.
 
+mod fingerprint;
 mod int8;
 mod matrix;
 pub(crate) mod quantized;

@@ -9,7 +9,7 @@ use triad_kernels::activation::{Activation, activate_and_multiply, add};
 use triad_kernels::attention::{Precision, Shape};
 use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
 use triad_kernels::norm::rms_norm;
-use triad_kernels::{Matrix, int4, int8, matmul};
+use triad_kernels::{Matrix, Phase, int4, int8, matmul};
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::peaks::Peaks;
@@ -78,7 +78,7 @@ impl Bench<'_> {
 
             let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
             let weight = Matrix::Int8 { values: &values, scales: &scales };
-            let seconds = median(|| matmul(&x, rows, weight, out_features, None, &mut out));
+            let seconds = median(|| matmul(&x, rows, weight, out_features, None, Phase::Prefill, &mut out));
             let bf16 = self.peaks.arithmetic.bf16_operations_per_second;
             let (kernel, by, peak) = match matmul::bf16_kernel_name() {
                 Some(kernel) => (kernel, "bf16", bf16),
@@ -87,7 +87,8 @@ impl Bench<'_> {
             self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
 
             let weight = numbers(in_features * out_features);
-            let seconds = median(|| matmul(&x, rows, Matrix::F32(&weight), out_features, None, &mut out));
+            let matrix = Matrix::F32(&weight);
+            let seconds = median(|| matmul(&x, rows, matrix, out_features, None, Phase::Prefill, &mut out));
             let bound = bound_of("f32", operations, Some(self.peaks.arithmetic.f32_operations_per_second));
             self.push("f32 matmul", matmul::kernel_name(), shape, seconds, bound);
         }
@@ -119,7 +120,7 @@ impl Bench<'_> {
             let mut turn = values.iter().cycle();
             let seconds = median(|| {
                 let weight = Matrix::Int8 { values: turn.next().expect("endless"), scales: &scales };
-                matmul(&x, 1, weight, out_features, None, &mut out);
+                matmul(&x, 1, weight, out_features, None, Phase::Decode, &mut out);
             });
             self.push(
                 "matvec of INT8 weights",
@@ -138,7 +139,7 @@ impl Bench<'_> {
                 let mut turn = values.iter().cycle();
                 let seconds = median(|| {
                     let weight = Matrix::Int4 { values: turn.next().expect("endless"), scales: &scales };
-                    matmul(&x, 1, weight, out_features, None, &mut out);
+                    matmul(&x, 1, weight, out_features, None, Phase::Decode, &mut out);
                 });
                 self.push("matvec of INT4 weights", int4::kernel_name(), shape.clone(), seconds, self.reading(size));
             }

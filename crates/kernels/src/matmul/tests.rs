@@ -1,0 +1,208 @@
+//! Both phases, against the definition in f64 and against themselves.
+
+use super::*;
+use std::ops::Range;
+
+use crate::testing::values;
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+/// The definition, in f64.
+fn reference(x: &[f32], rows: usize, weight: &[f32], columns: usize, bias: Option<&[f32]>) -> Vec<f64> {
+    let depth = x.len() / rows;
+    let mut out = Vec::new();
+    for row in 0..rows {
+        for column in 0..columns {
+            let products = (0..depth).map(|i| f64::from(x[row * depth + i]) * f64::from(weight[column * depth + i]));
+            out.push(products.sum::<f64>() + bias.map_or(0.0, |bias| f64::from(bias[column])));
+        }
+    }
+    out
+}
+
+const PHASES: [Phase; 2] = [Phase::Prefill, Phase::Decode];
+
+/// Multiplies by `matrix` and compares with the definition on the numbers that it and `x` stand for.
+fn compare(
+    x: &[f32],
+    multiplied: &[f32],
+    rows: usize,
+    matrix: Matrix,
+    exact: &[f32],
+    bias: Option<&[f32]>,
+    phase: Phase,
+) -> Result<(), TestCaseError> {
+    let depth = x.len() / rows;
+    let columns = exact.len() / depth;
+    let mut out = vec![f32::NAN; rows * columns];
+    matmul(x, rows, matrix, columns, bias, phase, &mut out);
+    for (out, expected) in out.iter().zip(reference(multiplied, rows, exact, columns, bias)) {
+        prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
+    }
+    Ok(())
+}
+
+/// A weight `[columns, depth]` in every format.
+struct Owned {
+    wide: Vec<f32>,
+    half: Vec<f16>,
+    brain: Vec<bf16>,
+    bytes: Vec<i8>,
+    /// `[columns]`.
+    scales: Vec<f32>,
+    packed: Vec<u8>,
+    group_scales: Vec<f16>,
+}
+
+impl Owned {
+    fn new(depth: usize, columns: usize, seed: u64) -> Self {
+        let wide = values(columns * depth, seed ^ 0xabcd);
+        let (mut packed, mut group_scales) = (vec![0; wide.len() / 2], vec![f16::ZERO; wide.len() / int4::GROUP]);
+        int4::quantize_int4(&wide, &mut packed, &mut group_scales);
+        Self {
+            half: wide.iter().map(|x| f16::from_f32(*x)).collect(),
+            brain: wide.iter().map(|x| bf16::from_f32(*x)).collect(),
+            bytes: wide.iter().map(|x| (x * 127.0) as i8).collect(),
+            scales: values(columns, seed ^ 0x77),
+            wide,
+            packed,
+            group_scales,
+        }
+    }
+
+    fn formats(&self) -> [(&'static str, Matrix<'_>); 5] {
+        [
+            ("f32", Matrix::F32(&self.wide)),
+            ("f16", Matrix::F16(&self.half)),
+            ("bf16", Matrix::Bf16(&self.brain)),
+            ("INT8", Matrix::Int8 { values: &self.bytes, scales: &self.scales }),
+            ("INT4", Matrix::Int4 { values: &self.packed, scales: &self.group_scales }),
+        ]
+    }
+}
+
+/// What is left of `x` in INT16.
+fn in_int16(x: &[f32], depth: usize) -> Vec<f32> {
+    let mut rows = Int16Rows::default();
+    rows.fill(x, depth);
+    rows.to_f32()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn every_format_agrees_with_the_definition(
+        rows in 1usize..40, depth in prop_oneof![9 => 1usize..300, 1 => 2040usize..2100], columns in 1usize..420,
+        seed: u64, with_bias: bool,
+    ) {
+        let x = values(rows * depth, seed);
+        let wide = values(columns * depth, seed ^ 0xabcd);
+        let half: Vec<f16> = wide.iter().map(|x| f16::from_f32(*x)).collect();
+        let brain: Vec<bf16> = wide.iter().map(|x| bf16::from_f32(*x)).collect();
+        let bytes: Vec<i8> = wide.iter().map(|x| (x * 127.0) as i8).collect();
+        let scales: Vec<f32> = values(columns, seed ^ 0x77).iter().map(|x| x / 127.0).collect();
+        let scaled = bytes.iter().enumerate().map(|(index, x)| f32::from(*x) * scales[index / depth]);
+        let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
+        for (matrix, exact) in [
+            (Matrix::F32(&wide), wide.clone()),
+            (Matrix::F16(&half), half.iter().map(|x| x.to_f32()).collect()),
+            (Matrix::Bf16(&brain), brain.iter().map(|x| x.to_f32()).collect()),
+        ] {
+            for phase in PHASES {
+                compare(&x, &x, rows, matrix, &exact, bias.as_deref(), phase)?;
+            }
+        }
+        // With INT8, activations are rounded to INT16 in decode and, perhaps, to bf16 in prefill.
+        let rounded: Vec<f32> = if Bf16Rows::new(&x, depth).is_some() {
+            x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
+        } else {
+            x.clone()
+        };
+        let (matrix, exact) = (Matrix::Int8 { values: &bytes, scales: &scales }, scaled.collect::<Vec<_>>());
+        compare(&x, &rounded, rows, matrix, &exact, bias.as_deref(), Phase::Prefill)?;
+        compare(&x, &in_int16(&x, depth), rows, matrix, &exact, bias.as_deref(), Phase::Decode)?;
+    }
+
+    #[test]
+    fn groups_of_int4_agree_with_the_definition(
+        rows in 1usize..10, groups in prop_oneof![1usize..10, 31usize..40], columns in 1usize..200, seed: u64,
+    ) {
+        let depth = groups * int4::GROUP;
+        let bytes: Vec<u8> = values(columns * depth / 2, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+        let scales = values(columns * groups, seed ^ 0x77);
+        let scales: Vec<f16> = scales.iter().map(|x| f16::from_f32(x / 8.0)).collect();
+        let exact: Vec<f32> = (0..columns * depth).map(|index| {
+            let (group, place) = (index / 32, index % 32);
+            let shift = if place < 16 { 0 } else { 4 };
+            let number = i16::from(bytes[group * 16 + place % 16] >> shift & 15) - 8;
+            f32::from(number) * scales[group].to_f32()
+        }).collect();
+        let x = values(rows * depth, seed ^ 3);
+        let matrix = Matrix::Int4 { values: &bytes, scales: &scales };
+        let multiplied = if SplitRows::new().is_some() { in_int16(&x, depth) } else { x.clone() };
+        compare(&x, &x, rows, matrix, &exact, None, Phase::Prefill)?;
+        compare(&x, &multiplied, rows, matrix, &exact, None, Phase::Decode)?;
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_beside_others_on_any_threads(
+        rows in prop_oneof![2usize..20, 60usize..70], columns in prop_oneof![4 => 1usize..300, 1 => 2500usize..3000],
+        groups in 1usize..6, seed: u64, threads in 1usize..4, split: usize,
+    ) {
+        let depth = groups * int4::GROUP;
+        let x = values(rows * depth, seed);
+        let owned = Owned::new(depth, columns, seed);
+        let split = 1 + split % (rows - 1);
+        for (name, matrix) in owned.formats() {
+            for phase in PHASES {
+                let run = |rows: Range<usize>, threads| {
+                    let mut out = vec![f32::NAN; rows.len() * columns];
+                    let x = &x[rows.start * depth..rows.end * depth];
+                    let bias = (seed % 2 == 0).then_some(&owned.scales[..]);
+                    let multiply = || matmul(x, rows.len(), matrix, columns, bias, phase, &mut out);
+                    pool::Pool::new(threads).unwrap().install(multiply);
+                    out
+                };
+                let together = run(0..rows, threads);
+                let parts = [run(0..split, 1), run(split..rows, threads)].concat();
+                prop_assert!(together == parts, "{} in {:?}, {} rows and the others", name, phase, split);
+                let one = split - 1;
+                let alone = run(one..one + 1, 1);
+                prop_assert!(together[one * columns..][..columns] == alone, "{} in {:?}, row {}", name, phase, one);
+            }
+        }
+    }
+
+    #[test]
+    fn products_together_have_the_bits_of_each_alone(
+        rows in 1usize..10, columns in prop::collection::vec(1usize..200, 0..5), seed: u64, threads in 1usize..4,
+    ) {
+        const DEPTH: usize = 96;
+        let x = values(rows * DEPTH, seed);
+        let numbered = columns.iter().enumerate();
+        let owned: Vec<_> = numbered.map(|(index, columns)| Owned::new(DEPTH, *columns, seed ^ index as u64)).collect();
+        let parts = owned.iter().enumerate().map(|(index, owned)| {
+            let (_, matrix) = owned.formats()[(seed as usize + index) % 5];
+            (matrix, owned.scales.len(), (index % 2 == 0).then_some(&owned.scales[..]))
+        });
+        for phase in PHASES {
+            let mut outs: Vec<_> = columns.iter().map(|columns| vec![f32::NAN; rows * columns]).collect();
+            let products = parts.clone().zip(&mut outs);
+            let mut products: Vec<_> = products
+                .map(|((matrix, columns, bias), out)| Product::new(matrix, columns, bias, out))
+                .collect();
+            pool::Pool::new(threads).unwrap().install(|| matmul_each(&x, rows, phase, &mut products));
+            for ((matrix, columns, bias), out) in parts.clone().zip(outs) {
+                let mut alone = vec![f32::NAN; rows * columns];
+                matmul(&x, rows, matrix, columns, bias, phase, &mut alone);
+                prop_assert_eq!(out, alone);
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "weight is [3, 2]")]
+fn a_wrong_shape_is_named() {
+    matmul(&[0.0; 2], 1, Matrix::F32(&[0.0; 5]), 3, None, Phase::Decode, &mut [0.0; 3]);
+}
