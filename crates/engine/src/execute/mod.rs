@@ -23,7 +23,8 @@ use serde::Serialize;
 use triad_kernels::pool::Pool;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Graph, Role, Task};
-use triad_plan::placement::{Placement, Processor};
+use triad_plan::placement::Placement;
+use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, Processors};
 use triad_plan::schedule::{Dag, Policy, Schedule};
 use triad_plan::timeline::Timeline;
 
@@ -84,7 +85,7 @@ pub enum Int8Processor {
 
 /// A processor as a run sees it.
 struct Unit {
-    processor: Processor,
+    name: String,
     pool: Pool,
     /// `None`: our own kernels.
     device: Option<Device>,
@@ -101,6 +102,8 @@ struct Device {
 
 /// Runs prompts on several processors: [`Session::with_executor`](crate::Session::with_executor).
 pub struct Executor {
+    /// A description of each unit.
+    processors: Processors,
     units: Vec<Arc<Unit>>,
     policy: Policy,
     chunks_in_flight: usize,
@@ -128,8 +131,8 @@ pub struct Execution {
 /// A processor that failed: another one took over its tasks, and the answer is the same.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loss {
-    /// Which one.
-    pub processor: Processor,
+    /// Its name.
+    pub processor: String,
     /// What it ran; `None` if it was still away when the prompt began.
     pub task: Option<Task>,
     /// What happened.
@@ -146,31 +149,39 @@ impl Executor {
             let name = "the number of chunks in flight";
             return Err(Error::Option { name, value: "0".into(), expected: "at least 1" });
         }
-        let unit = |processor, threads: &Threads, products: Option<Box<dyn Products>>| {
+        let unit = |processor: &Processor, threads: &Threads, products: Option<Box<dyn Products>>| {
             let device = products.map(Device::new).transpose()?;
             Ok::<_, Error>(Arc::new(Unit {
-                processor,
+                name: processor.name.clone(),
                 pool: threads.start()?,
                 device,
                 is_away: AtomicBool::new(false),
             }))
         };
-        let mut units = vec![unit(Processor::Cpu, &options.cpu, None)?];
+        let cpu = Processor::cpu("cpu");
+        // The threads that drive it compute everything that it does not.
+        let npu = Processor { kind: ProcessorKind::Npu, ..Processor::cpu("npu") };
+        let mut units = vec![unit(&cpu, &options.cpu, None)?];
         match options.npu {
             None => {}
-            Some(Int8Processor::Kernels(threads)) => units.push(unit(Processor::Npu, &threads, None)?),
-            Some(Int8Processor::Programs { threads, products }) => {
-                units.push(unit(Processor::Npu, &threads, Some(products))?);
-            }
+            Some(Int8Processor::Kernels(threads)) => units.push(unit(&npu, &threads, None)?),
+            Some(Int8Processor::Programs { threads, products }) => units.push(unit(&npu, &threads, Some(products))?),
         }
+        let list = [cpu, npu].into_iter().take(units.len()).collect();
+        let processors = Processors::new(list).expect("two names");
         let ExecutorOptions { policy, chunks_in_flight, time_out, .. } = options;
         let costs = Costs::default();
-        Ok(Self { units, policy, chunks_in_flight, time_out, costs, latest: None, probe: None })
+        Ok(Self { processors, units, policy, chunks_in_flight, time_out, costs, latest: None, probe: None })
     }
 
     /// How the latest prompt went, if one ended.
     pub fn latest(&self) -> Option<&Execution> {
         self.latest.as_ref()
+    }
+
+    /// The processors that it runs prompts on.
+    pub fn processors(&self) -> &Processors {
+        &self.processors
     }
 
     /// What tasks are expected to take.
@@ -196,16 +207,16 @@ impl Executor {
     /// What is to be done, for a prompt that begins at `position`.
     fn plan(&self, description: &ModelDescription, tokens: usize, chunk: usize, position: usize) -> (Graph, Dag) {
         let graph = Graph::new(description, tokens, chunk);
-        let window = if self.units.len() > 1 { usize::MAX } else { 0 };
-        let placement = Placement::new(&graph, window);
-        let expected = |task: Task, processor| {
+        let expected = |task: Task, processor: ProcessorId| {
             let tokens = &graph.chunks()[task.chunk];
             let role = graph.subgraphs()[task.subgraph].role;
             self.costs
-                .seconds(processor, role, tokens.len(), position + tokens.start)
+                .seconds(&self.processors[processor].name, role, tokens.len(), position + tokens.start)
                 .unwrap_or_else(|| costs::guess(&graph, task))
         };
-        let dag = Dag::of_prefill_in_flight(&graph, &placement, self.chunks_in_flight, expected);
+        let first = |subgraph, processor| expected(Task { chunk: 0, subgraph }, processor);
+        let placement = Placement::new(&graph, &self.processors, first).expect("the CPU computes everything");
+        let dag = Dag::of_prefill_in_flight(&graph, &self.processors, &placement, self.chunks_in_flight, expected);
         (graph, dag)
     }
 
@@ -235,7 +246,7 @@ impl Executor {
         // Those that a lost processor still holds stay with it.
         buffers.resize_with(slots, || Buffers::new(&description, rows));
         let timeline = Timeline::new(ended.events, self.units.len());
-        self.costs.learn([(&graph, run.position(), &timeline)]);
+        self.costs.learn(&self.processors, [(&graph, run.position(), &timeline)]);
         let (policy, losses) = (self.policy, ended.losses);
         self.latest = Some(Execution { graph, dag, policy, timeline, losses });
         (ended.done, ended.result.map(|()| ended.logits))

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use triad_plan::graph::{Graph, Task};
-use triad_plan::placement::Processor;
+use triad_plan::processors::{ProcessorId, label};
 use triad_plan::schedule::{Dag, Schedule};
 use triad_plan::timeline::Event;
 
@@ -29,7 +29,7 @@ const SPIN: Duration = Duration::from_micros(500);
 
 /// Hears which processor begins and ends which task, and may spoil where its tokens stand; what it answers or panics with
 /// counts as the processor's.
-pub(super) type Probe = Arc<dyn Fn(Processor, Task, Moment, &mut Segment) -> Result<()> + Send + Sync>;
+pub(super) type Probe = Arc<dyn Fn(ProcessorId, Task, Moment, &mut Segment) -> Result<()> + Send + Sync>;
 
 /// When a probe is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl Run {
         let stop = StopOthers(this);
         for index in 1..this.units.len() {
             let run = Arc::clone(this);
-            let name = format!("triad-{}", run.units[index].name());
+            let name = format!("triad-{}", run.units[index].name);
             let spawned = std::thread::Builder::new().name(name).spawn(move || run.serve(index, &mut |_| {}));
             if let Err(error) = spawned {
                 this.lock().lose(this, index, &format!("no thread can be started for it: {error}"));
@@ -225,7 +225,7 @@ impl Run {
                 state = self.lock();
                 continue;
             }
-            if let Some(number) = state.schedule.next(index) {
+            if let Some(number) = state.schedule.next(ProcessorId::new(index)) {
                 let subgraphs = self.graph.subgraphs().len();
                 let task = Task { chunk: number / subgraphs, subgraph: number % subgraphs };
                 let start = Instant::now();
@@ -249,7 +249,7 @@ impl Run {
         let Job { task, slot, .. } = job;
         let Prompt { model, rotation, cache, tokens, position, all_logits, .. } = &self.prompt;
         let probe = |moment, segment: &mut Segment| match &self.probe {
-            Some(probe) => probe(self.units[index].processor, *task, moment, segment),
+            Some(probe) => probe(ProcessorId::new(index), *task, moment, segment),
             None => Ok(()),
         };
         let pass = Pass { description: model.description(), weights: model.weights(), rotation, phase: Phase::Prefill };
@@ -295,7 +295,7 @@ impl Run {
                 let (start, end) = (start.as_secs_f64(), end.as_secs_f64());
                 state.schedule.complete(number);
                 state.schedule.observe(number, end - start);
-                state.events.push(Event { task: number, processor: index, start, end });
+                state.events.push(Event { task: number, processor: ProcessorId::new(index), start, end });
                 if self.is_last(task) {
                     state.is_finished[task.chunk] = true;
                     if self.prompt.all_logits {
@@ -401,19 +401,19 @@ impl State {
     }
 
     fn is_busy(&self, index: usize) -> bool {
-        !self.is_lost[index] && self.schedule.running(index).is_some()
+        !self.is_lost[index] && self.schedule.running(ProcessorId::new(index)).is_some()
     }
 
     /// A processor failed: another one takes its tasks, or the run ends.
     fn lose(&mut self, run: &Run, index: usize, reason: &str) {
         let subgraphs = run.graph.subgraphs().len();
-        let task = self.schedule.running(index);
+        let task = self.schedule.running(ProcessorId::new(index));
         let task = task.map(|number| Task { chunk: number / subgraphs, subgraph: number % subgraphs });
-        let processor = run.units[index].processor;
+        let processor = run.units[index].name.clone();
         self.losses.push(Loss { processor, task, reason: reason.to_owned() });
         self.is_lost[index] = true;
-        if self.schedule.lose(index).is_none() && self.stopped.is_none() {
-            let reasons = self.losses.iter().map(|loss| format!("the {}: {}", loss.processor.name(), loss.reason));
+        if !self.schedule.lose(ProcessorId::new(index)).orphans.is_empty() && self.stopped.is_none() {
+            let reasons = self.losses.iter().map(|loss| format!("the {}: {}", label(&loss.processor), loss.reason));
             self.stopped = Some(Error::Processors { reason: reasons.collect::<Vec<_>>().join("; ") });
         }
     }
@@ -422,12 +422,6 @@ impl State {
     fn tokens_done(&self, run: &Run) -> usize {
         let chunks = self.is_finished.iter().take_while(|finished| **finished).count();
         chunks.checked_sub(1).map_or(0, |last| run.tokens_of(last).end)
-    }
-}
-
-impl Unit {
-    fn name(&self) -> &'static str {
-        if self.processor == Processor::Cpu { "cpu" } else { "npu" }
     }
 }
 
