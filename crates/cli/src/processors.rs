@@ -8,6 +8,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use triad_engine::execute::{CostTable, Execution, Executor, ExecutorOptions, Loss};
 use triad_engine::{Cores, Model, Session, Threads};
+use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
@@ -204,7 +205,7 @@ pub fn tell_losses(session: &Session) {
 }
 
 fn failure(loss: &Loss) -> String {
-    let name = loss.processor.name();
+    let name = label(&loss.processor);
     format!("the {name} failed, and its work went to the other processor: {}", loss.reason)
 }
 
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn a_failure_says_who_failed_and_why() {
         let reason = "it did not end a task within 60.0 s".to_owned();
-        let loss = Loss { processor: triad_plan::placement::Processor::Npu, task: None, reason };
+        let loss = Loss { processor: "npu".into(), task: None, reason };
         let said = "the NPU failed, and its work went to the other processor: it did not end a task within 60.0 s";
         assert_eq!(failure(&loss), said);
     }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use triad_plan::graph::Graph;
 use triad_plan::placement::Placement;
+use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::{Dag, Policy, Schedule};
 
 const CHUNKS: usize = 64;
@@ -18,8 +19,9 @@ fn main() {
     let block = description.blocks[0].clone();
     description.blocks.resize(BLOCKS, block);
     let graph = Graph::new(&description, CHUNKS * 256, 256);
-    let placement = Placement::new(&graph, usize::MAX);
-    let dag = Dag::of_prefill(&graph, &placement, |task, _| 1e-4 + graph.operations(task) as f64 / 1e13);
+    let processors = Processors::cpu_and_npu(None);
+    let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
+    let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-4 + graph.operations(task) as f64 / 1e13);
     println!("{CHUNKS} chunks of {} subgraphs; microseconds of a decision", graph.subgraphs().len());
     println!("{:<14} {:>8} {:>8} {:>8}", "policy", "median", "99 %", "largest");
     for policy in Policy::ALL {
@@ -37,7 +39,7 @@ fn main() {
 fn decide(dag: &Dag, policy: Policy, seed: u64, times: &mut Vec<f64>) {
     let mut schedule = Schedule::new(dag, policy);
     let mut running: Vec<(Option<usize>, f64)> =
-        (0..dag.processors()).map(|processor| (schedule.next(processor), 0.0)).collect();
+        dag.processor_ids().map(|processor| (schedule.next(processor), 0.0)).collect();
     let mut random = seed;
     while !schedule.is_complete() {
         let busy = running.iter().enumerate().filter(|(_, (task, _))| task.is_some());
@@ -49,13 +51,13 @@ fn decide(dag: &Dag, policy: Policy, seed: u64, times: &mut Vec<f64>) {
         let start = Instant::now();
         schedule.complete(task);
         schedule.observe(task, seconds);
-        let next = schedule.next(processor);
+        let next = schedule.next(ProcessorId::new(processor));
         times.push(start.elapsed().as_secs_f64());
         running[processor] = (next, end + next.map_or(0.0, |next| dag.seconds(next)));
         // Whoever waited may have something to do now.
         for (other, (task, idle_until)) in running.iter_mut().enumerate() {
             if task.is_none() {
-                *task = schedule.next(other);
+                *task = schedule.next(ProcessorId::new(other));
                 *idle_until = idle_until.max(end) + task.map_or(0.0, |task| dag.seconds(task));
             }
         }

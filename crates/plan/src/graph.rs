@@ -31,13 +31,23 @@ pub enum Role {
 }
 
 /// In which numbers a subgraph computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// f32, on CPU or GPU.
+    /// f32.
     Float,
-    /// INT8 products, on the NPU.
+    /// INT8 products.
     Int8,
+}
+
+impl Format {
+    /// Name for people and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Int8 => "int8",
+        }
+    }
 }
 
 impl Role {

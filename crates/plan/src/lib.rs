@@ -1,9 +1,9 @@
 //! What a prefill consists of and where its parts run: llm.npu's chunk-sharing graph (§3.2 of the paper) from a model
 //! description alone, without weights and without a device.
 //!
-//! [`graph`] cuts blocks into subgraphs and prompts into chunks, and says what depends on what; [`placement`] gives each
-//! subgraph a processor; [`schedule`] says which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a
-//! schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
+//! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes what
+//! tasks run on, [`placement`] gives each subgraph one of them; [`schedule`] decides which task a processor runs next
+//! (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
 //! prefill on one of them, [`optimum`] says how good a schedule could be, [`study`] asks all of that many
 //! times, and [`reproduce`] sets it beside the paper.
 //!
@@ -22,6 +22,7 @@ pub mod graph;
 pub mod optimum;
 pub mod placement;
 pub mod prefill;
+pub mod processors;
 pub mod reproduce;
 pub mod schedule;
 pub mod simulate;

@@ -38,32 +38,29 @@ pub fn lower_bound(dag: &Dag) -> f64 {
     let of_processor = |processor| {
         jackson(all(processor).map(|task| (paths.heads[task], dag.seconds(task), paths.tails[task])).collect())
     };
-    (0..dag.processors()).map(of_processor).fold(dag.lower_bound(), f64::max)
+    dag.processor_ids().map(of_processor).fold(dag.lower_bound(), f64::max)
 }
 
 /// Longest paths: to the beginning of each task, and from its end.
 struct Paths {
     heads: Vec<f64>,
     tails: Vec<f64>,
-    unlocks: Vec<Vec<usize>>,
 }
 
 impl Paths {
     fn new(dag: &Dag) -> Self {
         let (mut heads, mut tails) = (vec![0.0f64; dag.len()], vec![0.0f64; dag.len()]);
-        let mut unlocks = vec![Vec::new(); dag.len()];
         for task in 0..dag.len() {
-            for need in dag.needs(task) {
-                heads[task] = heads[task].max(heads[*need] + dag.seconds(*need));
-                unlocks[*need].push(task);
+            for before in dag.predecessors(task) {
+                heads[task] = heads[task].max(heads[*before] + dag.seconds(*before));
             }
         }
         for task in (0..dag.len()).rev() {
-            for need in dag.needs(task) {
-                tails[*need] = tails[*need].max(tails[task] + dag.seconds(task));
+            for before in dag.predecessors(task) {
+                tails[*before] = tails[*before].max(tails[task] + dag.seconds(task));
             }
         }
-        Self { heads, tails, unlocks }
+        Self { heads, tails }
     }
 }
 
@@ -107,7 +104,7 @@ pub fn optimum(dag: &Dag, most_nodes: usize) -> Optimum {
         most_nodes,
         nodes: 0,
         ends: vec![f64::NAN; dag.len()],
-        missing: (0..dag.len()).map(|task| dag.needs(task).len()).collect(),
+        missing: (0..dag.len()).map(|task| dag.predecessors(task).len()).collect(),
         free: vec![0.0; dag.processors()],
     };
     let whole = best <= bound + EPSILON || search.branch(dag.len());
@@ -123,7 +120,7 @@ struct Search<'a> {
     nodes: usize,
     /// When each task ends; not a number if it is not planned.
     ends: Vec<f64>,
-    /// How many needs of each task are not planned.
+    /// How many predecessors of each task are not planned.
     missing: Vec<usize>,
     /// When each processor is done with what is planned.
     free: Vec<f64>,
@@ -160,26 +157,22 @@ impl Search<'_> {
         rivals.sort_by(|one, other| rank(other).total_cmp(&rank(one)));
         let mut whole = true;
         for place in rivals {
-            let (task, free) = (open[place], self.free[processor]);
+            let (task, free) = (open[place], self.free[processor.index()]);
             self.ends[task] = starts[place] + self.dag.seconds(task);
-            self.free[processor] = self.ends[task];
-            for later in 0..self.paths.unlocks[task].len() {
-                self.missing[self.paths.unlocks[task][later]] -= 1;
-            }
+            self.free[processor.index()] = self.ends[task];
+            self.dag.successors(task).iter().for_each(|later| self.missing[*later] -= 1);
             whole &= self.branch(left - 1);
-            for later in 0..self.paths.unlocks[task].len() {
-                self.missing[self.paths.unlocks[task][later]] += 1;
-            }
-            self.free[processor] = free;
+            self.dag.successors(task).iter().for_each(|later| self.missing[*later] += 1);
+            self.free[processor.index()] = free;
             self.ends[task] = f64::NAN;
         }
         whole
     }
 
-    /// When a task whose needs are planned could begin.
+    /// When a task whose predecessors are planned could begin.
     fn earliest(&self, task: usize) -> f64 {
-        let needs = self.dag.needs(task).iter().map(|need| self.ends[*need]);
-        needs.fold(self.free[self.dag.home(task)], f64::max)
+        let before = self.dag.predecessors(task).iter().map(|before| self.ends[*before]);
+        before.fold(self.free[self.dag.home(task).index()], f64::max)
     }
 
     /// What no schedule that goes on from here stays below.
@@ -192,11 +185,12 @@ impl Search<'_> {
                 longest = longest.max(self.ends[task] + self.paths.tails[task]);
                 continue;
             }
-            let home = self.dag.home(task);
-            let end = |need: &usize| {
-                if self.ends[*need].is_nan() { heads[*need] + self.dag.seconds(*need) } else { self.ends[*need] }
+            let home = self.dag.home(task).index();
+            let end = |before: &usize| {
+                let end = self.ends[*before];
+                if end.is_nan() { heads[*before] + self.dag.seconds(*before) } else { end }
             };
-            heads[task] = self.dag.needs(task).iter().map(end).fold(self.free[home], f64::max);
+            heads[task] = self.dag.predecessors(task).iter().map(end).fold(self.free[home], f64::max);
             open[home].push((heads[task], self.dag.seconds(task), self.paths.tails[task]));
         }
         open.into_iter().map(jackson).fold(longest, f64::max)
@@ -212,9 +206,9 @@ mod tests {
         fn dags()(count in 1usize..9)(
             tasks in prop::collection::vec((0usize..3, 1u8..9, prop::collection::vec(any::<prop::sample::Index>(), 0..3)), count),
         ) -> Dag {
-            Dag::new(tasks.into_iter().enumerate().map(|(task, (home, seconds, needs))| {
-                let needs = if task == 0 { vec![] } else { needs.iter().map(|need| need.index(task)).collect() };
-                (home, f64::from(seconds), needs)
+            Dag::new(tasks.into_iter().enumerate().map(|(task, (home, seconds, before))| {
+                let before = if task == 0 { vec![] } else { before.iter().map(|other| other.index(task)).collect() };
+                (home, f64::from(seconds), before)
             }))
         }
     }
@@ -222,7 +216,7 @@ mod tests {
     /// The shortest of all orders, without any cleverness.
     fn by_trying_all(dag: &Dag, ends: &mut Vec<Option<f64>>, free: &mut Vec<f64>) -> f64 {
         let open = |ends: &[Option<f64>], task: usize| {
-            ends[task].is_none() && dag.needs(task).iter().all(|need| ends[*need].is_some())
+            ends[task].is_none() && dag.predecessors(task).iter().all(|before| ends[*before].is_some())
         };
         let tasks: Vec<_> = (0..dag.len()).filter(|task| open(ends, *task)).collect();
         if tasks.is_empty() {
@@ -230,11 +224,12 @@ mod tests {
         }
         let mut best = f64::INFINITY;
         for task in tasks {
-            let before = free[dag.home(task)];
-            let start = dag.needs(task).iter().map(|need| ends[*need].unwrap()).fold(before, f64::max);
-            (ends[task], free[dag.home(task)]) = (Some(start + dag.seconds(task)), start + dag.seconds(task));
+            let home = dag.home(task).index();
+            let before = free[home];
+            let start = dag.predecessors(task).iter().map(|before| ends[*before].unwrap()).fold(before, f64::max);
+            (ends[task], free[home]) = (Some(start + dag.seconds(task)), start + dag.seconds(task));
             best = best.min(by_trying_all(dag, ends, free));
-            (ends[task], free[dag.home(task)]) = (None, before);
+            (ends[task], free[home]) = (None, before);
         }
         best
     }

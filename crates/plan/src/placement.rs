@@ -1,28 +1,9 @@
-//! Which processor runs each subgraph: floats on the CPU, INT8 on the NPU as far as its window reaches.
+//! Which processor runs each subgraph, by what processors compute and how much memory they address.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::graph::{Format, Graph, Role};
-
-/// A kind of processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Processor {
-    /// Cores of the CPU, or the GPU in their place.
-    Cpu,
-    /// The unit that multiplies INT8.
-    Npu,
-}
-
-impl Processor {
-    /// Name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "CPU",
-            Self::Npu => "NPU",
-        }
-    }
-}
+use crate::processors::{ProcessorId, Processors};
 
 /// Why a subgraph runs where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -30,9 +11,9 @@ impl Processor {
 pub enum Reason {
     /// It computes in float.
     Float,
-    /// It computes in INT8, and the NPU's window has room for it.
+    /// It computes in INT8, and a processor that is preferred for INT8 has room for it.
     Int8,
-    /// It computes in INT8, but the window is full.
+    /// It computes in INT8, but the windows of the processors that are preferred for INT8 are full.
     WindowFull,
 }
 
@@ -40,42 +21,87 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// Where.
-    pub processor: Processor,
+    pub processor: ProcessorId,
     /// Why.
     pub reason: Reason,
+}
+
+/// A subgraph that no processor can run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlacementError {
+    /// No processor computes in its format.
+    #[error("no processor computes {} of block {block} in {}: expected one that does", role.name(), format.name())]
+    Format {
+        /// Number of its block.
+        block: usize,
+        /// Which part of the block.
+        role: Role,
+        /// The format.
+        format: Format,
+    },
+    /// Those that do have no room for it.
+    #[error("{} of block {block} takes {bytes} bytes, and every window is full: expected a processor with room", role.name())]
+    Window {
+        /// Number of its block.
+        block: usize,
+        /// Which part of the block.
+        role: Role,
+        /// Bytes of its graph.
+        bytes: usize,
+    },
 }
 
 /// A place for each subgraph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     places: Vec<Place>,
-    window_used: usize,
+    window_used: Vec<usize>,
 }
 
 impl Placement {
-    /// Fills the NPU's `window` bytes with the feed-forwards first, as the paper does (§4), since they have the most
-    /// operations; then with what else is in INT8, in the order of the blocks.
-    pub fn new(graph: &Graph, window: usize) -> Self {
-        let on_cpu = |reason| Place { processor: Processor::Cpu, reason };
-        let mut places: Vec<_> = graph
-            .subgraphs()
-            .iter()
-            .map(|subgraph| match subgraph.role.format() {
-                Format::Float => on_cpu(Reason::Float),
-                Format::Int8 => on_cpu(Reason::WindowFull),
-            })
-            .collect();
-        let mut window_used = 0;
+    /// Places every subgraph on a processor that computes its format and has room in its window.
+    ///
+    /// INT8 subgraphs are placed on NPUs while these have room, feed-forwards first, as the paper does (§4), since they
+    /// have the most operations; then what else is in INT8, in the order of the blocks. What does not fit, and all that
+    /// is in float, is placed on other processors. Of several that are equally suited, a subgraph goes to the one whose
+    /// work is done first if each takes `seconds(subgraph, processor)` for a chunk; of equal ones, to the first. Where
+    /// seconds are not known, another measure of the work is as good.
+    ///
+    /// # Errors
+    /// If no processor computes a subgraph's format, or none of those that do has room for it.
+    pub fn new(
+        graph: &Graph,
+        processors: &Processors,
+        seconds: impl Fn(usize, ProcessorId) -> f64,
+    ) -> Result<Self, PlacementError> {
+        let mut filling = Filling {
+            graph,
+            processors,
+            seconds,
+            places: vec![None; graph.subgraphs().len()],
+            work: vec![0.0; processors.len()],
+            window_used: vec![0; processors.len()],
+        };
         for roles in [&[Role::FeedForward][..], &[Role::QueryKeyValue, Role::AttentionOutput]] {
-            for (subgraph, place) in graph.subgraphs().iter().zip(&mut places) {
-                let bytes = subgraph.graph_bytes(graph.chunk_length());
-                if roles.contains(&subgraph.role) && bytes <= window - window_used {
-                    window_used += bytes;
-                    *place = Place { processor: Processor::Npu, reason: Reason::Int8 };
+            for subgraph in 0..graph.subgraphs().len() {
+                if roles.contains(&graph.subgraphs()[subgraph].role) {
+                    filling.place(subgraph, true, Reason::Int8);
                 }
             }
         }
-        Self { places, window_used }
+        let has_preferred = processors.iter().any(|(_, one)| one.computes(Format::Int8) && one.prefers(Format::Int8));
+        let otherwise = if has_preferred { Reason::WindowFull } else { Reason::Int8 };
+        for (index, subgraph) in graph.subgraphs().iter().enumerate() {
+            let reason = if subgraph.role.format() == Format::Float { Reason::Float } else { otherwise };
+            let is_placed = filling.places[index].is_some()
+                || (reason == Reason::Float && filling.place(index, true, reason))
+                || filling.place(index, false, reason);
+            if !is_placed {
+                return Err(filling.error(index));
+            }
+        }
+        let Filling { places, window_used, .. } = filling;
+        Ok(Self { places: places.into_iter().flatten().collect(), window_used })
     }
 
     /// For each subgraph of the graph.
@@ -83,9 +109,9 @@ impl Placement {
         &self.places
     }
 
-    /// Bytes of the window that are taken.
-    pub fn window_used(&self) -> usize {
-        self.window_used
+    /// Bytes of the window of `processor` that are taken.
+    pub fn window_used(&self, processor: ProcessorId) -> usize {
+        self.window_used[processor.index()]
     }
 
     /// Subgraphs placed for this reason.
@@ -94,34 +120,128 @@ impl Placement {
     }
 }
 
+/// A placement that is being made.
+struct Filling<'a, F> {
+    graph: &'a Graph,
+    processors: &'a Processors,
+    seconds: F,
+    places: Vec<Option<Place>>,
+    /// Seconds of what is placed on each processor.
+    work: Vec<f64>,
+    window_used: Vec<usize>,
+}
+
+impl<F: Fn(usize, ProcessorId) -> f64> Filling<'_, F> {
+    /// Places a subgraph on a processor that computes it and has room, one that is preferred for its format or one that
+    /// is not; whether there is one.
+    fn place(&mut self, index: usize, preferred: bool, reason: Reason) -> bool {
+        let subgraph = &self.graph.subgraphs()[index];
+        let format = subgraph.role.format();
+        let bytes = subgraph.graph_bytes(self.graph.chunk_length());
+        let mut best: Option<(ProcessorId, f64)> = None;
+        for (id, processor) in self.processors.iter() {
+            let left = processor.window.map_or(usize::MAX, |window| window - self.window_used[id.index()]);
+            if !processor.computes(format) || processor.prefers(format) != preferred || bytes > left {
+                continue;
+            }
+            let end = self.work[id.index()] + (self.seconds)(index, id);
+            if best.is_none_or(|(_, earliest)| end < earliest) {
+                best = Some((id, end));
+            }
+        }
+        let Some((processor, end)) = best else { return false };
+        self.work[processor.index()] = end;
+        self.window_used[processor.index()] += bytes;
+        self.places[index] = Some(Place { processor, reason });
+        true
+    }
+
+    /// Why a subgraph has no place.
+    fn error(&self, index: usize) -> PlacementError {
+        let subgraph = &self.graph.subgraphs()[index];
+        let (block, role, format) = (subgraph.block, subgraph.role, subgraph.role.format());
+        if self.processors.iter().any(|(_, processor)| processor.computes(format)) {
+            return PlacementError::Window { block, role, bytes: subgraph.graph_bytes(self.graph.chunk_length()) };
+        }
+        PlacementError::Format { block, role, format }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::processors::Processor;
     use proptest::prelude::*;
     use triad_model::family::shape;
+
+    const CPU: ProcessorId = ProcessorId::new(0);
+    const NPU: ProcessorId = ProcessorId::new(1);
+
+    fn placed(graph: &Graph, list: Vec<Processor>) -> Result<Placement, PlacementError> {
+        Placement::new(graph, &Processors::new(list).unwrap(), |subgraph, _| {
+            graph.subgraphs()[subgraph].operations(256, 0) as f64 + 1.0
+        })
+    }
+
+    fn counts(placement: &Placement) -> [usize; 3] {
+        [Reason::Float, Reason::Int8, Reason::WindowFull].map(|reason| placement.count(reason))
+    }
 
     #[test]
     fn with_room_for_all_every_int8_subgraph_is_on_the_npu() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
-        let placement = Placement::new(&graph, 4 << 30);
+        let placement = placed(&graph, vec![Processor::cpu("cpu"), Processor::npu("npu", Some(4 << 30))]).unwrap();
+        assert_eq!(counts(&placement), [72, 72, 0]);
+        assert_eq!(counts(&placed(&graph, vec![Processor::cpu("cpu")]).unwrap()), [72, 72, 0], "without an NPU");
         assert_eq!(
-            [Reason::Float, Reason::Int8, Reason::WindowFull].map(|reason| placement.count(reason)),
-            [72, 72, 0]
+            counts(&placed(&graph, vec![Processor::cpu("cpu"), Processor::npu("npu", Some(0))]).unwrap()),
+            [72, 0, 72]
         );
+    }
+
+    #[test]
+    fn an_npu_that_computes_floats_does_so_only_where_no_other_processor_can() {
+        let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
+        let npu = Processor { kind: crate::processors::ProcessorKind::Npu, ..Processor::cpu("npu") };
+        let both = placed(&graph, vec![Processor::cpu("cpu"), npu.clone()]).unwrap();
+        for (subgraph, place) in graph.subgraphs().iter().zip(both.places()) {
+            let expected = if subgraph.role.format() == Format::Float { CPU } else { NPU };
+            assert_eq!(place.processor, expected, "{:?}", subgraph.role);
+        }
+        assert_eq!(counts(&placed(&graph, vec![npu]).unwrap()), [72, 72, 0]);
+    }
+
+    #[test]
+    fn equal_processors_share_the_work() {
+        let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
+        let npus = [1, 2].map(|number| Processor::npu(&format!("npu{number}"), None));
+        let placement = placed(&graph, [vec![Processor::cpu("cpu")], npus.to_vec()].concat()).unwrap();
+        let on = |index: usize| placement.places().iter().filter(|place| place.processor.index() == index).count();
+        assert_eq!([on(0), on(1), on(2)], [72, 36, 36]);
+    }
+
+    #[test]
+    fn what_no_processor_can_run_is_an_error_that_names_it() {
+        let graph = Graph::new(&shape("smollm2-135m").unwrap(), 100, 64);
+        let error = placed(&graph, vec![Processor::npu("npu", None)]).unwrap_err().to_string();
+        assert_eq!(error, "no processor computes attention-norm of block 0 in float: expected one that does");
+        let full = Processor { window: Some(0), ..Processor::cpu("cpu") };
+        let error = placed(&graph, vec![full]).unwrap_err().to_string();
+        assert!(error.starts_with("attention-norm of block 0 takes ") && error.contains("every window is full"));
     }
 
     proptest! {
         #[test]
         fn the_window_is_never_exceeded_and_feed_forwards_come_first(window in 0usize..3 << 30) {
             let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 512, 256);
-            let placement = Placement::new(&graph, window);
+            let placement = placed(&graph, vec![Processor::cpu("cpu"), Processor::npu("npu", Some(window))]).unwrap();
             let on_npu = |role: Role| {
                 let places = graph.subgraphs().iter().zip(placement.places());
-                let there = places.filter(|(subgraph, place)| subgraph.role == role && place.processor == Processor::Npu);
+                let there = places.filter(|(subgraph, place)| subgraph.role == role && place.processor == NPU);
                 there.map(|(subgraph, _)| subgraph.graph_bytes(256)).collect::<Vec<_>>()
             };
             let all: usize = Role::ALL.iter().flat_map(|role| on_npu(*role)).sum();
-            prop_assert!(all == placement.window_used() && all <= window);
+            prop_assert!(all == placement.window_used(NPU) && all <= window);
             for float in [Role::AttentionNorm, Role::Attention, Role::FeedForwardNorm] {
                 prop_assert!(on_npu(float).is_empty());
             }

@@ -7,9 +7,10 @@ use triad_model::description::{LinearShape, ModelDescription};
 
 use crate::device::cost::NpuUse;
 use crate::device::{Device, Float};
-use crate::graph::{Format, Graph};
-use crate::placement::{Placement, Processor};
-use crate::schedule::{Dag, NPU, Policy};
+use crate::graph::{Format, Graph, Role};
+use crate::placement::Placement;
+use crate::processors::{Processor, ProcessorId, Processors};
+use crate::schedule::{Dag, Node, Policy};
 use crate::simulate::{Begin, simulate_until};
 use crate::timeline::{Label, Record, Source, Timeline};
 
@@ -43,8 +44,8 @@ impl Techniques {
 /// Another app takes a share of a processor's time for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contention {
-    /// Number of the processor.
-    pub processor: usize,
+    /// Where: one of [`processors`].
+    pub processor: ProcessorId,
     /// Share of its time that is taken; with 1 it stands still.
     pub share: f64,
     /// Seconds from the start.
@@ -97,6 +98,10 @@ pub struct Prefill {
     pub dag: Dag,
     /// What they are.
     pub labels: Vec<Label>,
+    /// The processor that computes in float.
+    pub float: ProcessorId,
+    /// The processor for INT8 products.
+    pub npu: ProcessorId,
     /// Seconds before the first task, in which graphs are built.
     pub prepare_seconds: f64,
     /// Bytes of graphs, shadows' weights, keys and values.
@@ -139,6 +144,10 @@ pub struct Outcome {
     pub seconds: f64,
     /// Drawn by the processors that took part.
     pub joules: f64,
+    /// The processor that computes in float.
+    pub float: ProcessorId,
+    /// The processor for INT8 products.
+    pub npu: ProcessorId,
     /// Tokens of the prompt.
     pub prompt: usize,
 }
@@ -148,6 +157,17 @@ impl Outcome {
     pub fn tokens_per_second(&self) -> f64 {
         self.prompt as f64 / self.seconds
     }
+}
+
+/// The processors of a simulated prefill: the one that computes in float, `cpu` or `gpu`, then `npu`, which addresses
+/// `window` bytes, or what its profile has.
+pub fn processors(device: &Device, floats_on: FloatsOn, window: Option<usize>) -> Processors {
+    let float = match floats_on {
+        FloatsOn::Cpu => Processor::cpu("cpu"),
+        FloatsOn::Gpu => Processor::gpu("gpu"),
+    };
+    let npu = Processor::npu("npu", Some(window.unwrap_or_else(|| device.window())));
+    Processors::new(vec![float, npu]).expect("two names")
 }
 
 /// Which of `count` subgraphs keep their shadow: those nearest to input and output.
@@ -165,34 +185,38 @@ impl Prefill {
     pub fn new(device: &Device, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
         let Techniques { chunk_sharing, shadow, out_of_order, equivalent_shapes } = options.techniques;
         let graph = Graph::new(description, prompt, if chunk_sharing { options.chunk } else { prompt });
-        let window = options.window.unwrap_or_else(|| device.window());
-        let placement = Placement::new(&graph, window);
         let (float, name) = match options.floats_on {
             FloatsOn::Cpu => (&device.cpu, "CPU"),
             FloatsOn::Gpu => (device.gpu.as_ref().expect("a device with a GPU"), "GPU"),
         };
+        let processors = processors(device, options.floats_on, options.window);
+        let [on_float, on_npu] = [0, 1].map(ProcessorId::new);
+        // One processor is preferred for each format: nothing is to be balanced by seconds.
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("the first one computes everything");
         let costs =
             Costs { device, float, description, graph: &graph, how: NpuUse { equivalent_shapes, per_tensor: shadow } };
         let int8: Vec<_> = (0..graph.subgraphs().len())
             .filter(|subgraph| graph.subgraphs()[*subgraph].role.format() == Format::Int8)
             .collect();
         let has_shadow = |subgraph: usize| {
-            let on_npu = placement.places()[subgraph].processor == Processor::Npu;
+            let on_npu = placement.places()[subgraph].processor == on_npu;
             let index = int8.iter().position(|other| *other == subgraph);
             shadow && on_npu && index.is_some_and(|index| keeps_shadow(index, int8.len(), options.prune))
         };
         let shadows: Vec<_> = (0..graph.subgraphs().len()).map(has_shadow).collect();
-        let (dag, labels) = tasks(&costs, &placement, &shadows, options.outlier_channels);
+        let (dag, labels) = tasks(&costs, [on_float, on_npu], &placement, &shadows, options.outlier_channels);
         let weights = |keep: &dyn Fn(usize) -> bool| -> usize {
             let all = graph.subgraphs().iter().enumerate();
             all.filter(|(index, _)| keep(*index)).map(|(_, subgraph)| subgraph.weight_bytes).sum()
         };
-        let npu_gigabytes = weights(&|index| placement.places()[index].processor == Processor::Npu) as f64 / 1e9;
+        let npu_gigabytes = weights(&|index| placement.places()[index].processor == on_npu) as f64 / 1e9;
         let npu = &device.npu;
         let building = npu.build_milliseconds_per_gigabyte + npu.optimize_milliseconds_per_gigabyte;
         Self {
             dag,
             labels,
+            float: on_float,
+            npu: on_npu,
             prepare_seconds: if chunk_sharing { 0.0 } else { npu_gigabytes * building * 1e-3 },
             memory: Memory {
                 graph_bytes: graph.memory().shared_bytes,
@@ -221,14 +245,14 @@ impl Prefill {
         };
         let timeline = simulate_until(&self.dag, self.policy, ends);
         let seconds = self.prepare_seconds + timeline.seconds();
-        let joules = |(processor, (busy, idle)): (usize, &(f64, f64))| {
-            let worked = if processor < timeline.processors() { timeline.busy(processor) } else { 0.0 };
+        let joules = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
             // Graphs are built on the CPU, whoever computes in float afterwards.
-            let worked = worked + if processor == 0 { self.prepare_seconds } else { 0.0 };
+            let building = if processor == self.float { self.prepare_seconds } else { 0.0 };
+            let worked = timeline.busy(processor) + building;
             worked * busy + (seconds - worked) * idle
         };
-        let joules = self.watts.iter().enumerate().map(joules).sum();
-        Outcome { timeline, seconds, joules, prompt: self.prompt }
+        let joules = [self.float, self.npu].into_iter().zip(&self.watts).map(joules).sum();
+        Outcome { timeline, seconds, joules, float: self.float, npu: self.npu, prompt: self.prompt }
     }
 
     /// For figures and traces.
@@ -245,7 +269,7 @@ impl Prefill {
 }
 
 /// When work of `seconds` that begins on a processor at `now` is done, if others take their shares.
-pub fn ends(contention: &[Contention], processor: usize, now: f64, seconds: f64) -> f64 {
+pub fn ends(contention: &[Contention], processor: ProcessorId, now: f64, seconds: f64) -> f64 {
     let here = || contention.iter().filter(|other| other.processor == processor && other.to > other.from);
     let mut edges: Vec<f64> = here().flat_map(|other| [other.from, other.to]).filter(|edge| *edge > now).collect();
     edges.sort_by(f64::total_cmp);
@@ -283,8 +307,17 @@ impl Costs<'_> {
     }
 }
 
+/// The kind of tasks that compute shadows, behind those of roles.
+const SHADOW: usize = Role::ALL.len();
+
 /// The tasks of all chunks: for each subgraph its shadow, if it has one, and itself.
-fn tasks(costs: &Costs, placement: &Placement, shadows: &[bool], channels: f64) -> (Dag, Vec<Label>) {
+fn tasks(
+    costs: &Costs,
+    [float, npu]: [ProcessorId; 2],
+    placement: &Placement,
+    shadows: &[bool],
+    channels: f64,
+) -> (Dag, Vec<Label>) {
     let graph = costs.graph;
     let linears: Vec<_> = (0..graph.subgraphs().len()).map(|subgraph| costs.linears(subgraph)).collect();
     let (mut tasks, mut labels) = (Vec::new(), Vec::new());
@@ -292,37 +325,37 @@ fn tasks(costs: &Costs, placement: &Placement, shadows: &[bool], channels: f64) 
     let mut numbers: Vec<Vec<(usize, Option<usize>)>> = vec![Vec::new(); graph.chunks().len()];
     for task in graph.tasks() {
         let (subgraph, tokens) = (&graph.subgraphs()[task.subgraph], &graph.chunks()[task.chunk]);
-        let needs: Vec<usize> = graph
+        let predecessors: Vec<usize> = graph
             .dependencies(task)
-            .flat_map(|need| {
-                let (itself, shadow) = numbers[need.chunk][need.subgraph];
+            .flat_map(|before| {
+                let (itself, shadow) = numbers[before.chunk][before.subgraph];
                 [Some(itself), shadow].into_iter().flatten()
             })
             .collect();
         let label = |kind: &'static str| Label { chunk: task.chunk, block: subgraph.block, kind: kind.into() };
         let shadow = shadows[task.subgraph].then(|| {
             let seconds = costs.float.shadow(&linears[task.subgraph], tokens.len(), channels);
-            tasks.push((Processor::Cpu as usize, seconds, needs.clone()));
+            let predecessors = predecessors.clone();
+            tasks.push(Node { home: float, seconds: vec![Some(seconds), None], predecessors, kind: SHADOW });
             labels.push(label("shadow"));
             tasks.len() - 1
         });
         let operations = graph.operations(task) as f64;
-        let processor = placement.places()[task.subgraph].processor;
-        let seconds = match (processor, subgraph.role.format()) {
-            (Processor::Npu, _) => {
-                let rows = graph.chunk_length();
-                let join = if shadow.is_some() { costs.device.npu.join_milliseconds * 1e-3 } else { 0.0 };
-                costs.device.npu_subgraph(subgraph, &linears[task.subgraph], rows, costs.how) + join
-            }
-            (Processor::Cpu, Format::Float) => costs.float.float_subgraph(subgraph, tokens.len(), operations),
-            (Processor::Cpu, Format::Int8) => costs.float.int8_subgraph(subgraph, tokens.len(), operations),
+        let home = placement.places()[task.subgraph].processor;
+        let on_float = match subgraph.role.format() {
+            Format::Float => costs.float.float_subgraph(subgraph, tokens.len(), operations),
+            Format::Int8 => costs.float.int8_subgraph(subgraph, tokens.len(), operations),
         };
-        let home = if processor == Processor::Npu { NPU } else { Processor::Cpu as usize };
-        tasks.push((home, seconds, needs));
+        let on_npu = (home == npu).then(|| {
+            let rows = graph.chunk_length();
+            let join = if shadow.is_some() { costs.device.npu.join_milliseconds * 1e-3 } else { 0.0 };
+            costs.device.npu_subgraph(subgraph, &linears[task.subgraph], rows, costs.how) + join
+        });
+        tasks.push(Node { home, seconds: vec![Some(on_float), on_npu], predecessors, kind: subgraph.role as usize });
         labels.push(label(subgraph.role.name()));
         numbers[task.chunk].push((tasks.len() - 1, shadow));
     }
-    (Dag::new(tasks), labels)
+    (Dag::from_nodes(2, tasks), labels)
 }
 
 #[cfg(test)]
@@ -343,8 +376,8 @@ mod tests {
     fn the_profile_gives_back_what_it_was_fitted_to() {
         let options = Options::paper(Policy::Paper);
         let one = qwen(256, &options).run();
-        near(one.timeline.busy(NPU), 0.315, 0.02);
-        near(one.timeline.busy(0), 0.315 / 2.0, 0.05);
+        near(one.timeline.busy(one.npu), 0.315, 0.02);
+        near(one.timeline.busy(one.float), 0.315 / 2.0, 0.05);
         let four = qwen(1024, &options).run();
         near(four.tokens_per_second(), 1106.0, 0.02);
         let unpruned = Options { prune: 0.0, ..options.clone() };
@@ -362,12 +395,13 @@ mod tests {
 
     #[test]
     fn a_processor_that_stands_still_goes_on_afterwards() {
-        let other = |share, from, to| Contention { processor: 0, share, from, to };
-        assert_eq!(ends(&[other(1.0, 1.0, 3.0)], 0, 0.0, 2.0), 4.0);
-        assert_eq!(ends(&[other(0.5, 1.0, 3.0)], 0, 0.0, 2.0), 3.0);
-        assert_eq!(ends(&[other(0.5, 1.0, 3.0)], 1, 0.0, 2.0), 2.0);
-        assert_eq!(ends(&[other(0.5, 0.0, 2.0), other(0.5, 1.0, 2.0)], 0, 0.0, 1.0), 2.25);
-        assert_eq!(ends(&[other(1.0, 0.0, 1.0)], 0, 0.0, 0.0), 0.0);
+        let ids = [0, 1].map(ProcessorId::new);
+        let other = |share, from, to| Contention { processor: ProcessorId::new(0), share, from, to };
+        assert_eq!(ends(&[other(1.0, 1.0, 3.0)], ids[0], 0.0, 2.0), 4.0);
+        assert_eq!(ends(&[other(0.5, 1.0, 3.0)], ids[0], 0.0, 2.0), 3.0);
+        assert_eq!(ends(&[other(0.5, 1.0, 3.0)], ids[1], 0.0, 2.0), 2.0);
+        assert_eq!(ends(&[other(0.5, 0.0, 2.0), other(0.5, 1.0, 2.0)], ids[0], 0.0, 1.0), 2.25);
+        assert_eq!(ends(&[other(1.0, 0.0, 1.0)], ids[0], 0.0, 0.0), 0.0);
     }
 
     #[test]
@@ -394,11 +428,12 @@ mod tests {
             seconds in 0f64..3.0,
             prompt in 1usize..900,
         ) {
+            let ids = [0, 1].map(ProcessorId::new);
             let others: Vec<_> = others
                 .into_iter()
-                .map(|(processor, share, from, length)| Contention { processor, share, from, to: from + length })
+                .map(|(processor, share, from, length)| Contention { processor: ids[processor], share, from, to: from + length })
                 .collect();
-            for processor in 0..2 {
+            for processor in ids {
                 prop_assert!(ends(&others, processor, now, seconds) >= now + seconds - 1e-9);
             }
             // In order, a schedule has no choice; otherwise slower tasks may luckily lead to a better order (Graham).

@@ -10,7 +10,7 @@ use triad_model::family;
 use crate::device::Device;
 use crate::graph::{Graph, Role};
 use crate::prefill::{Options, Outcome, Prefill, Techniques};
-use crate::schedule::{NPU, Policy};
+use crate::schedule::Policy;
 
 /// What can be reproduced.
 pub const NAMES: [&str; 8] =
@@ -171,8 +171,10 @@ fn figure_8(device: &Device) -> Section {
 
 fn figure_13(device: &Device) -> Section {
     let in_order = Options { window: Some(usize::MAX), ..Options::paper(Policy::InOrder) };
-    let bubbles =
-        |prompt, options: &Options| 100.0 * run(device, "qwen1.5-1.8b", prompt, options).timeline.bubble_rate(NPU);
+    let bubbles = |prompt, options: &Options| {
+        let outcome = run(device, "qwen1.5-1.8b", prompt, options);
+        100.0 * outcome.timeline.bubble_rate(outcome.npu)
+    };
     let (four, two) = (bubbles(1024, &in_order), bubbles(512, &in_order));
     Section {
         name: "figure-13",
@@ -191,10 +193,15 @@ fn figure_14(device: &Device) -> Section {
     values.push(value(
         "NPU of qwen1.5-1.8b at 256 tokens, ms (§3.4)",
         one(315.0),
-        1e3 * short.timeline.busy(NPU),
+        1e3 * short.timeline.busy(short.npu),
         Kind::Fitted,
     ));
-    values.push(value("CPU of the same, ms (§3.4: half)", one(157.5), 1e3 * short.timeline.busy(0), Kind::Fitted));
+    values.push(value(
+        "CPU of the same, ms (§3.4: half)",
+        one(157.5),
+        1e3 * short.timeline.busy(short.float),
+        Kind::Fitted,
+    ));
     for name in MODELS {
         for prompt in [64, 256, 1024] {
             let (paper_value, kind) = match (name, prompt) {

@@ -1,33 +1,19 @@
 //! Which task a processor runs next: a pure state machine, driven by whoever has a clock.
 //!
-//! [`Dag`] is what has to be done, each task on one processor and with the time that it is expected to take; [`Schedule`]
-//! is how far it is. A processor without work asks [`Schedule::next`], and says [`Schedule::complete`] when it is done.
-//! Whoever has a clock says how long tasks took ([`Schedule::observe`]), and expectations follow; a processor that fails
-//! leaves its tasks to another one ([`Schedule::lose`]). Nothing depends on time but by these calls.
+//! [`Dag`] is what has to be done, each task with the processor that it is placed on and the time that it is expected to
+//! take on each; [`Schedule`] is how far it is. For a processor without work [`Schedule::next`] returns a task, and
+//! [`Schedule::complete`] is called when it is done. How long tasks took goes to [`Schedule::observe`], and expectations
+//! follow; a processor that fails leaves its tasks to others ([`Schedule::lose`]). Nothing depends on time but by these
+//! calls.
+
+mod dag;
 
 use std::borrow::Borrow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::graph::{Graph, Task};
-use crate::placement::{Placement, Processor};
-
-/// Tasks and what they wait for.
-#[derive(Clone, Debug)]
-pub struct Dag {
-    /// Which processor each task is for.
-    homes: Vec<usize>,
-    /// Seconds that each is expected to take.
-    seconds: Vec<f64>,
-    /// Tasks of one kind are as much faster or slower than expected as each other.
-    kinds: Vec<usize>,
-    needs: Vec<Vec<usize>>,
-    /// The other way round.
-    unlocks: Vec<Vec<usize>>,
-    /// Seconds of the longest path that begins with each task.
-    ranks: Vec<f64>,
-    processors: usize,
-}
+use crate::processors::ProcessorId;
+pub use dag::{Dag, Node};
 
 /// What decides between tasks that a processor could run. The order of a task is its place in the [`Dag`]: chunk after
 /// chunk, and within a chunk subgraph after subgraph.
@@ -39,12 +25,13 @@ pub enum Policy {
     InOrder,
     /// The task that has been ready for longest.
     Fifo,
-    /// On other processors than the NPU, a task whose end lets the NPU begin one; of several, and on the NPU, the one that
-    /// has been ready for longest. (Where each task has one processor, an NPU task that is ready waits for no other.)
+    /// On other processors than the bottleneck, a task whose end lets the bottleneck begin one; of several, and on the
+    /// bottleneck, the one that has been ready for longest. The [bottleneck](Dag::bottleneck) is the processor with the
+    /// most expected work; the policy has its name from the NPU, which is the bottleneck of the paper's prefills.
     NpuFirst,
-    /// Equation 5 of the paper: the largest C. On other processors than the NPU that is the time of the NPU's tasks that
-    /// become ready by a task's end; on the NPU, less the time of the others'. The equation has all tasks that become
-    /// ready; which of them are meant is in the text around it.
+    /// Equation 5 of the paper: the largest C. On other processors than the [bottleneck](Dag::bottleneck), the paper's NPU,
+    /// that is the time of the bottleneck's tasks that become ready by a task's end; on the bottleneck, less the time of
+    /// the others'. The equation has all tasks that become ready; which of them are meant is in the text around it.
     Paper,
     /// The longest remaining path (upward rank).
     CriticalPath,
@@ -66,115 +53,6 @@ impl Policy {
     }
 }
 
-/// The processor that policies call the NPU.
-pub const NPU: usize = Processor::Npu as usize;
-
-impl Dag {
-    /// Tasks with the numbers that lists of `tasks` give them: for each its processor, its expected seconds, and the
-    /// numbers of those it waits for.
-    ///
-    /// # Panics
-    /// If a task waits for one that does not stand before it, or its time is negative or not finite.
-    pub fn new(tasks: impl IntoIterator<Item = (usize, f64, Vec<usize>)>) -> Self {
-        let (mut homes, mut seconds, mut needs) = (Vec::new(), Vec::new(), Vec::new());
-        for (home, time, mut before) in tasks {
-            let number = homes.len();
-            assert!(before.iter().all(|need| *need < number), "task {number} waits for one behind it");
-            assert!(time >= 0.0 && time.is_finite(), "task {number} takes {time} seconds");
-            before.sort_unstable();
-            before.dedup();
-            homes.push(home);
-            seconds.push(time);
-            needs.push(before);
-        }
-        let mut unlocks = vec![Vec::new(); homes.len()];
-        for (task, needs) in needs.iter().enumerate() {
-            needs.iter().for_each(|need: &usize| unlocks[*need].push(task));
-        }
-        let processors = homes.iter().max().map_or(0, |last| last + 1);
-        let kinds = vec![0; homes.len()];
-        let mut dag = Self { homes, seconds, kinds, needs, unlocks, ranks: Vec::new(), processors };
-        dag.ranks = dag.upward_ranks(|task| dag.seconds[task]);
-        dag
-    }
-
-    /// The tasks of a prefill in the order of [`Graph::tasks`], where they are placed, with the seconds that `cost` says.
-    /// Those of one role are of one kind.
-    pub fn of_prefill(graph: &Graph, placement: &Placement, cost: impl Fn(Task, Processor) -> f64) -> Self {
-        Self::of_prefill_in_flight(graph, placement, graph.chunks().len(), cost)
-    }
-
-    /// As [`Dag::of_prefill`], with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
-    /// through.
-    ///
-    /// # Panics
-    /// If `in_flight` is zero.
-    pub fn of_prefill_in_flight(
-        graph: &Graph,
-        placement: &Placement,
-        in_flight: usize,
-        cost: impl Fn(Task, Processor) -> f64,
-    ) -> Self {
-        assert!(in_flight > 0, "a chunk needs buffers");
-        let subgraphs = graph.subgraphs().len();
-        let number = |task: Task| task.chunk * subgraphs + task.subgraph;
-        let mut dag = Self::new(graph.tasks().map(|task| {
-            let processor = placement.places()[task.subgraph].processor;
-            let begins = task.subgraph == 0;
-            let freed = task.chunk.checked_sub(in_flight).filter(|_| begins);
-            let freed = freed.map(|chunk| number(Task { chunk, subgraph: subgraphs - 1 }));
-            let needs = graph.dependencies(task).map(number).chain(freed).collect();
-            (processor as usize, cost(task, processor), needs)
-        }));
-        dag.kinds = graph.tasks().map(|task| graph.subgraphs()[task.subgraph].role as usize).collect();
-        dag
-    }
-
-    /// For each task the longest path that begins with it, where each takes as long as `seconds` says.
-    fn upward_ranks(&self, seconds: impl Fn(usize) -> f64) -> Vec<f64> {
-        let mut ranks = vec![0.0; self.homes.len()];
-        for task in (0..ranks.len()).rev() {
-            let longest = self.unlocks[task].iter().map(|later: &usize| ranks[*later]).fold(0.0, f64::max);
-            ranks[task] = seconds(task) + longest;
-        }
-        ranks
-    }
-
-    /// How many tasks there are.
-    #[allow(clippy::len_without_is_empty, reason = "a prefill has tasks")]
-    pub fn len(&self) -> usize {
-        self.homes.len()
-    }
-
-    /// One more than the largest number of a processor.
-    pub fn processors(&self) -> usize {
-        self.processors
-    }
-
-    /// The processor of a task.
-    pub fn home(&self, task: usize) -> usize {
-        self.homes[task]
-    }
-
-    /// The seconds that a task is expected to take.
-    pub fn seconds(&self, task: usize) -> f64 {
-        self.seconds[task]
-    }
-
-    /// What a task waits for, ascending.
-    pub fn needs(&self, task: usize) -> &[usize] {
-        &self.needs[task]
-    }
-
-    /// Seconds that no schedule stays below, if tasks take what is expected: the longest path, or the work of one
-    /// processor.
-    pub fn lower_bound(&self) -> f64 {
-        let mut work = vec![0.0; self.processors];
-        self.homes.iter().zip(&self.seconds).for_each(|(home, seconds)| work[*home] += seconds);
-        self.ranks.iter().chain(&work).copied().fold(0.0, f64::max)
-    }
-}
-
 /// How much the latest task counts for what is expected of the next ones of its kind: after the thirty tasks that a
 /// chunk has of each in a small model, nothing is left of what was thought before.
 const LATEST: f64 = 0.25;
@@ -187,10 +65,11 @@ const NEW_RANKS: f64 = 1.25;
 pub struct Schedule<D> {
     dag: D,
     policy: Policy,
-    /// Which processor each task is for, now that some may be lost.
-    homes: Vec<usize>,
+    /// The processor that each task is for, now that some may be lost.
+    homes: Vec<ProcessorId>,
     is_lost: Vec<bool>,
-    /// How many of its needs each task still waits for.
+    bottleneck: ProcessorId,
+    /// How many of its predecessors each task still waits for.
     missing: Vec<usize>,
     states: Vec<State>,
     /// For each processor the tasks that it could run, those that have been ready for longest first. They are few: of a
@@ -215,21 +94,30 @@ enum State {
     Complete,
 }
 
+/// What becomes of the tasks of a lost processor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Tasks that another processor runs now, with that processor; ascending.
+    pub moved: Vec<(usize, ProcessorId)>,
+    /// Tasks that no processor is left for; ascending. The schedule never completes.
+    pub orphans: Vec<usize>,
+}
+
 impl<D: Borrow<Dag>> Schedule<D> {
     /// Nothing has started.
     pub fn new(dag: D, policy: Policy) -> Self {
         let tasks = dag.borrow();
-        let (count, processors) = (tasks.len(), tasks.processors);
-        let kinds = tasks.kinds.iter().max().map_or(0, |last| last + 1);
-        let slowness = vec![vec![1.0; kinds]; processors];
+        let (count, processors) = (tasks.len(), tasks.processors());
+        let slowness = vec![vec![1.0; tasks.kinds()]; processors];
         let mut schedule = Self {
             policy,
-            homes: tasks.homes.clone(),
+            homes: (0..count).map(|task| tasks.home(task)).collect(),
             is_lost: vec![false; processors],
-            missing: tasks.needs.iter().map(Vec::len).collect(),
+            bottleneck: tasks.bottleneck(),
+            missing: (0..count).map(|task| tasks.predecessors(task).len()).collect(),
             states: vec![State::Waiting; count],
             ready: vec![Vec::new(); processors],
-            ranks: (tasks.ranks.clone(), slowness.clone()),
+            ranks: (tasks.ranks().to_vec(), slowness.clone()),
             slowness,
             in_order: vec![(Vec::new(), 0); processors],
             running: vec![None; processors],
@@ -237,7 +125,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
             dag,
         };
         for task in 0..count {
-            schedule.in_order[schedule.homes[task]].0.push(task);
+            schedule.in_order[schedule.homes[task].index()].0.push(task);
             schedule.notice(task);
         }
         schedule
@@ -245,40 +133,41 @@ impl<D: Borrow<Dag>> Schedule<D> {
 
     /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), is lost, or has
     /// to wait, for another processor or for ever.
-    pub fn next(&mut self, processor: usize) -> Option<usize> {
-        let ready = self.ready.get(processor)?;
-        if self.running[processor].is_some() || ready.is_empty() {
+    pub fn next(&mut self, processor: ProcessorId) -> Option<usize> {
+        let index = processor.index();
+        let ready = self.ready.get(index)?;
+        if self.running[index].is_some() || ready.is_empty() {
             return None;
         }
         let place = match self.policy {
             Policy::InOrder => {
-                let (tasks, started) = &self.in_order[processor];
+                let (tasks, started) = &self.in_order[index];
                 let first = tasks.get(*started)?;
                 ready.iter().position(|task| task == first)?
             }
             Policy::Fifo => 0,
             Policy::NpuFirst => {
-                let frees_npu = |task: &usize| self.freed_by(*task).any(|later| self.homes[later] == NPU);
-                let first = if processor == NPU { None } else { ready.iter().position(frees_npu) };
+                let frees = |task: &usize| self.freed_by(*task).any(|later| self.homes[later] == self.bottleneck);
+                let first = if processor == self.bottleneck { None } else { ready.iter().position(frees) };
                 first.unwrap_or(0)
             }
             Policy::Paper => self.largest(ready, |task| self.contribution(task, processor)),
             Policy::CriticalPath => self.largest(ready, |task| self.ranks.0[task]),
         };
-        let task = self.ready[processor].remove(place);
+        let task = self.ready[index].remove(place);
         self.states[task] = State::Running;
-        self.running[processor] = Some(task);
-        self.in_order[processor].1 += 1;
+        self.running[index] = Some(task);
+        self.in_order[index].1 += 1;
         Some(task)
     }
 
     /// What `processor` runs.
-    pub fn running(&self, processor: usize) -> Option<usize> {
-        self.running.get(processor).copied().flatten()
+    pub fn running(&self, processor: ProcessorId) -> Option<usize> {
+        self.running.get(processor.index()).copied().flatten()
     }
 
     /// The processor that a task is for, now that some may be lost.
-    pub fn home(&self, task: usize) -> usize {
+    pub fn home(&self, task: usize) -> ProcessorId {
         self.homes[task]
     }
 
@@ -287,16 +176,22 @@ impl<D: Borrow<Dag>> Schedule<D> {
         self.dag.borrow()
     }
 
+    /// The processor with the most work, as policies know it.
+    pub fn bottleneck(&self) -> ProcessorId {
+        self.bottleneck
+    }
+
     /// Tasks that nothing else keeps from starting but `task`, which has not ended.
     fn freed_by(&self, task: usize) -> impl Iterator<Item = usize> {
-        self.dag().unlocks[task].iter().copied().filter(|later| self.missing[*later] == 1)
+        self.dag().successors(task).iter().copied().filter(|later| self.missing[*later] == 1)
     }
 
     /// C of equation 5.
-    fn contribution(&self, task: usize, processor: usize) -> f64 {
-        let freed = self.freed_by(task).filter(|later| (self.homes[*later] == NPU) == (processor != NPU));
+    fn contribution(&self, task: usize, processor: ProcessorId) -> f64 {
+        let is_bottleneck = processor == self.bottleneck;
+        let freed = self.freed_by(task).filter(|later| (self.homes[*later] == self.bottleneck) != is_bottleneck);
         let seconds: f64 = freed.map(|later| self.expected(later)).sum();
-        if processor == NPU { -seconds } else { seconds }
+        if is_bottleneck { -seconds } else { seconds }
     }
 
     /// The place of the task with the largest value; of several, the first of them in order.
@@ -311,17 +206,17 @@ impl<D: Borrow<Dag>> Schedule<D> {
         best.0
     }
 
-    /// `task`, which [`Schedule::next`] gave, is done.
+    /// `task`, which [`Schedule::next`] returned, is done.
     ///
     /// # Panics
     /// If it does not run.
     pub fn complete(&mut self, task: usize) {
         assert_eq!(self.states[task], State::Running, "task {task}");
         self.states[task] = State::Complete;
-        self.running[self.homes[task]] = None;
+        self.running[self.homes[task].index()] = None;
         self.complete += 1;
-        for index in 0..self.dag().unlocks[task].len() {
-            let later = self.dag().unlocks[task][index];
+        for index in 0..self.dag().successors(task).len() {
+            let later = self.dag().successors(task)[index];
             self.missing[later] -= 1;
             self.notice(later);
         }
@@ -334,55 +229,115 @@ impl<D: Borrow<Dag>> Schedule<D> {
 
     /// Seconds that a task is expected to take, after what has been seen of its kind on its processor.
     pub fn expected(&self, task: usize) -> f64 {
-        self.dag().seconds[task] * self.slowness[self.homes[task]][self.dag().kinds[task]]
+        self.expected_on(task, self.homes[task]).expect("a task's processor can run it")
+    }
+
+    /// The same on another processor; `None` where it can't run.
+    fn expected_on(&self, task: usize, processor: ProcessorId) -> Option<f64> {
+        let slowness = self.slowness[processor.index()][self.dag().kind(task)];
+        Some(self.dag().seconds_on(task, processor)? * slowness)
     }
 
     /// `task` took so many seconds on its processor: expectations of its kind follow, by an exponential average.
     pub fn observe(&mut self, task: usize, seconds: f64) {
         let dag = self.dag.borrow();
-        let (processor, kind, expected) = (self.homes[task], dag.kinds[task], dag.seconds[task]);
+        let (processor, kind) = (self.homes[task], dag.kind(task));
+        let expected = dag.seconds_on(task, processor).unwrap_or(0.0);
         if !(expected > 0.0 && seconds >= 0.0 && seconds.is_finite()) {
             return;
         }
-        let slowness = &mut self.slowness[processor][kind];
+        let slowness = &mut self.slowness[processor.index()][kind];
         *slowness += LATEST * (seconds / expected - *slowness);
-        let drift = *slowness / self.ranks.1[processor][kind];
+        let drift = *slowness / self.ranks.1[processor.index()][kind];
         if self.policy == Policy::CriticalPath && !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) {
-            self.ranks = (self.dag().upward_ranks(|task| self.expected(task)), self.slowness.clone());
+            self.compute_ranks();
         }
     }
 
-    /// `processor` fails: what it runs and has not run yet goes to another one, which this answers. `None` if no other one
-    /// is left; then nothing changes. Of several, the one with the lowest number takes all.
-    pub fn lose(&mut self, processor: usize) -> Option<usize> {
-        if *self.is_lost.get(processor)? {
-            return None;
+    fn compute_ranks(&mut self) {
+        self.ranks = (self.dag().upward_ranks(|task| self.expected(task)), self.slowness.clone());
+    }
+
+    /// `processor` fails: each task that it runs or has not run yet goes to the processor that is expected to take the
+    /// least time for it; of equal ones, to the one with the least work. Nothing changes for a processor that was lost
+    /// before.
+    pub fn lose(&mut self, processor: ProcessorId) -> Lost {
+        let mut lost = Lost::default();
+        match self.is_lost.get_mut(processor.index()) {
+            Some(is_lost) if !*is_lost => *is_lost = true,
+            _ => return lost,
         }
-        let heir = (0..self.is_lost.len()).find(|other| *other != processor && !self.is_lost[*other])?;
-        self.is_lost[processor] = true;
-        if let Some(task) = self.running[processor].take() {
+        if let Some(task) = self.running[processor.index()].take() {
             self.states[task] = State::Ready;
-            self.ready[processor].insert(0, task);
+            self.ready[processor.index()].insert(0, task);
         }
-        let ready = std::mem::take(&mut self.ready[processor]);
-        self.ready[heir].extend(ready);
+        let mut work = self.work_left();
         for task in 0..self.homes.len() {
-            if self.homes[task] == processor && self.states[task] != State::Complete {
-                self.homes[task] = heir;
+            if self.homes[task] != processor || self.states[task] == State::Complete {
+                continue;
+            }
+            match self.heir(task, &work) {
+                Some((heir, seconds)) => {
+                    work[processor.index()] -= self.expected(task);
+                    work[heir.index()] += seconds;
+                    self.homes[task] = heir;
+                    lost.moved.push((task, heir));
+                }
+                None => lost.orphans.push(task),
             }
         }
-        self.in_order[processor] = (Vec::new(), 0);
-        let is_left = |task: &usize| matches!(self.states[*task], State::Waiting | State::Ready);
-        let left = (0..self.homes.len()).filter(|task| self.homes[*task] == heir).filter(is_left).collect();
-        self.in_order[heir] = (left, 0);
-        Some(heir)
+        for task in std::mem::take(&mut self.ready[processor.index()]) {
+            let home = self.homes[task];
+            if home != processor {
+                self.ready[home.index()].push(task);
+            }
+        }
+        self.in_order = vec![(Vec::new(), 0); self.is_lost.len()];
+        for task in 0..self.homes.len() {
+            let home = self.homes[task];
+            if matches!(self.states[task], State::Waiting | State::Ready) && home != processor {
+                self.in_order[home.index()].0.push(task);
+            }
+        }
+        if !lost.moved.is_empty() {
+            self.bottleneck = dag::most_work(&work);
+            if self.policy == Policy::CriticalPath {
+                self.compute_ranks();
+            }
+        }
+        lost
+    }
+
+    /// By processor, the expected seconds of tasks that are not done.
+    fn work_left(&self) -> Vec<f64> {
+        let mut work = vec![0.0; self.is_lost.len()];
+        for task in 0..self.homes.len() {
+            if self.states[task] != State::Complete {
+                work[self.homes[task].index()] += self.expected(task);
+            }
+        }
+        work
+    }
+
+    /// The processor that takes a task of a lost one, and its expected seconds there.
+    fn heir(&self, task: usize, work: &[f64]) -> Option<(ProcessorId, f64)> {
+        let is_left = |id: &ProcessorId| !self.is_lost[id.index()];
+        let heirs = self.dag().processor_ids().filter(is_left);
+        let heirs = heirs.filter_map(|id| Some((id, self.expected_on(task, id)?)));
+        heirs.min_by(|one, other| {
+            let work = |id: ProcessorId| work[id.index()];
+            one.1.total_cmp(&other.1).then(work(one.0).total_cmp(&work(other.0)))
+        })
     }
 
     /// A task may have become ready.
     fn notice(&mut self, task: usize) {
+        let home = self.homes[task].index();
         if self.missing[task] == 0 {
             self.states[task] = State::Ready;
-            self.ready[self.homes[task]].push(task);
+            if !self.is_lost[home] {
+                self.ready[home].push(task);
+            }
         }
     }
 }
@@ -391,10 +346,13 @@ impl<D: Borrow<Dag>> Schedule<D> {
 mod tests {
     use super::*;
 
-    const CPU: usize = Processor::Cpu as usize;
+    const CPU: usize = 0;
+    const NPU: usize = 1;
+    const ON_CPU: ProcessorId = ProcessorId::new(CPU);
+    const ON_NPU: ProcessorId = ProcessorId::new(NPU);
 
-    /// Of the CPU's first tasks, 0 frees none; 1 a short one of the NPU; 2 a long one of the NPU, 3 a short one of the NPU
-    /// behind which there is a long one, and 4 a long one of the CPU.
+    /// The NPU is the bottleneck. Of the CPU's first tasks, 0 frees none; 1 a short one of the NPU; 2 a long one of the
+    /// NPU, 3 a short one of the NPU behind which there is a long one, and 4 a long one of the CPU.
     fn dag() -> Dag {
         Dag::new([
             (CPU, 1.0, vec![]),
@@ -407,19 +365,33 @@ mod tests {
             (NPU, 2.0, vec![3]),
             (CPU, 30.0, vec![7]),
             (CPU, 20.0, vec![4]),
+            (NPU, 60.0, vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
         ])
     }
 
     #[test]
     fn each_policy_picks_what_it_says() {
         let dag = dag();
-        let first = |policy| Schedule::new(&dag, policy).next(CPU);
+        let first = |policy| Schedule::new(&dag, policy).next(ON_CPU);
         let expected = [Some(0), Some(0), Some(1), Some(2), Some(3)];
         assert_eq!(Policy::ALL.map(first), expected, "{:?}", Policy::ALL);
     }
 
     #[test]
-    fn on_the_npu_the_paper_prefers_what_frees_the_least_for_others() {
+    fn a_policy_goes_by_the_processor_with_the_most_work() {
+        // The same tasks with the processors exchanged.
+        let dag = dag();
+        let exchanged =
+            (0..dag.len()).map(|task| (1 - dag.home(task).index(), dag.seconds(task), dag.predecessors(task).to_vec()));
+        let exchanged = Dag::new(exchanged);
+        for policy in Policy::ALL {
+            let expected = Schedule::new(&dag, policy).next(ON_CPU);
+            assert_eq!(Schedule::new(&exchanged, policy).next(ON_NPU), expected, "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn on_the_bottleneck_the_paper_prefers_what_frees_the_least_for_others() {
         let dag = Dag::new([
             (NPU, 1.0, vec![]),
             (NPU, 1.0, vec![]),
@@ -430,8 +402,8 @@ mod tests {
             (NPU, 50.0, vec![1]),
         ]);
         // 1 and 2 free as much for the CPU, and what they free for the NPU does not count.
-        assert_eq!(Schedule::new(&dag, Policy::Paper).next(NPU), Some(1));
-        assert_eq!(Schedule::new(&dag, Policy::Fifo).next(NPU), Some(0));
+        assert_eq!(Schedule::new(&dag, Policy::Paper).next(ON_NPU), Some(1));
+        assert_eq!(Schedule::new(&dag, Policy::Fifo).next(ON_NPU), Some(0));
     }
 
     #[test]
@@ -439,10 +411,10 @@ mod tests {
         let dag = dag();
         for policy in Policy::ALL {
             let mut schedule = Schedule::new(&dag, policy);
-            let task = schedule.next(CPU).unwrap();
-            assert_eq!(schedule.next(CPU), None, "{policy:?}");
+            let task = schedule.next(ON_CPU).unwrap();
+            assert_eq!(schedule.next(ON_CPU), None, "{policy:?}");
             schedule.complete(task);
-            assert!(schedule.next(CPU).is_some(), "{policy:?}");
+            assert!(schedule.next(ON_CPU).is_some(), "{policy:?}");
         }
     }
 
@@ -451,19 +423,12 @@ mod tests {
         let dag = Dag::new([(CPU, 1.0, vec![]), (NPU, 1.0, vec![0]), (CPU, 1.0, vec![1]), (CPU, 1.0, vec![])]);
         for (policy, second) in [(Policy::InOrder, None), (Policy::Fifo, Some(3))] {
             let mut schedule = Schedule::new(&dag, policy);
-            let task = schedule.next(CPU).unwrap();
+            let task = schedule.next(ON_CPU).unwrap();
             // In the order of tasks fifo begins with 0, too.
             assert_eq!(task, 0);
             schedule.complete(task);
-            assert_eq!(schedule.next(CPU), second, "{policy:?}");
+            assert_eq!(schedule.next(ON_CPU), second, "{policy:?}");
         }
-    }
-
-    #[test]
-    fn the_bound_is_the_longest_path_or_the_most_work() {
-        assert_eq!(dag().lower_bound(), 55.0, "all that the CPU has to do");
-        let chain = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 3.0, vec![1]), (1, 0.5, vec![0])]);
-        assert_eq!(chain.lower_bound(), 6.0);
     }
 
     #[test]
@@ -487,10 +452,10 @@ mod tests {
             (CPU, 3.0, vec![2]),
         ]);
         let mut schedule = Schedule::new(&dag, Policy::CriticalPath);
-        assert_eq!(schedule.next(CPU), Some(1));
+        assert_eq!(schedule.next(ON_CPU), Some(1));
         let mut schedule = Schedule::new(&dag, Policy::CriticalPath);
         (0..9).for_each(|_| schedule.observe(1, 10.0));
-        assert_eq!(schedule.next(CPU), Some(2));
+        assert_eq!(schedule.next(ON_CPU), Some(2));
     }
 
     #[test]
@@ -498,11 +463,13 @@ mod tests {
         let dag = dag();
         for policy in Policy::ALL {
             let mut schedule = Schedule::new(&dag, policy);
-            schedule.next(CPU).unwrap();
-            assert_eq!(schedule.lose(CPU), Some(NPU), "{policy:?}");
-            assert_eq!((schedule.next(CPU), schedule.lose(CPU), schedule.lose(NPU)), (None, None, None), "{policy:?}");
+            schedule.next(ON_CPU).unwrap();
+            let lost = schedule.lose(ON_CPU);
+            let expected: Vec<_> = [0, 1, 2, 3, 4, 8, 9].map(|task| (task, ON_NPU)).into();
+            assert_eq!(lost, Lost { moved: expected, orphans: vec![] }, "{policy:?}");
+            assert_eq!((schedule.next(ON_CPU), schedule.lose(ON_CPU)), (None, Lost::default()), "{policy:?}");
             let mut done = Vec::new();
-            while let Some(task) = schedule.next(NPU) {
+            while let Some(task) = schedule.next(ON_NPU) {
                 schedule.complete(task);
                 done.push(task);
             }
@@ -511,20 +478,51 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_chunk_waits_for_its_buffers() {
-        let mut description = triad_model::family::shape("smollm2-135m").unwrap();
-        description.blocks.truncate(1);
-        let graph = Graph::new(&description, 30, 10);
-        let placement = Placement::new(&graph, usize::MAX);
-        let dag = Dag::of_prefill_in_flight(&graph, &placement, 2, |_, _| 1.0);
-        assert_eq!((dag.needs(6), dag.needs(12)), (&[][..], &[5][..]));
-        assert_eq!(Dag::of_prefill(&graph, &placement, |_, _| 1.0).needs(12), &[] as &[usize]);
+    /// Three processors; the first task can run on all, the second on two, the third on one.
+    fn capable() -> Dag {
+        let node =
+            |seconds: [Option<f64>; 3]| Node { home: ON_CPU, seconds: seconds.into(), predecessors: vec![], kind: 0 };
+        Dag::from_nodes(
+            3,
+            [
+                node([Some(1.0), Some(3.0), Some(2.0)]),
+                node([Some(1.0), Some(3.0), None]),
+                node([Some(1.0), None, None]),
+            ],
+        )
     }
 
     #[test]
-    #[should_panic(expected = "waits for one behind it")]
-    fn a_circle_is_refused() {
-        Dag::new([(0, 1.0, vec![1]), (0, 1.0, vec![0])]);
+    fn each_task_of_a_lost_processor_goes_to_the_cheapest_that_can_run_it() {
+        for policy in Policy::ALL {
+            let dag = capable();
+            let mut schedule = Schedule::new(&dag, policy);
+            let third = ProcessorId::new(2);
+            let lost = schedule.lose(ON_CPU);
+            assert_eq!(lost, Lost { moved: vec![(0, third), (1, ON_NPU)], orphans: vec![2] }, "{policy:?}");
+            assert_eq!(schedule.bottleneck(), ON_NPU, "the work has moved");
+            assert_eq!([ON_NPU, third].map(|id| schedule.next(id)), [Some(1), Some(0)], "{policy:?}");
+            schedule.complete(0);
+            schedule.complete(1);
+            assert!(!schedule.is_complete(), "{policy:?}: nobody runs the third");
+        }
+    }
+
+    #[test]
+    fn what_has_been_seen_decides_who_is_the_cheapest() {
+        let mut schedule = Schedule::new(capable(), Policy::Fifo);
+        let third = ProcessorId::new(2);
+        schedule.homes[0] = third;
+        (0..30).for_each(|_| schedule.observe(0, 8.0));
+        schedule.homes[0] = ON_CPU;
+        assert_eq!(schedule.lose(ON_CPU).moved, [(0, ON_NPU), (1, ON_NPU)]);
+    }
+
+    #[test]
+    fn equal_heirs_share_the_work() {
+        let node = |_| Node { home: ON_CPU, seconds: vec![Some(1.0); 3], predecessors: vec![], kind: 0 };
+        let mut schedule = Schedule::new(Dag::from_nodes(3, (0..4).map(node)), Policy::Fifo);
+        let heirs: Vec<_> = schedule.lose(ON_CPU).moved.iter().map(|(_, heir)| heir.index()).collect();
+        assert_eq!(heirs, [1, 2, 1, 2]);
     }
 }

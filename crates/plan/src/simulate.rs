@@ -3,12 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::processors::ProcessorId;
 use crate::schedule::{Dag, Policy, Schedule};
 use crate::timeline::{Event, Timeline};
 
 /// When a processor is done, the processor, and its task. Of two at one time the lower processor comes first.
 #[derive(Debug)]
-struct Done(f64, usize, usize);
+struct Done(f64, ProcessorId, usize);
 
 impl PartialEq for Done {
     fn eq(&self, other: &Self) -> bool {
@@ -35,8 +36,8 @@ impl Ord for Done {
 pub struct Begin {
     /// Number of the task.
     pub task: usize,
-    /// Number of the processor.
-    pub processor: usize,
+    /// Where.
+    pub processor: ProcessorId,
     /// When.
     pub now: f64,
     /// Whether the processor had nothing to do just before.
@@ -62,7 +63,7 @@ pub fn simulate_until(dag: &Dag, policy: Policy, ends: impl Fn(Begin) -> f64) ->
     let mut running = BinaryHeap::new();
     let (mut events, mut now) = (Vec::new(), 0.0);
     loop {
-        for (processor, idle_since) in idle_since.iter_mut().enumerate() {
+        for (processor, idle_since) in dag.processor_ids().zip(&mut idle_since) {
             if let Some(since) = *idle_since
                 && let Some(task) = schedule.next(processor)
             {
@@ -79,7 +80,7 @@ pub fn simulate_until(dag: &Dag, policy: Policy, ends: impl Fn(Begin) -> f64) ->
         while let Some(Reverse(Done(end, processor, task))) = running.peek()
             && *end == now
         {
-            idle_since[*processor] = Some(now);
+            idle_since[processor.index()] = Some(now);
             schedule.complete(*task);
             running.pop();
         }
@@ -92,25 +93,27 @@ pub fn simulate_until(dag: &Dag, policy: Policy, ends: impl Fn(Begin) -> f64) ->
 mod tests {
     use super::*;
     use crate::graph::{Format, Graph};
-    use crate::placement::{Placement, Processor};
-    use crate::schedule::NPU;
+    use crate::placement::Placement;
+    use crate::processors::Processors;
     use proptest::prelude::*;
     use triad_model::family::shape;
+
+    const NPU: ProcessorId = ProcessorId::new(1);
 
     prop_compose! {
         fn dags()(count in 1usize..60)(
             tasks in prop::collection::vec((0usize..3, 0f64..10.0, prop::collection::vec(any::<prop::sample::Index>(), 0..4)), count),
         ) -> Dag {
-            Dag::new(tasks.into_iter().enumerate().map(|(task, (home, seconds, needs))| {
-                let needs = if task == 0 { vec![] } else { needs.iter().map(|need| need.index(task)).collect() };
-                (home, seconds, needs)
+            Dag::new(tasks.into_iter().enumerate().map(|(task, (home, seconds, before))| {
+                let before = if task == 0 { vec![] } else { before.iter().map(|other| other.index(task)).collect() };
+                (home, seconds, before)
             }))
         }
     }
 
     proptest! {
         #[test]
-        fn every_task_runs_once_after_what_it_needs_and_alone_on_its_processor(dag in dags(), noise in 0.1f64..3.0) {
+        fn every_task_runs_once_after_its_predecessors_and_alone_on_its_processor(dag in dags(), noise in 0.1f64..3.0) {
             for policy in Policy::ALL {
                 // Tasks take other times than expected.
                 let takes = |task: usize| dag.seconds(task) * if task.is_multiple_of(3) { noise } else { 1.0 };
@@ -122,9 +125,9 @@ mod tests {
                 }
                 let of_task: Vec<_> = of_task.into_iter().map(|event| event.expect("every task ran")).collect();
                 for event in &of_task {
-                    prop_assert!(dag.needs(event.task).iter().all(|need| of_task[*need].end <= event.start));
+                    prop_assert!(dag.predecessors(event.task).iter().all(|other| of_task[*other].end <= event.start));
                 }
-                for processor in 0..dag.processors() {
+                for processor in dag.processor_ids() {
                     let events: Vec<_> = timeline.events().iter().filter(|event| event.processor == processor).collect();
                     prop_assert!(events.windows(2).all(|pair| pair[0].end <= pair[1].start), "{policy:?}");
                 }
@@ -147,7 +150,7 @@ mod tests {
                 let mut running: Vec<Option<usize>> = vec![None; dag.processors()];
                 let mut choices = choices.iter().cycle();
                 while !schedule.is_complete() {
-                    for (processor, running) in running.iter_mut().enumerate() {
+                    for (processor, running) in dag.processor_ids().zip(&mut running) {
                         *running = running.take().or_else(|| schedule.next(processor));
                     }
                     let busy: Vec<_> = (0..running.len()).filter(|processor| running[*processor].is_some()).collect();
@@ -162,15 +165,15 @@ mod tests {
     /// Qwen1.5-1.8B as the paper has it at 256 tokens: 315 ms on the NPU, half of that on the CPU.
     fn qwen(prompt: usize) -> Dag {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), prompt, 256);
-        let placement = Placement::new(&graph, 4 << 30);
+        let processors = Processors::cpu_and_npu(Some(4 << 30));
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
         let operations = |format: Format| -> u128 {
             let of_format = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == format);
             of_format.map(|subgraph| subgraph.operations(256, 0)).sum()
         };
         let npu = 0.315 / operations(Format::Int8) as f64;
-        Dag::of_prefill(&graph, &placement, |task, processor| match processor {
-            Processor::Npu => graph.operations(task) as f64 * npu,
-            Processor::Cpu => 0.315 / 2.0 / 72.0,
+        Dag::of_prefill(&graph, &processors, &placement, |task, processor| {
+            if processor == NPU { graph.operations(task) as f64 * npu } else { 0.315 / 2.0 / 72.0 }
         })
     }
 

@@ -1,5 +1,6 @@
 //! A timeline: a lane for each processor, tasks in the colour of their chunk, bubbles hatched.
 
+use triad_plan::processors::ProcessorId;
 use triad_plan::timeline::Record;
 
 use super::Axis;
@@ -47,8 +48,8 @@ pub fn svg(record: &Record) -> String {
         svg.push(&line(style::GRID, 0.8, [(x, plot.top), (x, plot.bottom)]));
         svg.push(&layout::text(&tick.label, (x, plot.bottom + 9.0), Anchor::Middle, style::TICK));
     }
-    for processor in 0..lanes {
-        let top = plot.top + processor as f64 * (LANE + LANE_GAP);
+    for processor in record.timeline.processor_ids() {
+        let top = plot.top + processor.index() as f64 * (LANE + LANE_GAP);
         let name = record.processor(processor);
         svg.push(
             &layout::text(&name, (area.left, top + LANE * 0.3), Anchor::Start, style::TITLE).set("font-weight", "bold"),
@@ -64,7 +65,7 @@ pub fn svg(record: &Record) -> String {
 }
 
 /// The tasks of one processor, and the bubbles between them.
-fn lane(svg: &mut Svg, record: &Record, processor: usize, top: f64, across: &impl Fn(f64) -> f64) {
+fn lane(svg: &mut Svg, record: &Record, processor: ProcessorId, top: f64, across: &impl Fn(f64) -> f64) {
     let rectangle = |start: f64, end: f64| {
         let (left, right) = (across(start), across(end));
         let size = [("x", left), ("y", top), ("width", right - left), ("height", LANE)];

@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
 use triad_plan::placement::{Place, Placement, Reason};
+use triad_plan::processors::{Processors, label};
 
 use crate::{arguments, output};
 
@@ -60,8 +61,9 @@ struct OfRole {
     role: Role,
     format: Format,
     is_static: bool,
-    #[serde(flatten)]
-    place: Place,
+    /// Name of the processor.
+    processor: String,
+    reason: Reason,
     count: usize,
     weight_bytes: usize,
     /// Multiplications and additions of linear layers and of attention's products, for the whole prompt.
@@ -74,7 +76,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
     arguments::check_chunks(prompt, arguments.chunk)?;
     let graph = Graph::new(&description, prompt, arguments.chunk);
-    let placement = Placement::new(&graph, arguments.window);
+    let processors = Processors::cpu_and_npu(Some(arguments.window));
+    // One processor is preferred for each format: nothing is to be balanced by seconds.
+    let placement = Placement::new(&graph, &processors, |_, _| 1.0)?;
+    let npu = processors.id("npu").expect("it is in the list");
     let plan = Plan {
         model: name,
         prompt,
@@ -86,14 +91,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         tasks: graph.chunks().len() * graph.subgraphs().len(),
         memory: graph.memory(),
         window_bytes: arguments.window,
-        window_used_bytes: placement.window_used(),
-        places: Role::ALL.iter().flat_map(|role| of_role(*role, &graph, &placement)).collect(),
+        window_used_bytes: placement.window_used(npu),
+        places: Role::ALL.iter().flat_map(|role| of_role(*role, &graph, &processors, &placement)).collect(),
     };
     if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) }
 }
 
 /// A role in every place that it has.
-fn of_role(role: Role, graph: &Graph, placement: &Placement) -> Vec<OfRole> {
+fn of_role(role: Role, graph: &Graph, processors: &Processors, placement: &Placement) -> Vec<OfRole> {
     let all = || graph.subgraphs().iter().zip(placement.places()).filter(|(subgraph, _)| subgraph.role == role);
     let mut places: Vec<_> = all().map(|(_, place)| *place).collect();
     places.sort_unstable_by_key(|place| place.reason as usize);
@@ -108,7 +113,8 @@ fn of_role(role: Role, graph: &Graph, placement: &Placement) -> Vec<OfRole> {
             role,
             format: role.format(),
             is_static: role.is_static(),
-            place,
+            processor: processors[place.processor].name.clone(),
+            reason: place.reason,
             count: here.len(),
             weight_bytes: here.iter().map(|subgraph| subgraph.weight_bytes).sum(),
             operations: here.iter().map(|subgraph| operations(subgraph)).sum(),
@@ -148,8 +154,8 @@ impl OfRole {
     fn cells(&self) -> Vec<String> {
         let format = if self.format == Format::Int8 { "INT8" } else { "float" };
         let shape = if self.is_static { "static" } else { "dynamic" };
-        let processor = self.place.processor.name();
-        let because = match self.place.reason {
+        let processor = label(&self.processor);
+        let because = match self.reason {
             Reason::Float => "float",
             Reason::Int8 => "INT8",
             Reason::WindowFull => "window full",
@@ -158,7 +164,7 @@ impl OfRole {
             0.0 => "-".into(),
             some => format!("{:.1}", some / 1e9),
         };
-        let labels = [self.role.name(), format, shape, processor, because].map(str::to_owned);
+        let labels = [self.role.name(), format, shape, &processor, because].map(str::to_owned);
         let numbers = [self.count.to_string(), output::bytes(self.weight_bytes as u64), operations];
         labels.into_iter().chain(numbers).collect()
     }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::execute::{self, CostTable, Costs};
 use triad_engine::{Cancel, Error};
+use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ModelArguments};
@@ -93,10 +94,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
     let row = |seen: execute::Seen| {
         let behind = |before| {
-            let seconds = costs.seconds(seen.processor, seen.role, chunk, before).unwrap_or(0.0);
+            let seconds = costs.seconds(&seen.processor, seen.role, chunk, before).unwrap_or(0.0);
             format!("{:.1}", 1e6 * seconds)
         };
-        vec![seen.role.name().to_owned(), seen.processor.name().to_owned(), behind(0), behind(3 * chunk)]
+        vec![seen.role.name().to_owned(), label(&seen.processor), behind(0), behind(3 * chunk)]
     };
     let names = ["subgraph of a block", "processor", "µs for a chunk", "µs behind three chunks"];
     let rows: Vec<_> = costs.seen().map(row).collect();

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_plan::device::Device;
-use triad_plan::prefill::{Contention, FloatsOn, Memory, Options, Prefill, Techniques};
+use triad_plan::prefill::{self, Contention, FloatsOn, Memory, Options, Prefill, Techniques};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::Summary;
 
@@ -178,14 +178,13 @@ fn options(arguments: &Arguments, device: &Device) -> Result<Options> {
         "{} has no GPU: expected --floats cpu, or a [gpu] in its file",
         device.name
     );
-    let float = if on_gpu { "gpu" } else { "cpu" };
+    let processors = prefill::processors(device, arguments.floats, arguments.window);
     let contention = |other: &Contend| {
         let Contend { ref processor, share, from, to } = *other;
-        ensure!(
-            processor == "npu" || processor == float,
-            "--contend {processor}: no task runs there: expected {float} or npu"
-        );
-        Ok(Contention { processor: usize::from(processor == "npu"), share, from, to })
+        let names: Vec<_> = processors.iter().map(|(_, processor)| processor.name.as_str()).collect();
+        let expected = || format!("--contend {processor}: no task runs there: expected {}", names.join(" or "));
+        let processor = processors.id(processor).with_context(expected)?;
+        Ok(Contention { processor, share, from, to })
     };
     let with = |technique| !arguments.without.contains(&technique);
     Ok(Options {

@@ -1,8 +1,10 @@
 //! How long subgraphs take: what a schedule expects, learned from what was seen.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use triad_plan::graph::{Graph, Role, Task};
-use triad_plan::placement::Processor;
+use triad_plan::processors::{Processors, label};
 use triad_plan::timeline::Timeline;
 
 /// Before anything was seen: operations and bytes a second of an ordinary core.
@@ -25,16 +27,16 @@ pub struct Cost {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Seen>", into = "Vec<Seen>")]
 pub struct Costs {
-    /// Of the CPU and the NPU, in the order of [`Role::ALL`].
-    processors: [[Option<Cost>; 6]; 2],
+    /// By the name of a processor, in the order of [`Role::ALL`].
+    processors: BTreeMap<String, [Option<Cost>; Role::ALL.len()]>,
 }
 
 /// What a role takes on a processor, as it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
-    /// Which processor.
-    pub processor: Processor,
+    /// The name of the processor.
+    pub processor: String,
     /// Which role.
     pub role: Role,
     /// What it takes.
@@ -61,38 +63,49 @@ impl Cost {
 
 impl Costs {
     /// Seconds of a task on `rows` tokens behind `before` others; `None` if it was not seen on this processor.
-    pub fn seconds(&self, processor: Processor, role: Role, rows: usize, before: usize) -> Option<f64> {
-        let cost = self.processors[processor as usize][role as usize]?;
+    pub fn seconds(&self, processor: &str, role: Role, rows: usize, before: usize) -> Option<f64> {
+        let cost = self.processors.get(processor)?[role as usize]?;
         Some(cost.seconds(sizes(rows, before)))
     }
 
     /// Of each role that was seen on a processor.
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
-        [Processor::Cpu, Processor::Npu].into_iter().flat_map(move |processor| {
-            let roles = Role::ALL.into_iter().zip(&self.processors[processor as usize]);
-            roles.filter_map(move |(role, cost)| Some(Seen { processor, role, cost: (*cost)? }))
+        self.processors.iter().flat_map(|(processor, costs)| {
+            let seen =
+                |(role, cost): (Role, &Option<Cost>)| Some(Seen { processor: processor.clone(), role, cost: (*cost)? });
+            Role::ALL.into_iter().zip(costs).filter_map(seen)
         })
     }
 
     /// Takes from `other` what is not known here.
     pub(super) fn fill(&mut self, other: &Self) {
-        let mine = self.processors.iter_mut().flatten();
-        mine.zip(other.processors.iter().flatten()).for_each(|(mine, other)| *mine = mine.or(*other));
+        for (processor, costs) in &other.processors {
+            let mine = self.processors.entry(processor.clone()).or_default();
+            mine.iter_mut().zip(costs).for_each(|(mine, other)| *mine = mine.or(*other));
+        }
     }
 
     /// Takes what runs say in place of what was known: the graph of each, where its prompt began, and its timeline.
-    pub(super) fn learn<'a>(&mut self, runs: impl IntoIterator<Item = (&'a Graph, usize, &'a Timeline)>) {
-        let mut sums = [[Sums::default(); 6]; 2];
+    pub(super) fn learn<'a>(
+        &mut self,
+        processors: &Processors,
+        runs: impl IntoIterator<Item = (&'a Graph, usize, &'a Timeline)>,
+    ) {
+        let mut sums = vec![[Sums::default(); Role::ALL.len()]; processors.len()];
         for (graph, position, timeline) in runs {
             let subgraphs = graph.subgraphs();
             for event in timeline.events() {
                 let tokens = &graph.chunks()[event.task / subgraphs.len()];
                 let role = subgraphs[event.task % subgraphs.len()].role;
                 let sizes = sizes(tokens.len(), position + tokens.start);
-                sums[event.processor][role as usize].add(role, sizes, event.end - event.start);
+                sums[event.processor.index()][role as usize].add(role, sizes, event.end - event.start);
             }
         }
-        for (costs, sums) in self.processors.iter_mut().zip(&sums) {
+        for ((_, processor), sums) in processors.iter().zip(&sums) {
+            if !sums.iter().any(Sums::has_tasks) {
+                continue;
+            }
+            let costs = self.processors.entry(processor.name.clone()).or_default();
             for ((cost, sums), role) in costs.iter_mut().zip(sums).zip(Role::ALL) {
                 *cost = sums.fit(role, *cost).or(*cost);
             }
@@ -108,13 +121,15 @@ impl TryFrom<Vec<Seen>> for Costs {
     fn try_from(list: Vec<Seen>) -> Result<Self, String> {
         let mut costs = Self::default();
         for Seen { processor, role, cost } in list {
-            let name = || format!("{} on the {}", role.name(), processor.name());
+            let name = || format!("{} on the {}", role.name(), label(&processor));
             if !cost.parts().iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
                 return Err(format!("{}: expected seconds that are finite and not negative", name()));
             }
-            if costs.processors[processor as usize][role as usize].replace(cost).is_some() {
+            let is_twice = costs.processors.get(&processor).is_some_and(|costs| costs[role as usize].is_some());
+            if is_twice {
                 return Err(format!("{} is there twice", name()));
             }
+            costs.processors.entry(processor).or_default()[role as usize] = Some(cost);
         }
         Ok(costs)
     }
@@ -149,6 +164,10 @@ struct Sums {
 }
 
 impl Sums {
+    fn has_tasks(&self) -> bool {
+        self.tokens_tokens > 0.0
+    }
+
     fn add(&mut self, role: Role, [tokens, pairs]: [f64; 2], seconds: f64) {
         let other = if role.is_static() { 1.0 } else { pairs };
         self.tokens_tokens += tokens * tokens;
@@ -161,7 +180,7 @@ impl Sums {
     /// Least squares; `None` without a task. Times are never negative, so neither are their parts. Chunks of one size
     /// don't say which part is whose: what was `known` then keeps its proportions.
     fn fit(&self, role: Role, known: Option<Cost>) -> Option<Cost> {
-        if self.tokens_tokens == 0.0 {
+        if !self.has_tasks() {
             return None;
         }
         let cost = |seconds_per_token: f64, other: f64| {
@@ -195,6 +214,7 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use triad_plan::processors::ProcessorId;
     use triad_plan::timeline::Event;
 
     #[test]
@@ -210,18 +230,19 @@ mod tests {
                 _ => 5e-6 * rows + 4e-5,
             }
         };
-        let event = |task| Event { task, processor: 0, start: 1.0, end: 1.0 + takes(task) };
+        let event = |task| Event { task, processor: ProcessorId::new(0), start: 1.0, end: 1.0 + takes(task) };
+        let processors = Processors::cpu_and_npu(None);
         let mut costs = Costs::default();
         let timeline = Timeline::new((0..4 * subgraphs).map(event).collect(), 1);
-        costs.learn([(&graph, 100, &timeline)]);
-        let seconds = |role, rows, before| costs.seconds(Processor::Cpu, role, rows, before).unwrap();
+        costs.learn(&processors, [(&graph, 100, &timeline)]);
+        let seconds = |role, rows, before| costs.seconds("cpu", role, rows, before).unwrap();
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
         assert!(close(seconds(Role::FeedForward, 10, 500), 9e-5));
         assert!(close(seconds(Role::AttentionNorm, 10, 500), 1e-5));
         assert!(close(seconds(Role::Attention, 100, 1000), 2e-4 + 3e-6 * 1050.5));
-        assert_eq!(costs.seconds(Processor::Npu, Role::Attention, 1, 1), None);
+        assert_eq!(costs.seconds("npu", Role::Attention, 1, 1), None);
         let known = costs.clone();
-        costs.learn([(&graph, 0, &Timeline::new(Vec::new(), 1))]);
+        costs.learn(&processors, [(&graph, 0, &Timeline::new(Vec::new(), 1))]);
         assert_eq!(costs, known, "what was not seen again stays");
     }
 
@@ -229,15 +250,16 @@ mod tests {
     fn chunks_of_one_size_keep_the_proportions_that_are_known() {
         let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 100, 256);
         let task = graph.subgraphs().iter().position(|subgraph| subgraph.role == Role::FeedForward).unwrap();
-        let seen = Timeline::new(vec![Event { task, processor: 1, start: 0.0, end: 6e-4 }], 2);
+        let seen = Timeline::new(vec![Event { task, processor: ProcessorId::new(1), start: 0.0, end: 6e-4 }], 2);
+        let processors = Processors::cpu_and_npu(None);
         let mut costs = Costs::default();
-        costs.learn([(&graph, 0, &seen)]);
-        let cost = |costs: &Costs| costs.processors[Processor::Npu as usize][Role::FeedForward as usize].unwrap();
+        costs.learn(&processors, [(&graph, 0, &seen)]);
+        let cost = |costs: &Costs| costs.processors["npu"][Role::FeedForward as usize].unwrap();
         let alone = cost(&costs);
         assert!((alone.seconds_per_token / 6e-6 - 1.0).abs() < 1e-9 && alone.parts()[1..] == [0.0; 2]);
         let known = Cost { seconds_per_token: 1e-6, seconds_per_chunk: 2e-4, seconds_per_token_and_position: 0.0 };
-        costs.processors[Processor::Npu as usize][Role::FeedForward as usize] = Some(known);
-        costs.learn([(&graph, 0, &seen)]);
+        costs.processors.get_mut("npu").unwrap()[Role::FeedForward as usize] = Some(known);
+        costs.learn(&processors, [(&graph, 0, &seen)]);
         let Cost { seconds_per_token, seconds_per_chunk, .. } = cost(&costs);
         assert!((seconds_per_token / 2e-6 - 1.0).abs() < 1e-9 && (seconds_per_chunk / 4e-4 - 1.0).abs() < 1e-9);
     }
@@ -245,13 +267,17 @@ mod tests {
     #[test]
     fn only_times_are_read_as_costs_each_once() {
         let cost = Cost { seconds_per_token: 1e-6, ..Cost::default() };
-        let seen = Seen { processor: Processor::Cpu, role: Role::Attention, cost };
-        let costs = Costs::try_from(vec![seen]).unwrap();
+        let seen = Seen { processor: "cpu".into(), role: Role::Attention, cost };
+        let costs = Costs::try_from(vec![seen.clone()]).unwrap();
         assert_eq!(serde_json::from_value::<Costs>(serde_json::to_value(&costs).unwrap()).unwrap(), costs);
-        assert!(Costs::try_from(vec![seen, seen]).unwrap_err().contains("attention on the CPU is there twice"));
+        assert!(
+            Costs::try_from(vec![seen.clone(), seen.clone()])
+                .unwrap_err()
+                .contains("attention on the CPU is there twice")
+        );
         for wrong in [-1.0, f64::NAN, f64::INFINITY] {
             let cost = Cost { seconds_per_token: wrong, ..cost };
-            assert!(Costs::try_from(vec![Seen { cost, ..seen }]).unwrap_err().contains("not negative"));
+            assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("not negative"));
         }
     }
 }

@@ -96,6 +96,7 @@ pub fn profile(
     let options = SessionOptions { context: tokens, chunk, ..SessionOptions::default() };
     let mut costs = Costs::default();
     for (index, executor) in executors.into_iter().enumerate() {
+        let processors = executor.processors().clone();
         let mut session = Session::new(model, &options)?.with_executor(executor);
         let mut timelines = Vec::new();
         for round in 0..=repeat {
@@ -103,7 +104,7 @@ pub fn profile(
             session.prefill(&prompt, cancel, |_| {})?;
             let latest = session.executor().and_then(Executor::latest).expect("a prompt ran");
             if let Some(loss) = latest.losses.first() {
-                return Err(Error::Processor { processor: loss.processor.name().into(), reason: loss.reason.clone() });
+                return Err(Error::Processor { processor: loss.processor.clone(), reason: loss.reason.clone() });
             }
             if round > 0 {
                 timelines.push((latest.graph.clone(), latest.timeline.clone()));
@@ -111,7 +112,7 @@ pub fn profile(
             progress(index * (repeat + 1) + round + 1);
         }
         let mut seen = Costs::default();
-        seen.learn(timelines.iter().map(|(graph, timeline)| (graph, 0, timeline)));
+        seen.learn(&processors, timelines.iter().map(|(graph, timeline)| (graph, 0, timeline)));
         costs.fill(&seen);
     }
     Ok(costs)

@@ -4,8 +4,8 @@ use serde::Serialize;
 use triad_model::description::ModelDescription;
 
 use crate::device::Device;
-use crate::prefill::{Contention, Options, Prefill};
-use crate::schedule::{NPU, Policy};
+use crate::prefill::{Contention, Options, Prefill, processors};
+use crate::schedule::Policy;
 
 /// Another app, on one processor.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -62,7 +62,8 @@ pub fn costs(device: &Device, model: &ModelDescription, prompt: usize, moments: 
         Disturbance::ALL.map(|disturbance| {
             let delay = |moment: usize| {
                 let from = alone_seconds * moment as f64 / moments as f64;
-                let processor = if disturbance.npu { NPU } else { 0 };
+                let processors = processors(device, options.floats_on, options.window);
+                let processor = processors.id(if disturbance.npu { "npu" } else { "cpu" }).expect("the paper has both");
                 let to = from + disturbance.seconds;
                 run(vec![Contention { processor, share: disturbance.share, from, to }]).seconds - alone_seconds
             };

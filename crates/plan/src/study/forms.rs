@@ -1,11 +1,11 @@
 //! Other readings of equation 5, run by a scheduler that any of them can be put in.
 //!
-//! [`Schedule`](crate::schedule::Schedule) keeps what its policies need up to date and decides in microseconds; this one
+//! [`Schedule`](crate::schedule::Schedule) keeps what its policies go by up to date and decides in microseconds; this one
 //! computes each C anew, and is for studies alone.
 
 use serde::Serialize;
 
-use crate::schedule::{Dag, NPU};
+use crate::schedule::Dag;
 
 /// What C counts. In all of them the first task of those with the largest C runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -46,32 +46,33 @@ impl Form {
 
 /// Seconds of a run by `form`, if tasks take what `takes` says.
 pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
-    let mut unlocks = vec![Vec::new(); dag.len()];
+    let bottleneck = dag.bottleneck();
     let mut ranks = vec![0.0f64; dag.len()];
     for task in (0..dag.len()).rev() {
         ranks[task] += dag.seconds(task);
-        for need in dag.needs(task) {
-            unlocks[*need].push(task);
-            ranks[*need] = ranks[*need].max(ranks[task]);
+        for before in dag.predecessors(task) {
+            ranks[*before] = ranks[*before].max(ranks[task]);
         }
     }
-    let mut missing: Vec<_> = (0..dag.len()).map(|task| dag.needs(task).len()).collect();
+    let mut missing: Vec<_> = (0..dag.len()).map(|task| dag.predecessors(task).len()).collect();
     let mut ready: Vec<Vec<usize>> = vec![Vec::new(); dag.processors()];
     let is_first = |task: &usize| missing[*task] == 0;
-    (0..dag.len()).filter(is_first).for_each(|task| ready[dag.home(task)].push(task));
+    (0..dag.len()).filter(is_first).for_each(|task| ready[dag.home(task).index()].push(task));
     let mut running: Vec<Option<(f64, usize)>> = vec![None; dag.processors()];
     let mut now = 0.0f64;
     loop {
-        for processor in 0..dag.processors() {
+        for id in dag.processor_ids() {
+            let (processor, is_bottleneck) = (id.index(), id == bottleneck);
             if running[processor].is_some() {
                 continue;
             }
             let key = |task: usize| {
-                let freed = unlocks[task].iter().filter(|later| missing[**later] == 1);
+                let freed = dag.successors(task).iter().filter(|later| missing[**later] == 1);
                 let value = |later: &usize| if form == Form::Count { 1.0 } else { dag.seconds(*later) };
-                let counts = |later: &&usize| form == Form::Printed || (dag.home(**later) == NPU) == (processor != NPU);
+                let counts =
+                    |later: &&usize| form == Form::Printed || (dag.home(**later) == bottleneck) != is_bottleneck;
                 let sum: f64 = freed.filter(counts).map(value).sum();
-                let c = match (processor == NPU, form) {
+                let c = match (is_bottleneck, form) {
                     (true, Form::OneSided) => 0.0,
                     (true, Form::SameSign) | (false, _) => sum,
                     (true, _) => -sum,
@@ -98,10 +99,10 @@ pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
                 && end <= now
             {
                 *slot = None;
-                for later in &unlocks[task] {
+                for later in dag.successors(task) {
                     missing[*later] -= 1;
                     if missing[*later] == 0 {
-                        ready[dag.home(*later)].push(*later);
+                        ready[dag.home(*later).index()].push(*later);
                     }
                 }
             }

@@ -14,7 +14,7 @@ const RANDOM_STARTS: usize = 20;
 /// Rounds of moving late and early without a gain before the next beginning.
 const PATIENCE: usize = 2;
 
-/// The tasks in a good order; each stands behind what it needs.
+/// The tasks in a good order; each stands behind its predecessors.
 pub fn order(dag: &Dag) -> Vec<usize> {
     let both = [Tasks::forward(dag), Tasks::backward(dag)];
     let mut beginnings: Vec<Vec<f64>> = Vec::new();
@@ -26,12 +26,12 @@ pub fn order(dag: &Dag) -> Vec<usize> {
     }
     let mut random = Random(11);
     for _ in 0..RANDOM_STARTS {
-        // Tasks with long tails first; a need is always before what needs it, since its tail is longer.
+        // Tasks with long tails first; a predecessor is always before its successors, since its tail is longer.
         let mut tails = vec![0.0f64; dag.len()];
         for task in (0..dag.len()).rev() {
             tails[task] += dag.seconds(task) * random.log_normal(0.5) + f64::EPSILON;
-            for need in dag.needs(task) {
-                tails[*need] = tails[*need].max(tails[task]);
+            for before in dag.predecessors(task) {
+                tails[*before] = tails[*before].max(tails[task]);
             }
         }
         beginnings.push(tails.into_iter().map(|tail| -tail).collect());
@@ -46,8 +46,8 @@ pub fn seconds(dag: &Dag, order: &[usize], takes: impl Fn(usize) -> f64) -> f64 
     let mut places = vec![0; dag.len()];
     order.iter().enumerate().for_each(|(place, task)| places[*task] = place);
     let task = |task: &usize| {
-        let needs = dag.needs(*task).iter().map(|need| places[*need]).collect();
-        (dag.home(*task), takes(*task), needs)
+        let predecessors = dag.predecessors(*task).iter().map(|before| places[*before]).collect();
+        (dag.home(*task).index(), takes(*task), predecessors)
     };
     let renumbered = Dag::new(order.iter().map(task));
     simulate(&renumbered, Policy::InOrder, |task| renumbered.seconds(task)).seconds()
@@ -86,7 +86,7 @@ fn improved([forward, backward]: &[Tasks; 2], mut keys: Vec<f64>) -> (f64, Vec<f
 struct Tasks {
     homes: Vec<usize>,
     seconds: Vec<f64>,
-    needs: Vec<Vec<usize>>,
+    predecessors: Vec<Vec<usize>>,
     processors: usize,
 }
 
@@ -94,27 +94,29 @@ impl Tasks {
     fn forward(dag: &Dag) -> Self {
         let all = || 0..dag.len();
         Self {
-            homes: all().map(|task| dag.home(task)).collect(),
+            homes: all().map(|task| dag.home(task).index()).collect(),
             seconds: all().map(|task| dag.seconds(task)).collect(),
-            needs: all().map(|task| dag.needs(task).to_vec()).collect(),
+            predecessors: all().map(|task| dag.predecessors(task).to_vec()).collect(),
             processors: dag.processors(),
         }
     }
 
     fn backward(dag: &Dag) -> Self {
-        let mut needs = vec![Vec::new(); dag.len()];
-        (0..dag.len()).for_each(|task| dag.needs(task).iter().for_each(|need| needs[*need].push(task)));
-        Self { needs, ..Self::forward(dag) }
+        let predecessors = (0..dag.len()).map(|task| dag.successors(task).to_vec()).collect();
+        Self { predecessors, ..Self::forward(dag) }
     }
 
-    /// Each task of `order` in the first gap of its processor that has room for it: when it starts. Needs stand before what
-    /// needs them.
+    /// Each task of `order` in the first gap of its processor that has room for it: when it starts. Predecessors stand
+    /// before their successors.
     fn placed(&self, order: &[usize]) -> Vec<f64> {
         let mut starts = vec![0.0; order.len()];
         // Begin and end of what each processor does, ascending.
         let mut busy: Vec<Vec<(f64, f64)>> = vec![Vec::new(); self.processors];
         for task in order {
-            let ready = self.needs[*task].iter().map(|need| starts[*need] + self.seconds[*need]).fold(0.0, f64::max);
+            let ready = self.predecessors[*task]
+                .iter()
+                .map(|before| starts[*before] + self.seconds[*before])
+                .fold(0.0, f64::max);
             let busy = &mut busy[self.homes[*task]];
             let mut place = busy.partition_point(|(_, end)| *end <= ready);
             let mut start: f64 = ready;
@@ -143,12 +145,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plan_has_every_task_behind_its_needs_and_is_no_worse_than_any_policy(
+        fn a_plan_has_every_task_behind_its_predecessors_and_is_no_worse_than_any_policy(
             tasks in prop::collection::vec((0usize..3, 1u8..9, prop::collection::vec(any::<prop::sample::Index>(), 0..3)), 1..9),
         ) {
-            let dag = Dag::new(tasks.into_iter().enumerate().map(|(task, (home, seconds, needs))| {
-                let needs = if task == 0 { vec![] } else { needs.iter().map(|need| need.index(task)).collect() };
-                (home, f64::from(seconds), needs)
+            let dag = Dag::new(tasks.into_iter().enumerate().map(|(task, (home, seconds, before))| {
+                let before = if task == 0 { vec![] } else { before.iter().map(|other| other.index(task)).collect() };
+                (home, f64::from(seconds), before)
             }));
             let order = order(&dag);
             prop_assert!((0..dag.len()).all(|task| order.contains(&task)));

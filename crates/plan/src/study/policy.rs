@@ -12,7 +12,8 @@ use super::planned;
 use crate::device::Device;
 use crate::optimum::{lower_bound, optimum};
 use crate::prefill::{Options, Prefill};
-use crate::schedule::{Dag, NPU, Policy};
+use crate::processors::ProcessorId;
+use crate::schedule::{Dag, Policy};
 use crate::simulate::simulate;
 
 /// What is varied.
@@ -77,9 +78,9 @@ pub fn cases(device: &Device, grid: &Grid) -> Vec<Case> {
         for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
             // The whole model on the NPU: what its window holds is another question.
             let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let dag = Prefill::new(device, description, *prompt, &options).dag;
+            let Prefill { dag, npu, .. } = Prefill::new(device, description, *prompt, &options);
             for ratio in &grid.ratios {
-                let dag = with_ratio(&dag, *ratio);
+                let dag = with_ratio(&dag, npu, *ratio);
                 let plan = planned::order(&dag);
                 for noise in &grid.noises {
                     let takes = with_noise(&dag, *noise);
@@ -103,16 +104,19 @@ fn all_policies(dag: &Dag, plan: &[usize], takes: &[f64]) -> Vec<f64> {
 
 /// The same tasks with other seconds.
 fn rebuilt(dag: &Dag, seconds: impl Fn(usize) -> f64) -> Dag {
-    Dag::new((0..dag.len()).map(|task| (dag.home(task), seconds(task), dag.needs(task).to_vec())))
+    let tasks = (0..dag.len()).map(|task| (dag.home(task).index(), seconds(task), dag.predecessors(task).to_vec()));
+    Dag::new(tasks).with_bottleneck(dag.bottleneck())
 }
 
-/// The same work on the NPU, and `1 / ratio` of it on the others.
-fn with_ratio(dag: &Dag, ratio: f64) -> Dag {
-    let work = |npu: bool| -> f64 {
-        (0..dag.len()).filter(|task| (dag.home(*task) == NPU) == npu).map(|task| dag.seconds(task)).sum()
+/// The same work on the NPU, and `1 / ratio` of it on the others. Policies take the NPU for the bottleneck at every ratio,
+/// as equation 5 is printed.
+fn with_ratio(dag: &Dag, npu: ProcessorId, ratio: f64) -> Dag {
+    let work = |on_npu: bool| -> f64 {
+        (0..dag.len()).filter(|task| (dag.home(*task) == npu) == on_npu).map(|task| dag.seconds(task)).sum()
     };
     let factor = work(true) / work(false) / ratio;
-    rebuilt(dag, |task| dag.seconds(task) * if dag.home(task) == NPU { 1.0 } else { factor })
+    let scaled = rebuilt(dag, |task| dag.seconds(task) * if dag.home(task) == npu { 1.0 } else { factor });
+    scaled.with_bottleneck(npu)
 }
 
 fn with_noise(dag: &Dag, noise: f64) -> Vec<f64> {
@@ -151,9 +155,9 @@ pub fn solved(device: &Device, grid: &Grid, sizes: &[(usize, usize)], most_nodes
             let mut small = description.clone();
             small.blocks.truncate(*blocks);
             let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let dag = Prefill::new(device, &small, chunks * options.chunk, &options).dag;
+            let Prefill { dag, npu, .. } = Prefill::new(device, &small, chunks * options.chunk, &options);
             for ratio in &grid.ratios {
-                let dag = with_ratio(&dag, *ratio);
+                let dag = with_ratio(&dag, npu, *ratio);
                 let takes: Vec<_> = (0..dag.len()).map(|task| dag.seconds(task)).collect();
                 let found = optimum(&dag, most_nodes);
                 all.push(Solved {

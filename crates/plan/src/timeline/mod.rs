@@ -10,6 +10,7 @@ mod waits;
 
 use serde::Serialize;
 
+use crate::processors::ProcessorId;
 pub use record::{Kind, Label, Lane, Record, Source, Summary};
 pub use waits::{Waited, critical_path, waits};
 
@@ -18,8 +19,8 @@ pub use waits::{Waited, critical_path, waits};
 pub struct Event {
     /// Number of the task.
     pub task: usize,
-    /// Number of the processor.
-    pub processor: usize,
+    /// Where.
+    pub processor: ProcessorId,
     /// When it began.
     pub start: f64,
     /// When it was complete.
@@ -50,19 +51,24 @@ impl Timeline {
         self.processors
     }
 
+    /// Their ids, in order.
+    pub fn processor_ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
+        (0..self.processors).map(ProcessorId::new)
+    }
+
     /// From the start to the end of the last event.
     pub fn seconds(&self) -> f64 {
         self.events.iter().map(|event| event.end).fold(0.0, f64::max)
     }
 
     /// Seconds that a processor worked.
-    pub fn busy(&self, processor: usize) -> f64 {
+    pub fn busy(&self, processor: ProcessorId) -> f64 {
         let of_processor = self.events.iter().filter(|event| event.processor == processor);
         of_processor.map(|event| event.end - event.start).sum()
     }
 
     /// Share of the time in which a processor did not run anything.
-    pub fn bubble_rate(&self, processor: usize) -> f64 {
+    pub fn bubble_rate(&self, processor: ProcessorId) -> f64 {
         let seconds = self.seconds();
         if seconds > 0.0 { 1.0 - self.busy(processor) / seconds } else { 0.0 }
     }
@@ -74,11 +80,12 @@ mod tests {
 
     #[test]
     fn what_is_not_busy_is_a_bubble() {
+        let [first, second] = [0, 1].map(ProcessorId::new);
         let event = |task, processor, start, end| Event { task, processor, start, end };
-        let timeline = Timeline::new(vec![event(1, 1, 2.0, 8.0), event(0, 0, 0.0, 2.0)], 2);
+        let timeline = Timeline::new(vec![event(1, second, 2.0, 8.0), event(0, first, 0.0, 2.0)], 2);
         assert_eq!(timeline.events()[0].task, 0);
-        assert_eq!((timeline.seconds(), timeline.busy(0), timeline.busy(1)), (8.0, 2.0, 6.0));
-        assert_eq!((timeline.bubble_rate(0), timeline.bubble_rate(1)), (0.75, 0.25));
-        assert_eq!(Timeline::new(Vec::new(), 1).bubble_rate(0), 0.0);
+        assert_eq!((timeline.seconds(), timeline.busy(first), timeline.busy(second)), (8.0, 2.0, 6.0));
+        assert_eq!((timeline.bubble_rate(first), timeline.bubble_rate(second)), (0.75, 0.25));
+        assert_eq!(Timeline::new(Vec::new(), 1).bubble_rate(first), 0.0);
     }
 }

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::waits::{Waited, critical_path, waits};
 use super::{Event, Timeline};
 use crate::graph::Graph;
+use crate::processors::ProcessorId;
 use crate::schedule::Dag;
 
 /// What a task is, for people.
@@ -119,8 +120,9 @@ impl<'a> Record<'a> {
     }
 
     /// The name of a processor.
-    pub fn processor(&self, number: usize) -> Cow<'a, str> {
-        self.processors.get(number).map_or_else(|| format!("processor {number}").into(), |name| (*name).into())
+    pub fn processor(&self, id: ProcessorId) -> Cow<'a, str> {
+        let index = id.index();
+        self.processors.get(index).map_or_else(|| format!("processor {index}").into(), |name| (*name).into())
     }
 
     /// How many chunks the labels know.
@@ -136,7 +138,7 @@ impl<'a> Record<'a> {
     /// Totals.
     pub fn summary(&self) -> Summary {
         let events = self.timeline.events();
-        let lane = |processor: usize| Lane {
+        let lane = |processor: ProcessorId| Lane {
             processor: self.processor(processor).into_owned(),
             tasks: events.iter().filter(|event| event.processor == processor).count(),
             busy_seconds: self.timeline.busy(processor),
@@ -146,7 +148,7 @@ impl<'a> Record<'a> {
         Summary {
             source: self.source,
             seconds: self.timeline.seconds(),
-            processors: (0..self.timeline.processors()).map(lane).collect(),
+            processors: self.timeline.processor_ids().map(lane).collect(),
             kinds: self.kinds(events.iter()),
             critical_path: self.kinds(path.iter().map(|place| &events[*place])),
             critical_tasks: path.len(),
@@ -179,8 +181,9 @@ mod tests {
     #[test]
     fn the_critical_path_of_one_chunk_is_all_of_it_and_shares_add_up() {
         let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 64, 64);
-        let placement = crate::placement::Placement::new(&graph, 1 << 40);
-        let dag = Dag::of_prefill(&graph, &placement, |task, _| 1e-3 * (1 + task.subgraph % 3) as f64);
+        let processors = crate::processors::Processors::cpu_and_npu(None);
+        let placement = crate::placement::Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
+        let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-3 * (1 + task.subgraph % 3) as f64);
         let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
         let labels = Label::of_prefill(&graph);
         let record = Record {

@@ -14,7 +14,7 @@ impl Record<'_> {
         let name = |thread: usize, name: &str| json!({ "ph": "M", "pid": 0, "tid": thread, "name": "thread_name", "args": { "name": name } });
         let mut events =
             vec![json!({ "ph": "M", "pid": 0, "name": "process_name", "args": { "name": self.heading() } })];
-        events.extend((0..self.timeline.processors()).map(|processor| name(processor, &self.processor(processor))));
+        events.extend(self.timeline.processor_ids().map(|id| name(id.index(), &self.processor(id))));
         for (event, waited) in self.timeline.events().iter().zip(self.waits()) {
             let label = self.label(event);
             events.push(json!({
@@ -64,7 +64,10 @@ mod tests {
         assert_eq!(names, ["two tasks (measured)", "CPU", "NPU"]);
         let last = events.last().unwrap();
         assert_eq!((last["ts"].as_f64(), last["dur"].as_f64()), (Some(500_000.0), Some(250_000.0)));
-        assert_eq!(last["args"], json!({ "task": 1, "chunk": 0, "block": 3, "waited": { "for": "need", "task": 0 } }));
+        assert_eq!(
+            last["args"],
+            json!({ "task": 1, "chunk": 0, "block": 3, "waited": { "for": "predecessor", "task": 0 } })
+        );
         assert_eq!(trace["otherData"]["summary"]["seconds"], 0.75);
     }
 }

@@ -12,7 +12,7 @@ pub enum Waited {
     /// Nothing: it began the run.
     Nothing,
     /// This task, whose result it reads, was the last to be complete; the processor was free by then.
-    Need(usize),
+    Predecessor(usize),
     /// Its processor, which ran this task until after all that it reads was complete.
     Processor(usize),
 }
@@ -22,7 +22,7 @@ impl Waited {
     pub fn task(self) -> Option<usize> {
         match self {
             Self::Nothing => None,
-            Self::Need(task) | Self::Processor(task) => Some(task),
+            Self::Predecessor(task) | Self::Processor(task) => Some(task),
         }
     }
 }
@@ -36,15 +36,16 @@ pub fn waits(timeline: &Timeline, dag: &Dag) -> Vec<Waited> {
     }
     let mut before: Vec<Option<(f64, usize)>> = vec![None; timeline.processors()];
     let of_event = |event: &super::Event| {
-        let processor = before[event.processor].replace((event.end, event.task));
-        let last = dag.needs(event.task).iter().map(|need| (ends[*need], *need)).max_by(|a, b| a.0.total_cmp(&b.0));
+        let processor = before[event.processor.index()].replace((event.end, event.task));
+        let last =
+            dag.predecessors(event.task).iter().map(|task| (ends[*task], *task)).max_by(|a, b| a.0.total_cmp(&b.0));
         match (last, processor) {
             (None, None) => Waited::Nothing,
-            (Some((_, need)), None) => Waited::Need(need),
+            (Some((_, predecessor)), None) => Waited::Predecessor(predecessor),
             (None, Some((_, task))) => Waited::Processor(task),
-            (Some((need_end, need)), Some((end, task))) => {
-                if need_end >= end {
-                    Waited::Need(need)
+            (Some((last_end, predecessor)), Some((end, task))) => {
+                if last_end >= end {
+                    Waited::Predecessor(predecessor)
                 } else {
                     Waited::Processor(task)
                 }
@@ -88,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn an_event_waits_for_its_last_need_or_for_its_processor() {
+    fn an_event_waits_for_its_last_predecessor_or_for_its_processor() {
         let dag = dag();
         let timeline = simulate(&dag, Policy::InOrder, |task| dag.seconds(task));
         let tasks: Vec<_> = timeline.events().iter().map(|event| event.task).collect();
         assert_eq!(tasks, [0, 2, 1, 3]);
         let waited = waits(&timeline, &dag);
-        assert_eq!(waited, [Waited::Nothing, Waited::Processor(0), Waited::Need(0), Waited::Need(1)]);
+        assert_eq!(waited, [Waited::Nothing, Waited::Processor(0), Waited::Predecessor(0), Waited::Predecessor(1)]);
     }
 
     #[test]

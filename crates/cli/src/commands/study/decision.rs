@@ -6,6 +6,7 @@ use serde::Serialize;
 use triad_model::family;
 use triad_plan::graph::Graph;
 use triad_plan::placement::Placement;
+use triad_plan::processors::Processors;
 use triad_plan::schedule::{Dag, Policy, Schedule};
 
 use crate::output;
@@ -29,9 +30,10 @@ pub struct Decisions {
 /// Of every policy.
 pub fn measure() -> triad_model::Result<Vec<Decisions>> {
     let graph = Graph::new(&family::shape(SHAPE)?, CHUNKS * CHUNK, CHUNK);
-    let placement = Placement::new(&graph, usize::MAX);
+    let processors = Processors::cpu_and_npu(None);
+    let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
     // Any times do: decisions are as many.
-    let dag = Dag::of_prefill(&graph, &placement, |task, _| 1e-3 + graph.operations(task) as f64 * 1e-12);
+    let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-3 + graph.operations(task) as f64 * 1e-12);
     Ok(Policy::ALL.into_iter().map(|policy| of_policy(&dag, policy)).collect())
 }
 
@@ -42,7 +44,7 @@ fn of_policy(dag: &Dag, policy: Policy) -> Decisions {
     let (mut seconds, mut now) = (Vec::with_capacity(dag.len()), 0.0);
     let mut ended = None;
     while !schedule.is_complete() {
-        for (processor, running) in running.iter_mut().enumerate().filter(|(_, running)| running.is_none()) {
+        for (processor, running) in dag.processor_ids().zip(&mut running).filter(|(_, running)| running.is_none()) {
             let start = Instant::now();
             if let Some(task) = ended.take() {
                 schedule.complete(task);

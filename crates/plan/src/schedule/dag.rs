@@ -1,0 +1,304 @@
+//! Tasks, what each waits for, and how long each is expected to take on each processor.
+
+use crate::graph::{Graph, Task};
+use crate::placement::Placement;
+use crate::processors::{ProcessorId, Processors};
+
+/// A task of a [`Dag`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The processor that it is placed on.
+    pub home: ProcessorId,
+    /// By processor, the seconds that it is expected to take there; `None` where it can't run. Processors behind the last
+    /// one can't run it.
+    pub seconds: Vec<Option<f64>>,
+    /// Numbers of the tasks that must be complete before it can start.
+    pub predecessors: Vec<usize>,
+    /// Tasks of one kind are as much faster or slower than expected as each other.
+    pub kind: usize,
+}
+
+/// Tasks and what they wait for.
+#[derive(Clone, Debug)]
+pub struct Dag {
+    homes: Vec<ProcessorId>,
+    /// Expected seconds, `[tasks, processors]`.
+    seconds: Vec<Option<f64>>,
+    kinds: Vec<usize>,
+    predecessors: Vec<Vec<usize>>,
+    successors: Vec<Vec<usize>>,
+    /// Seconds of the longest path that begins with each task, on its home.
+    ranks: Vec<f64>,
+    processors: usize,
+    bottleneck: ProcessorId,
+}
+
+impl Dag {
+    /// Tasks that take the same time on every processor, as `(home, seconds, predecessors)`. The number of a task is its
+    /// place in `tasks`, that of a processor is its index; processors are as many as the largest home asks for.
+    ///
+    /// # Panics
+    /// If a predecessor is not before its task, or a time is negative or not finite.
+    pub fn new(tasks: impl IntoIterator<Item = (usize, f64, Vec<usize>)>) -> Self {
+        let tasks: Vec<_> = tasks.into_iter().collect();
+        let processors = tasks.iter().map(|(home, ..)| home + 1).max().unwrap_or(0);
+        Self::from_nodes(
+            processors,
+            tasks.into_iter().map(|(home, seconds, predecessors)| Node {
+                home: ProcessorId::new(home),
+                seconds: vec![Some(seconds); processors],
+                predecessors,
+                kind: 0,
+            }),
+        )
+    }
+
+    /// Tasks for `processors` processors. The number of a task is its place in `nodes`.
+    ///
+    /// # Panics
+    /// If a predecessor is not before its task, a home is no processor or can't run its task, or a time is negative or not
+    /// finite.
+    pub fn from_nodes(processors: usize, nodes: impl IntoIterator<Item = Node>) -> Self {
+        let mut dag = Self {
+            homes: Vec::new(),
+            seconds: Vec::new(),
+            kinds: Vec::new(),
+            predecessors: Vec::new(),
+            successors: Vec::new(),
+            ranks: Vec::new(),
+            processors,
+            bottleneck: ProcessorId::new(0),
+        };
+        for Node { home, mut seconds, mut predecessors, kind } in nodes {
+            let number = dag.homes.len();
+            assert!(predecessors.iter().all(|other| *other < number), "task {number} waits for one behind it");
+            let is_time = |seconds: &Option<f64>| seconds.is_none_or(|time| time >= 0.0 && time.is_finite());
+            assert!(seconds.iter().all(is_time), "task {number} takes {seconds:?} seconds");
+            assert!(seconds.len() <= processors, "task {number} has times of {} processors", seconds.len());
+            seconds.resize(processors, None);
+            assert!(seconds.get(home.index()).is_some_and(Option::is_some), "task {number} can't run on its home");
+            predecessors.sort_unstable();
+            predecessors.dedup();
+            dag.homes.push(home);
+            dag.seconds.extend(seconds);
+            dag.kinds.push(kind);
+            dag.predecessors.push(predecessors);
+        }
+        dag.successors = vec![Vec::new(); dag.len()];
+        for (task, predecessors) in dag.predecessors.iter().enumerate() {
+            predecessors.iter().for_each(|other| dag.successors[*other].push(task));
+        }
+        dag.ranks = dag.upward_ranks(|task| dag.seconds(task));
+        dag.bottleneck = most_work(&dag.work());
+        dag
+    }
+
+    /// The tasks of a prefill in the order of [`Graph::tasks`], where they are placed. `cost` returns the seconds that a
+    /// task is expected to take on a processor that computes its format. Those of one role are of one kind.
+    pub fn of_prefill(
+        graph: &Graph,
+        processors: &Processors,
+        placement: &Placement,
+        cost: impl Fn(Task, ProcessorId) -> f64,
+    ) -> Self {
+        Self::of_prefill_in_flight(graph, processors, placement, graph.chunks().len(), cost)
+    }
+
+    /// As [`Dag::of_prefill`], with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
+    /// through.
+    ///
+    /// # Panics
+    /// If `in_flight` is zero.
+    pub fn of_prefill_in_flight(
+        graph: &Graph,
+        processors: &Processors,
+        placement: &Placement,
+        in_flight: usize,
+        cost: impl Fn(Task, ProcessorId) -> f64,
+    ) -> Self {
+        assert!(in_flight > 0, "a chunk needs buffers");
+        let subgraphs = graph.subgraphs().len();
+        let number = |task: Task| task.chunk * subgraphs + task.subgraph;
+        let node = |task: Task| {
+            let (role, home) = (graph.subgraphs()[task.subgraph].role, placement.places()[task.subgraph].processor);
+            let on = |id: ProcessorId| {
+                // A window that has no room for a subgraph has none later either.
+                let has_room = id == home || processors[id].window.is_none();
+                (has_room && processors[id].computes(role.format())).then(|| cost(task, id))
+            };
+            let freed = task.chunk.checked_sub(in_flight).filter(|_| task.subgraph == 0);
+            let freed = freed.map(|chunk| number(Task { chunk, subgraph: subgraphs - 1 }));
+            Node {
+                home,
+                seconds: processors.ids().map(on).collect(),
+                predecessors: graph.dependencies(task).map(number).chain(freed).collect(),
+                kind: role as usize,
+            }
+        };
+        Self::from_nodes(processors.len(), graph.tasks().map(node))
+    }
+
+    /// The same tasks, of which policies take `bottleneck` for the processor with the most work, whatever the work is.
+    ///
+    /// # Panics
+    /// If it is no processor.
+    #[must_use]
+    pub fn with_bottleneck(self, bottleneck: ProcessorId) -> Self {
+        assert!(bottleneck.index() < self.processors, "{bottleneck:?} of {} processors", self.processors);
+        Self { bottleneck, ..self }
+    }
+
+    /// For each task the longest path that begins with it, where each takes `seconds(task)`.
+    pub(super) fn upward_ranks(&self, seconds: impl Fn(usize) -> f64) -> Vec<f64> {
+        let mut ranks = vec![0.0; self.len()];
+        for task in (0..ranks.len()).rev() {
+            let longest = self.successors[task].iter().map(|later: &usize| ranks[*later]).fold(0.0, f64::max);
+            ranks[task] = seconds(task) + longest;
+        }
+        ranks
+    }
+
+    /// [`Dag::upward_ranks`] by the expected seconds.
+    pub(super) fn ranks(&self) -> &[f64] {
+        &self.ranks
+    }
+
+    /// How many tasks there are.
+    #[allow(clippy::len_without_is_empty, reason = "a prefill has tasks")]
+    pub fn len(&self) -> usize {
+        self.homes.len()
+    }
+
+    /// How many processors there are.
+    pub fn processors(&self) -> usize {
+        self.processors
+    }
+
+    /// Their ids, in order.
+    pub fn processor_ids(&self) -> impl Iterator<Item = ProcessorId> + use<> {
+        (0..self.processors).map(ProcessorId::new)
+    }
+
+    /// The processor that a task is placed on.
+    pub fn home(&self, task: usize) -> ProcessorId {
+        self.homes[task]
+    }
+
+    /// The seconds that a task is expected to take on its home.
+    pub fn seconds(&self, task: usize) -> f64 {
+        self.seconds_on(task, self.homes[task]).expect("a home can run its task")
+    }
+
+    /// The seconds that a task is expected to take on a processor; `None` where it can't run.
+    pub fn seconds_on(&self, task: usize, processor: ProcessorId) -> Option<f64> {
+        self.seconds[task * self.processors + processor.index()]
+    }
+
+    /// The kind of a task.
+    pub fn kind(&self, task: usize) -> usize {
+        self.kinds[task]
+    }
+
+    /// One more than the largest kind.
+    pub fn kinds(&self) -> usize {
+        self.kinds.iter().max().map_or(0, |last| last + 1)
+    }
+
+    /// What a task waits for, ascending.
+    pub fn predecessors(&self, task: usize) -> &[usize] {
+        &self.predecessors[task]
+    }
+
+    /// The tasks that wait for a task, ascending.
+    pub fn successors(&self, task: usize) -> &[usize] {
+        &self.successors[task]
+    }
+
+    /// By processor, the expected seconds of the tasks that are placed there.
+    pub fn work(&self) -> Vec<f64> {
+        let mut work = vec![0.0; self.processors];
+        (0..self.len()).for_each(|task| work[self.homes[task].index()] += self.seconds(task));
+        work
+    }
+
+    /// The processor with the most work; of equal ones, the first. The shortest schedule keeps it busy.
+    pub fn bottleneck(&self) -> ProcessorId {
+        self.bottleneck
+    }
+
+    /// Seconds that no schedule stays below, if tasks take what is expected: the longest path, or the work of one
+    /// processor.
+    pub fn lower_bound(&self) -> f64 {
+        self.ranks.iter().chain(&self.work()).copied().fold(0.0, f64::max)
+    }
+}
+
+/// The index of the largest; of equal ones, the first.
+pub(super) fn most_work(work: &[f64]) -> ProcessorId {
+    let mut most = 0;
+    for index in 1..work.len() {
+        if work[index] > work[most] {
+            most = index;
+        }
+    }
+    ProcessorId::new(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_is_the_longest_path_or_the_most_work() {
+        let much = Dag::new([(0, 30.0, vec![]), (0, 25.0, vec![]), (1, 20.0, vec![0])]);
+        assert_eq!(much.lower_bound(), 55.0, "all that the first processor has to do");
+        let chain = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 3.0, vec![1]), (1, 0.5, vec![0])]);
+        assert_eq!(chain.lower_bound(), 6.0);
+    }
+
+    #[test]
+    fn the_bottleneck_is_the_processor_with_the_most_work() {
+        let dag = Dag::new([(0, 1.0, vec![]), (2, 2.5, vec![]), (1, 2.0, vec![0]), (1, 1.0, vec![0])]);
+        assert_eq!(dag.bottleneck(), ProcessorId::new(1));
+        assert_eq!(dag.with_bottleneck(ProcessorId::new(2)).bottleneck(), ProcessorId::new(2));
+        assert_eq!(Dag::new([(1, 2.0, vec![]), (0, 2.0, vec![])]).bottleneck(), ProcessorId::new(0));
+    }
+
+    #[test]
+    fn a_chunk_waits_for_its_buffers() {
+        let mut description = triad_model::family::shape("smollm2-135m").unwrap();
+        description.blocks.truncate(1);
+        let graph = Graph::new(&description, 30, 10);
+        let processors = Processors::cpu_and_npu(None);
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
+        let dag = Dag::of_prefill_in_flight(&graph, &processors, &placement, 2, |_, _| 1.0);
+        assert_eq!((dag.predecessors(6), dag.predecessors(12)), (&[][..], &[5][..]));
+        let all = Dag::of_prefill(&graph, &processors, &placement, |_, _| 1.0);
+        assert_eq!(all.predecessors(12), &[] as &[usize]);
+    }
+
+    #[test]
+    fn a_task_of_a_prefill_can_run_where_its_format_is_computed() {
+        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 30, 30);
+        let processors = Processors::cpu_and_npu(None);
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
+        let dag = Dag::of_prefill(&graph, &processors, &placement, |_, id| 1.0 + id.index() as f64);
+        let on = |task| [0, 1].map(|index| dag.seconds_on(task, ProcessorId::new(index)));
+        assert_eq!((on(0), on(1)), ([Some(1.0), None], [Some(1.0), Some(2.0)]));
+        assert_eq!((dag.seconds(0), dag.seconds(1)), (1.0, 2.0));
+    }
+
+    #[test]
+    #[should_panic(expected = "waits for one behind it")]
+    fn a_circle_is_refused() {
+        Dag::new([(0, 1.0, vec![1]), (0, 1.0, vec![0])]);
+    }
+
+    #[test]
+    #[should_panic(expected = "can't run on its home")]
+    fn a_home_that_cannot_run_its_task_is_refused() {
+        let node =
+            |home| Node { home: ProcessorId::new(home), seconds: vec![Some(1.0)], predecessors: vec![], kind: 0 };
+        Dag::from_nodes(2, [node(0), node(1)]);
+    }
+}
