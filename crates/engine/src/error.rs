@@ -122,6 +122,9 @@ pub enum Error {
         /// What it should be.
         expected: String,
     },
+    /// Processors that cannot be a list.
+    #[error(transparent)]
+    ProcessorList(#[from] triad_plan::processors::ProcessorsError),
     /// A processor could not run what it was given.
     #[error("{processor}: {reason}")]
     Processor {

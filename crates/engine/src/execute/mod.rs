@@ -199,10 +199,8 @@ pub struct Execution {
 /// A processor that failed: another one took over its tasks, and the answer is the same.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loss {
-    /// Which one.
-    pub processor: ProcessorId,
-    /// What it is called.
-    pub name: String,
+    /// Its name.
+    pub processor: String,
     /// What it ran; `None` if that was no prompt, or it was still away when the prompt began.
     pub task: Option<Task>,
     /// What happened.
@@ -212,7 +210,7 @@ pub struct Loss {
 impl Loss {
     /// The processor's name in sentences.
     pub fn label(&self) -> String {
-        label(&self.name)
+        label(&self.processor)
     }
 }
 

@@ -124,19 +124,14 @@ impl Pass {
 
     /// The segments of `rows`, counted from the first of these.
     fn segments(&self, rows: &Range<usize>) -> SmallVec<[Segment<'_>; SEGMENTS]> {
+        let mut segments = SmallVec::new();
         let mut at = 0;
-        let segment = |(request, own): (&'_ Arc<Request>, Range<usize>)| {
+        for (request, own) in self.requests_in(rows) {
             let rows = at..at + own.len();
             at = rows.end;
-            (request, rows, own.start)
-        };
-        let segments = self.requests_in(rows).map(segment).collect::<SmallVec<[_; SEGMENTS]>>();
-        let segments = segments.into_iter().map(|(request, rows, start)| Segment {
-            cache: &request.cache,
-            rows,
-            position: request.position + start,
-        });
-        segments.collect()
+            segments.push(Segment { cache: &request.cache, rows, position: request.position + own.start });
+        }
+        segments
     }
 
     /// Marks what is through when the first `rows` rows are.

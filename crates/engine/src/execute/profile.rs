@@ -5,16 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use super::{Costs, Executor};
+use super::{Costs, Engine};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::model::Model;
-use crate::session::{Session, SessionOptions};
 
 /// The file in a package.
 const FILE: &str = "costs.json";
@@ -78,31 +75,27 @@ impl CostTable {
     }
 }
 
-/// Has each executor run a prompt of `tokens` tokens, `repeat` times after one that does not count, and answers what
-/// subgraphs took; what the first has not run, such as INT8 on the CPU, is taken from those behind it. `progress` hears
-/// how many prompts are done.
+/// Has each engine run a prompt that fills its context, `repeat` times after one that does not count, and returns what
+/// subgraphs took; what the first has not run, such as INT8 on the CPU, is taken from those behind it. `progress` is
+/// called with the number of prompts that are done.
 ///
 /// # Errors
-/// If `cancel` is set, the prompt does not fit the model, or a processor fails on the way.
+/// If `cancel` is set, or a processor fails on the way.
 pub fn profile(
-    model: &Arc<Model>,
-    executors: Vec<Executor>,
-    (tokens, chunk): (usize, usize),
+    engines: &[Engine],
     repeat: usize,
     cancel: &Cancel,
     mut progress: impl FnMut(usize),
 ) -> Result<Costs> {
-    let prompt = super::any_tokens(tokens, model.description().vocab);
-    let options = SessionOptions { context: tokens, chunk, ..SessionOptions::default() };
     let mut costs = Costs::default();
-    for (index, executor) in executors.into_iter().enumerate() {
-        let processors = executor.processors().clone();
-        let mut session = Session::new(model, &options)?.with_executor(executor);
+    for (index, engine) in engines.iter().enumerate() {
+        let mut session = engine.session();
+        let prompt = super::any_tokens(session.context(), engine.model().description().vocab);
         let mut timelines = Vec::new();
         for round in 0..=repeat {
             session.truncate(0);
             session.prefill(&prompt, cancel, |_| {})?;
-            let latest = session.executor().and_then(Executor::latest).expect("a prompt ran");
+            let latest = session.execution().expect("a prompt ran");
             if let Some(loss) = latest.losses.first() {
                 return Err(Error::Processor { processor: loss.processor.clone(), reason: loss.reason.clone() });
             }
@@ -112,7 +105,7 @@ pub fn profile(
             progress(index * (repeat + 1) + round + 1);
         }
         let mut seen = Costs::default();
-        seen.learn(&processors, timelines.iter().map(|(graph, timeline)| (graph, 0, timeline)));
+        seen.learn(engine.processors(), timelines.iter().map(|(graph, timeline)| (graph, 0, timeline)));
         costs.fill(&seen);
     }
     Ok(costs)

@@ -180,7 +180,7 @@ impl Request {
     }
 
     /// Waits for its end; `on_progress` is called with the number of tokens that are done whenever it has grown.
-    pub(super) fn wait(&self, shared: &Shared, cancel: &Cancel, on_progress: &mut dyn FnMut(usize)) -> Outcome {
+    pub(crate) fn wait(&self, shared: &Shared, cancel: &Cancel, on_progress: &mut dyn FnMut(usize)) -> Outcome {
         // Whatever `on_progress` does: nobody writes to the sequence's pages behind this.
         let guard = CancelOnDrop { request: self, shared };
         let mut told = 0;

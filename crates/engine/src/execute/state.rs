@@ -215,7 +215,7 @@ impl State {
                 self.chunk_seconds = Some(before + LATEST * (per_chunk - before));
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
-                self.costs.learn([(graph, position, &timeline)]);
+                self.costs.learn(&shared.processors, [(graph, position, &timeline)]);
                 let (graph, policy) = (graph.clone(), self.policy);
                 let _ = pass.execution.set(Execution { graph, dag, policy, timeline, losses });
             }
@@ -232,6 +232,7 @@ impl State {
 
     /// Takes a pass from the live ones; its buffers can be used again.
     fn remove(&mut self, id: PassId) -> Live {
+        self.passes.remove(id);
         let place = self.live.iter().position(|live| live.id == id).expect("it is live");
         let mut live = self.live.swap_remove(place);
         let is_step = matches!(live.pass.work, Work::Step(_));
@@ -351,8 +352,7 @@ impl State {
         let id = self.passes.add(dag.clone(), urgency, shared.seconds(Instant::now()));
         let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
         let losses = away.map(|unit| Loss {
-            processor: ProcessorId::new(unit),
-            name: shared.units[unit].name.clone(),
+            processor: shared.units[unit].name.clone(),
             task: None,
             reason: "it has not come back from an earlier prompt".to_owned(),
         });
@@ -384,6 +384,7 @@ impl State {
         let Work::Prompts(graph) = &pass.work else { unreachable!("only prompts are planned") };
         let position = pass.requests.first().map_or(0, |request| request.position);
         let expected = |task: Task, processor| {
+            let processor = &shared.processors[processor].name;
             let tokens = &graph.chunks()[task.chunk];
             let role = graph.subgraphs()[task.subgraph].role;
             let seconds = self.costs.seconds(processor, role, tokens.len(), position + tokens.start);
@@ -404,8 +405,8 @@ impl State {
                 Work::Prompts(graph) => Some(Pass::task(graph, number)),
                 Work::Step(_) | Work::Logits(_) => None,
             });
-            let (processor, name) = (ProcessorId::new(unit), shared.units[unit].name.clone());
-            live.losses.push(Loss { processor, name, task, reason: reason.to_owned() });
+            let processor = shared.units[unit].name.clone();
+            live.losses.push(Loss { processor, task, reason: reason.to_owned() });
         }
         self.passes.lose(ProcessorId::new(unit));
         if self.units.iter().all(|unit| unit.is_lost) {

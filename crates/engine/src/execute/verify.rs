@@ -1,15 +1,12 @@
 //! Is what several processors compute what one computes? Other engines have shipped NPU paths whose chunks after the
 //! first were wrong; here a command says so before a user does.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use triad_plan::schedule::Policy;
 
-use super::Executor;
+use super::Engine;
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::error::Result;
 use crate::session::{Session, SessionOptions};
 
 /// The logits behind one prompt, by one policy.
@@ -52,41 +49,32 @@ pub fn lengths(chunk: usize, context: usize) -> Vec<usize> {
     lengths
 }
 
-/// Runs prompts of all [`lengths`] one chunk after the other on the model's threads, and by `executor` with every
-/// policy; `progress` hears what is about to run. Differences up to `allowed` pass: none at all where both multiply with
-/// our kernels.
+/// Runs prompts of all [`lengths`] on the model's threads alone, and by `engine` with every policy; `progress` is called
+/// with what is about to run. Differences up to `allowed` pass: none at all where both multiply with our kernels.
 ///
 /// # Errors
-/// If `cancel` is set, no chunk has a token, a prompt cannot be run, or no processor is left.
+/// If `cancel` is set, a prompt cannot be run, or no processor is left.
 pub fn verify(
-    model: &Arc<Model>,
-    executor: Executor,
-    chunk: usize,
+    engine: &Engine,
     allowed: f32,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, Option<Policy>),
 ) -> Result<Verification> {
-    if chunk == 0 {
-        return Err(Error::Option { name: "the chunk length", value: "0".into(), expected: "at least 1 token" });
-    }
-    let description = model.description();
-    let lengths = lengths(chunk, description.context);
-    let options = SessionOptions { context: *lengths.iter().max().unwrap_or(&1), chunk, ..SessionOptions::default() };
-    let mut sequential = Session::new(model, &options)?;
-    let mut executed = Session::new(model, &options)?.with_executor(executor);
+    let (model, mut executed) = (engine.model(), engine.session());
+    let (context, chunk) = (executed.context(), executed.chunk());
+    let mut alone = Session::new(model, &SessionOptions { context, chunk, kv_format: engine.kv_format() })?;
     let mut comparisons = Vec::new();
-    for tokens in lengths {
-        let prompt = super::any_tokens(tokens, description.vocab);
-        sequential.truncate(0);
+    for tokens in lengths(chunk, context) {
+        let prompt = super::any_tokens(tokens, model.description().vocab);
+        alone.truncate(0);
         progress(tokens, None);
-        let expected = sequential.prefill(&prompt, cancel, |_| {})?;
+        let expected = alone.prefill(&prompt, cancel, |_| {})?;
         for policy in Policy::ALL {
             executed.truncate(0);
-            executed.executor_mut().expect("it was given one").set_policy(policy);
+            engine.set_policy(policy);
             progress(tokens, Some(policy));
             let difference = difference(executed.prefill(&prompt, cancel, |_| {})?, expected);
-            let latest = executed.executor().and_then(Executor::latest);
-            let losses = latest.map_or(0, |execution| execution.losses.len());
+            let losses = executed.execution().map_or(0, |execution| execution.losses.len());
             comparisons.push(Comparison { tokens, policy, difference, losses });
         }
     }
