@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use triad_engine::package::{self, Existing, Recipe};
-use triad_engine::prepare::PrepareOptions;
-use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::{Cancel, LoadOptions, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::Format;
 use triad_model::testing::{GgufBuilder, safetensors_file, tiny_llama};
+use triad_prepare::PrepareOptions;
+use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::package::{self, Existing, Recipe};
 
 fn main() -> Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
-use triad_engine::prepare::Prune;
-use triad_engine::prepare::calibration::text::CalibrationText;
 use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, Device};
+use triad_prepare::Prune;
+use triad_prepare::calibration::text::CalibrationText;
 
 use crate::commands::pull;
+use crate::interrupt::Interrupted;
 use crate::{prepared, progress};
 
 /// The engine's own bound.
@@ -169,11 +170,22 @@ impl ModelArgument {
     }
 }
 
-/// An error of a run, with the name of the model where that is what is wrong.
-pub fn run_error(error: Error, model: &str) -> anyhow::Error {
-    let damaged = matches!(error, Error::NotFinite);
-    let error = anyhow::Error::from(error);
-    if damaged { error.context(model.to_owned()) } else { error }
+/// An error of a run: that it was interrupted, or what went wrong, with the name of the model where that is it.
+pub fn run_error(error: impl Into<anyhow::Error>, model: &str) -> anyhow::Error {
+    let error = error.into();
+    match engine_error(&error) {
+        Some(Error::Cancelled) => Interrupted.into(),
+        Some(Error::NotFinite) => error.context(model.to_owned()),
+        _ => error,
+    }
+}
+
+/// The engine's error, whichever crate passed it on.
+fn engine_error(error: &anyhow::Error) -> Option<&Error> {
+    let prepare = || error.downcast_ref().and_then(triad_prepare::Error::engine);
+    let evaluate = || error.downcast_ref().and_then(triad_evaluate::Error::engine);
+    let study = || error.downcast_ref().and_then(triad_study::Error::engine);
+    error.downcast_ref().or_else(prepare).or_else(evaluate).or_else(study)
 }
 
 impl ModelArguments {

@@ -7,15 +7,16 @@ use std::time::{Instant, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use triad_engine::package::{self, Existing, Package, Prepared, Progress, Recipe};
-use triad_engine::prepare::PrepareOptions;
-use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::{Cancel, Error, LoadOptions, Threads, memory};
+use triad_engine::package::{self, Package};
+use triad_engine::{Cancel, LoadOptions, Threads, memory};
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
+use triad_prepare::PrepareOptions;
+use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
 
-use crate::interrupt::{Interrupted, on_interrupt};
+use crate::interrupt::on_interrupt;
 use crate::progress::{self, Shown};
 use crate::{arguments, machine, output};
 
@@ -103,10 +104,8 @@ pub fn prepare(recipe: &Recipe, destination: &Path, name: &str) -> Result<Prepar
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
     let mut screen = Screen { shown: None };
-    match package::prepare(recipe, destination, &cancel, &mut |progress| screen.show(progress)) {
-        Err(Error::Cancelled) => Err(Interrupted.into()),
-        prepared => prepared.map_err(|error| arguments::run_error(error, name)),
-    }
+    let prepared = triad_prepare::package::prepare(recipe, destination, &cancel, &mut |progress| screen.show(progress));
+    prepared.map_err(|error| arguments::run_error(error, name))
 }
 
 /// The bar or spinner of the step that a preparation is in.
@@ -156,7 +155,7 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     let channels: usize = inputs.iter().map(|input| input.channels).sum();
     let outlier_channels = inputs.iter().map(|input| input.outlier_channels).sum();
     let hot = inputs.iter().map(|input| input.hot_channels.len()).sum();
-    let values = |input: &triad_engine::prepare::plan::InputSummary| input.outlier_share * input.channels as f64;
+    let values = |input: &triad_prepare::plan::InputSummary| input.outlier_share * input.channels as f64;
     let outliers = 100.0 * inputs.iter().map(values).sum::<f64>() / channels.max(1) as f64;
     let kept = |place: triad_engine::LinearInput| {
         let kept = inputs.iter().filter(|input| input.input == place && input.shadow).count();

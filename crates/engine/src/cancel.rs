@@ -30,7 +30,9 @@ impl Cancel {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn check(&self) -> Result<()> {
+    /// # Errors
+    /// [`Error::Cancelled`] once asked to stop.
+    pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 }

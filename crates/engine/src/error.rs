@@ -9,9 +9,6 @@ pub enum Error {
     /// The model's file, tokenizer or template.
     #[error(transparent)]
     Model(#[from] triad_model::Error),
-    /// A data file of an evaluation.
-    #[error(transparent)]
-    Data(#[from] crate::evaluate::DataError),
     /// Nothing to run.
     #[error("the prompt is empty: give at least one token")]
     EmptyPrompt,
@@ -70,12 +67,6 @@ pub enum Error {
         line: Option<usize>,
         /// What is wrong there, and what was expected.
         message: String,
-    },
-    /// A domain that cannot be calibrated on and run on.
-    #[error("the domain {name} has fewer than two texts: expected one to calibrate on and another to run on")]
-    Domain {
-        /// What it is called.
-        name: String,
     },
     /// The model has no tokenizer, so text cannot be read or written.
     #[error("the model has no tokenizer, so text cannot be run: {reason}")]

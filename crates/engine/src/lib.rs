@@ -2,8 +2,8 @@
 //!
 //! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
 //! [`Engine`] computes it for many [`Session`]s at once, each one conversation, on one or several processors ([`execute`]).
-//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler); [`evaluate`] measures how
-//! well a model answers.
+//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler). A [`Package`](package::Package)
+//! is a model in INT8 on disk; what makes one, evaluates and studies models are crates above this one.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -26,7 +26,6 @@
 
 mod cancel;
 mod error;
-pub mod evaluate;
 pub mod execute;
 mod forward;
 mod generate;
@@ -37,13 +36,13 @@ mod linear_input;
 pub mod memory;
 mod model;
 pub mod package;
-pub mod prepare;
 pub mod quantize;
 pub mod sampler;
 mod score;
 mod session;
 mod stop;
-pub mod study;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod threads;
 pub mod weights;
 
@@ -52,7 +51,7 @@ pub use error::{Error, Result};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions};
 pub use kv::{KvFormat, KvUse};
-pub use linear::Int8Statistics;
+pub use linear::{Int8Statistics, Observer};
 pub use linear_input::LinearInput;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};

@@ -47,8 +47,8 @@ pub(crate) struct Quantizer {
     pub(crate) statistics: Int8Statistics,
 }
 
-/// Hears what linear layers read: the block, which of its inputs, `x[rows, channels]`.
-pub(crate) type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
+/// Is called with what linear layers read: the block, which of its inputs, `x[rows, channels]`.
+pub type Observer<'a> = &'a mut (dyn FnMut(usize, LinearInput, &[f32]) + Send);
 
 /// A linear layer and where its output `[rows, out_features]` goes.
 pub type Output<'a> = (description::Linear, &'a mut [f32]);

@@ -51,7 +51,8 @@ impl LinearInput {
         }
     }
 
-    pub(crate) fn index(self) -> usize {
+    /// Its place in [`LinearInput::ALL`].
+    pub fn index(self) -> usize {
         self as usize
     }
 }

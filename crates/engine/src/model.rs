@@ -140,8 +140,8 @@ impl Model {
         }
     }
 
-    /// Runs `work` on the model's threads.
-    pub(crate) fn install<R>(&self, work: impl FnOnce() -> R) -> R {
+    /// Runs `work` on the model's threads: operators of `triad-kernels` in it use all of them.
+    pub fn install<R>(&self, work: impl FnOnce() -> R) -> R {
         self.pool.install(work)
     }
 

@@ -1,8 +1,8 @@
 //! How the linear layers of a model are computed in INT8.
 //!
 //! A [`Quantization`] is the plan: for each block and [`LinearInput`] where activations are clipped and whether what
-//! lies beyond runs beside it as a shadow (llm.npu, §3.3). [`crate::prepare`] makes it from calibration; a package
-//! stores it.
+//! lies beyond runs beside it as a shadow (llm.npu, §3.3). It is made from calibration; a package stores it
+//! ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
 

@@ -219,9 +219,12 @@ impl Session {
         ends.collect::<Vec<_>>().into_iter().collect()
     }
 
-    /// Runs `tokens` as [`Session::prefill`] does, without logits, on the model's threads; `observer` is called with what
-    /// every linear layer reads.
-    pub(crate) fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
+    /// Runs `tokens` on the model's threads as [`Session::prefill`] does, without logits; `observer` is called with what
+    /// every linear layer reads, in the order of the blocks and of [`LinearInput::ALL`](crate::LinearInput::ALL).
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
         self.check(tokens)?;
         let model = Arc::clone(self.model());
         for chunk in tokens.chunks(self.chunk()) {

@@ -4,11 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use triad_engine::prepare::calibration::Calibration;
-use triad_engine::prepare::plan::{self, PlanOptions};
-use triad_engine::prepare::weight_statistics;
 use triad_engine::quantize::DecodeWeights;
-use triad_engine::{Cancel, Cores, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_engine::{Cancel, Cores, LoadOptions, Model, Session, SessionOptions, Threads, testing};
 
 /// The system's allocator, and how often it was asked.
 struct Counting;
@@ -34,12 +31,8 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn int8(model: &Arc<Model>, decode_weights: DecodeWeights) -> Model {
-    let mut calibration = Calibration::new(model.description(), "test");
-    let pieces = [(0..40).map(|index| index * 7 % model.description().vocab as u32).collect()];
-    calibration.run(model, &pieces, &Cancel::new(), |_| Ok(())).unwrap();
-    let options = PlanOptions { decode_weights, ..PlanOptions::default() };
-    let inputs = plan::summarize(&calibration, &weight_statistics::of_model(model.weights()), &options);
-    model.quantize(&plan::quantization(&inputs, &options))
+    let tokens: Vec<u32> = (0..40).map(|index| index * 7 % model.description().vocab as u32).collect();
+    testing::quantize(model, &tokens, 0.0, decode_weights)
 }
 
 // One test, so that no other one allocates beside it.

@@ -7,12 +7,13 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use triad_engine::LoadOptions;
-use triad_engine::package::{Existing, Package, Recipe};
-use triad_engine::prepare::plan::PlanOptions;
-use triad_engine::prepare::threshold::ThresholdRule;
-use triad_engine::prepare::{PrepareOptions, Prune};
+use triad_engine::package::Package;
 use triad_engine::quantize::{DecodeWeights, WeightScales};
 use triad_model::fetch;
+use triad_prepare::package::{Existing, Recipe};
+use triad_prepare::plan::PlanOptions;
+use triad_prepare::threshold::ThresholdRule;
+use triad_prepare::{PrepareOptions, Prune};
 
 use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
 use crate::{machine, output, prepared};
@@ -134,7 +135,7 @@ struct Report<'a> {
     calibration_tokens: usize,
     calibration_tokens_per_second: f64,
     peak_resident_bytes: Option<u64>,
-    preparation: &'a triad_engine::prepare::Preparation,
+    preparation: &'a triad_prepare::Preparation,
 }
 
 /// Prepares, and says what came out.

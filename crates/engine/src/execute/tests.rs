@@ -16,11 +16,8 @@ use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Programs
 use crate::error::{Error, Result};
 use crate::linear::Kernels;
 use crate::linear_input::LinearInput;
-use crate::prepare::baselines;
-use crate::prepare::calibration::Calibration;
-use crate::prepare::plan::{self, PlanOptions};
-use crate::prepare::weight_statistics;
-use crate::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use crate::quantize::DecodeWeights;
+use crate::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads, testing};
 
 const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
 const CHUNK: usize = 8;
@@ -42,12 +39,7 @@ fn int8(family: &str) -> Arc<Model> {
 /// Without the least important `rate` of its shadows.
 fn pruned(family: &str, rate: f64) -> Arc<Model> {
     let model = float(family);
-    let mut calibration = Calibration::new(model.description(), "test");
-    calibration.run(&model, &[prompt(&model, 40)], &Cancel::new(), |_| Ok(())).unwrap();
-    let options = PlanOptions::default();
-    let mut inputs = plan::summarize(&calibration, &weight_statistics::of_model(model.weights()), &options);
-    plan::prune(&mut inputs, rate);
-    Arc::new(model.quantize(&plan::quantization(&inputs, &options)))
+    Arc::new(testing::quantize(&model, &prompt(&model, 40), rate, DecodeWeights::Int8))
 }
 
 fn prompt(model: &Model, length: usize) -> Vec<u32> {
@@ -508,7 +500,7 @@ fn shadows_are_computed_while_a_device_multiplies() {
 
 #[test]
 fn a_timeline_has_every_task_where_it_ran() {
-    let model = Arc::new(float("llama").quantize(&baselines::llm_int8(float("llama").description().blocks.len())));
+    let model = Arc::new(testing::quantize_dynamic(&float("llama")));
     let tokens = prompt(&model, 30);
     let mut session = session(&model, CHUNK).with_executor(Executor::new(options(Policy::CriticalPath)).unwrap());
     session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();

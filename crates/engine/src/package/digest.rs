@@ -17,20 +17,25 @@ pub fn sha256(bytes: &[u8]) -> String {
     hexadecimal(Sha256::new_with_prefix(bytes))
 }
 
-/// The digest of the file at `path`.
-pub(super) fn of_file(path: &Path) -> Result<FileDigest> {
-    let failed = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
-    // Read and not mapped: the pages count for this process only while they are copied.
-    let mut file = File::open(path).map_err(failed)?;
-    let mut hasher = Sha256::new();
-    let mut block = vec![0; BLOCK];
-    let mut bytes = 0;
-    loop {
-        match file.read(&mut block).map_err(failed)? {
-            0 => return Ok(FileDigest { bytes, sha256: hexadecimal(hasher) }),
-            read => {
-                hasher.update(&block[..read]);
-                bytes += read as u64;
+impl FileDigest {
+    /// The digest of the file at `path`.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of_file(path: &Path) -> Result<Self> {
+        let failed = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
+        // Read and not mapped: the pages count for this process only while they are copied.
+        let mut file = File::open(path).map_err(failed)?;
+        let mut hasher = Sha256::new();
+        let mut block = vec![0; BLOCK];
+        let mut bytes = 0;
+        loop {
+            match file.read(&mut block).map_err(failed)? {
+                0 => return Ok(Self { bytes, sha256: hexadecimal(hasher) }),
+                read => {
+                    hasher.update(&block[..read]);
+                    bytes += read as u64;
+                }
             }
         }
     }
@@ -38,7 +43,7 @@ pub(super) fn of_file(path: &Path) -> Result<FileDigest> {
 
 /// Whether the file at `path` has this hash.
 pub(super) fn check(path: &Path, expected: &str) -> Result<()> {
-    let found = of_file(path)?.sha256;
+    let found = FileDigest::of_file(path)?.sha256;
     if found == expected {
         return Ok(());
     }

@@ -12,11 +12,10 @@ use triad_model::safetensors::Element;
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
+use super::preparation::{InputSummary, Preparation};
 use super::tensors::{Formats, malformed};
 use super::{FORMAT, WEIGHTS};
 use crate::linear_input::LinearInput;
-use crate::prepare::Preparation;
-use crate::prepare::plan::InputSummary;
 use crate::quantize::OutputWeights;
 
 /// Largest `package.json`, in bytes: a thousand blocks whose channels are all hot take less.

@@ -10,19 +10,14 @@
 //! ```
 //!
 //! [`Package::open`] maps the weights and checks everything but the hashes, in milliseconds; `read` makes
-//! [`Weights`](crate::weights::Weights) of them. [`Package::verify`] checks the hashes. [`prepare`] makes a package:
-//! it calibrates (`resume` keeps what an interrupted run saw), decides, and writes (`write`) into a folder beside
-//! the package (`part`) that gets the package's name when all is there. The same model, text and options give the
-//! same bytes.
+//! [`Weights`](crate::weights::Weights) of them. [`Package::verify`] checks the hashes. The crate `triad-prepare` writes
+//! packages: what both sides agree on is here, [`Manifest`], [`preparation`] and [`tensors`].
 
 mod digest;
 mod manifest;
-mod part;
-mod prepare;
+pub mod preparation;
 mod read;
-mod resume;
-mod tensors;
-mod write;
+pub mod tensors;
 
 use std::path::{Path, PathBuf};
 
@@ -34,15 +29,16 @@ use triad_model::{Error, ErrorKind, Result};
 
 pub use digest::sha256;
 pub use manifest::{FileDigest, Manifest};
-pub use prepare::{Existing, Prepared, Progress, Recipe, prepare};
 
 /// Version of the format that is written and read.
 pub const FORMAT: u64 = 2;
 
 /// The file that makes a folder a package.
-const MANIFEST: &str = "package.json";
-const MANIFEST_DIGEST: &str = "package.json.sha256";
-const WEIGHTS: &str = "weights.safetensors";
+pub const MANIFEST: &str = "package.json";
+/// The file with the hash of [`MANIFEST`], as sha256sum writes it.
+pub const MANIFEST_DIGEST: &str = "package.json.sha256";
+/// The file with all [`tensors`].
+pub const WEIGHTS: &str = "weights.safetensors";
 /// The folder of what is made from the package on the device where it runs; no part of the package.
 const COMPILED: &str = "compiled";
 

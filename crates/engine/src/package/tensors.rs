@@ -1,4 +1,5 @@
-//! Every tensor of a package, by name, element and shape: the one table that is written from and checked against.
+//! Every tensor of a package, by name, element and shape: the one table that packages are written from and checked
+//! against.
 
 use std::cmp::Reverse;
 
@@ -16,7 +17,8 @@ use crate::weights::{Block, Norm};
 
 /// Number formats that a package may choose between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Formats {
+pub struct Formats {
+    /// What decode computes with.
     pub decode: DecodeWeights,
     /// I8 with scales, or a float.
     pub output: Element,
@@ -26,12 +28,18 @@ pub(super) struct Formats {
 
 /// What a norm of a block normalizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NormPlace {
+pub enum NormPlace {
+    /// The input of attention.
     Attention,
+    /// Attention's output.
     AttentionPost,
+    /// The input of the feed-forward.
     FeedForward,
+    /// The feed-forward's output.
     FeedForwardPost,
+    /// Every query head.
     Query,
+    /// Every key head.
     Key,
 }
 
@@ -80,7 +88,7 @@ impl NormPlace {
 }
 
 /// `blocks.3.query`: what the names of a linear layer's tensors begin with.
-pub(super) fn linear_name(block: usize, linear: Linear) -> String {
+pub fn linear_name(block: usize, linear: Linear) -> String {
     let name = match linear {
         Linear::Query => "query",
         Linear::Key => "key",
@@ -94,24 +102,24 @@ pub(super) fn linear_name(block: usize, linear: Linear) -> String {
 }
 
 /// `blocks.3.query-norm`: what the names of a norm's tensors begin with.
-pub(super) fn norm_name(block: usize, place: NormPlace) -> String {
+pub fn norm_name(block: usize, place: NormPlace) -> String {
     format!("blocks.{block}.{}", place.name())
 }
 
 /// What the names of the tensors of the norm before the output matrix begin with.
-pub(super) const OUTPUT_NORM: &str = "output-norm";
+pub const OUTPUT_NORM: &str = "output-norm";
 /// What the names of the output matrix's tensors begin with.
-pub(super) const OUTPUT: &str = "output";
+pub const OUTPUT: &str = "output";
 /// Name of the embedding.
-pub(super) const EMBEDDING: &str = "embedding";
+pub const EMBEDDING: &str = "embedding";
 
 /// Whether a linear layer has a second copy of its weights in INT4: rows are whole groups.
-pub(super) fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
+pub fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
     decode == DecodeWeights::Int4 && in_features.is_multiple_of(int4::GROUP)
 }
 
 /// The output matrix's element for `weights`, where the model's file has `stored`.
-pub(super) fn output_element(weights: OutputWeights, stored: Element) -> Element {
+pub fn output_element(weights: OutputWeights, stored: Element) -> Element {
     match weights {
         OutputWeights::Int8 => Element::I8,
         OutputWeights::Float => stored,
@@ -132,7 +140,7 @@ pub(super) fn alignment(entry: &Entry) -> usize {
 ///
 /// # Errors
 /// If a tensor would be larger than memory, or INT8 sums could overflow.
-pub(super) fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<Entry>> {
+pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<Entry>> {
     let mut table = Table { entries: Vec::new() };
     let (hidden, vocab) = (description.hidden, description.vocab);
     for (index, block) in description.blocks.iter().enumerate() {

@@ -6,7 +6,7 @@
 mod fingerprint;
 mod int8;
 mod matrix;
-pub(crate) mod quantized;
+mod quantized;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use triad_model::{Error, ErrorKind, Result, description};
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
+pub use quantized::{quantize_linear, quantize_output};
 
 use crate::quantize::InputQuantization;
 

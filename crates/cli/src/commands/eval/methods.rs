@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use triad_engine::prepare::calibration::Calibration;
-use triad_engine::prepare::{self, PrepareOptions, Prune, Quantized};
 use triad_engine::{Cancel, Model};
+use triad_prepare::calibration::Calibration;
+use triad_prepare::{PrepareOptions, Prune, Quantized};
 
 use crate::arguments;
 
@@ -49,7 +49,7 @@ pub struct Variant {
     /// With words for what else was asked for.
     pub label: String,
     /// `None`: the model is taken as it is.
-    int8: Option<(prepare::Method, PrepareOptions)>,
+    int8: Option<(triad_prepare::Method, PrepareOptions)>,
 }
 
 impl Method {
@@ -66,10 +66,10 @@ impl Method {
     fn variant(self, options: PrepareOptions) -> Variant {
         let int8 = match self {
             Self::Float => None,
-            Self::W8a8 => Some(prepare::Method::W8a8),
-            Self::Shadow => Some(prepare::Method::Shadow),
-            Self::SmoothQuant => Some(prepare::Method::SmoothQuant),
-            Self::LlmInt8 => Some(prepare::Method::LlmInt8),
+            Self::W8a8 => Some(triad_prepare::Method::W8a8),
+            Self::Shadow => Some(triad_prepare::Method::Shadow),
+            Self::SmoothQuant => Some(triad_prepare::Method::SmoothQuant),
+            Self::LlmInt8 => Some(triad_prepare::Method::LlmInt8),
         };
         let label = match (self, options.prune) {
             (Self::Shadow, Prune::Auto { .. }) => "shadow, prune auto".into(),
@@ -147,7 +147,7 @@ impl Variant {
         model: &Arc<Model>,
         (calibration, held_out): &(Calibration, Vec<Vec<u32>>),
         cancel: &Cancel,
-    ) -> triad_engine::Result<Quantized> {
+    ) -> triad_prepare::Result<Quantized> {
         let Some((method, options)) = self.int8 else {
             return Ok(Quantized { model: Arc::clone(model), preparation: None });
         };

@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::evaluate::{self, Dataset, EvaluateOptions, Evaluation};
 use triad_engine::package::Package;
-use triad_engine::prepare::Quantized;
-use triad_engine::prepare::calibration::Calibration;
-use triad_engine::{Cancel, Error, Model};
+use triad_engine::{Cancel, Model};
+use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, evaluate};
+use triad_prepare::Quantized;
+use triad_prepare::calibration::Calibration;
 
 use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
-use crate::interrupt::{Interrupted, on_interrupt};
+use crate::interrupt::on_interrupt;
 use crate::{output, progress};
 use methods::{MethodArguments, Variant};
 use table::Table;
@@ -96,16 +96,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let failed = |error| match error {
-        Error::Cancelled => Interrupted.into(),
-        error => arguments::run_error(error, name),
-    };
 
     let start = Instant::now();
     let calibrated = if variants.iter().any(Variant::calibrates) {
         let bar = progress::tokens("calibrating", 0);
         let show = |done, total| bar.set_to(done, total);
-        Calibration::of_text(&model, &text, arguments.calibration.tokens, &cancel, show).map_err(failed)?
+        Calibration::of_text(&model, &text, arguments.calibration.tokens, &cancel, show)
+            .map_err(|error| arguments::run_error(error, name))?
     } else {
         (Calibration::new(model.description(), &text.name), Vec::new())
     };
@@ -118,7 +115,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut results = Vec::new();
     for variant in &variants {
         // One quantized model at a time: it is gone before the next one comes.
-        let (quantized, seconds) = quantize(variant, &model, &calibrated, &cancel).map_err(failed)?;
+        let (quantized, seconds) =
+            quantize(variant, &model, &calibrated, &cancel).map_err(|error| arguments::run_error(error, name))?;
         let preparation = package.as_ref().map(|package| &package.manifest().preparation);
         let preparation = quantized.preparation.as_ref().or(preparation);
         let outcome = |evaluation| Outcome {
@@ -130,7 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         let evaluations = datasets.iter().map(|dataset| {
             let evaluation = arguments.evaluate(variant, &quantized.model, dataset, &cancel);
-            evaluation.map(outcome).map_err(failed)
+            evaluation.map(outcome).map_err(|error| arguments::run_error(error, name))
         });
         let outcomes = evaluations.collect::<Result<Vec<_>>>()?;
         if let Some(table) = &mut table {
@@ -151,7 +149,7 @@ fn quantize(
     model: &Arc<Model>,
     calibrated: &(Calibration, Vec<Vec<u32>>),
     cancel: &Cancel,
-) -> triad_engine::Result<(Quantized, f64)> {
+) -> triad_prepare::Result<(Quantized, f64)> {
     let start = Instant::now();
     let _spinner = progress::spinner(format!("{}: quantizing", variant.label));
     let quantized = variant.quantize(model, calibrated, cancel)?;
@@ -165,11 +163,11 @@ impl Arguments {
         model: &Arc<Model>,
         dataset: &Dataset,
         cancel: &Cancel,
-    ) -> triad_engine::Result<Evaluation> {
+    ) -> triad_evaluate::Result<Evaluation> {
         let Self { limit, window, chunk, .. } = *self;
         let options = EvaluateOptions { limit, window, chunk, kv_format: self.kv.format() };
         let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
-        evaluate::evaluate(model, dataset, &options, cancel, |done, total| bar.set_to(done, total))
+        evaluate(model, dataset, &options, cancel, |done, total| bar.set_to(done, total))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use triad_engine::evaluate::{Dataset, Task};
+use triad_evaluate::{Dataset, Task};
 
 use super::Outcome;
 use super::methods::Variant;
@@ -99,7 +99,7 @@ fn is_accuracy(task: Task) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use triad_engine::evaluate::{Evaluation, Metric, Rows};
+    use triad_evaluate::{Evaluation, Metric, Rows};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use triad_engine::evaluate::{self, Dataset};
+use triad_evaluate::Dataset;
 
 /// What a model is asked.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -24,7 +24,7 @@ pub enum Task {
     Perplexity,
 }
 
-impl From<Task> for evaluate::Task {
+impl From<Task> for triad_evaluate::Task {
     fn from(task: Task) -> Self {
         match task {
             Task::Lambada => Self::Lambada,
@@ -88,7 +88,7 @@ impl TaskArguments {
         for choice in &self.task {
             let chosen = match choice {
                 Choice::One(task) => vec![(*task).into()],
-                Choice::All => evaluate::Task::ALL.to_vec(),
+                Choice::All => triad_evaluate::Task::ALL.to_vec(),
             };
             tasks.extend(chosen);
         }
@@ -106,7 +106,7 @@ impl TaskArguments {
             self.data.display(),
             tasks.len()
         );
-        let read = |task: evaluate::Task| {
+        let read = |task: triad_evaluate::Task| {
             let file = if is_folder { task.file_in(&self.data)? } else { self.data.clone() };
             Ok(Dataset::read(task, &file, self.few_shot.as_deref())?)
         };

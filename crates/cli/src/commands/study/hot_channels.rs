@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use triad_engine::prepare::calibration::text::CalibrationText;
-use triad_engine::prepare::plan::PlanOptions;
-use triad_engine::study::hot_channels::{self, Calibrated, Domain, Pair, Progress};
+use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::plan::PlanOptions;
+use triad_study::hot_channels::{self, Calibrated, Domain, Pair, Progress};
 
 use super::{OutputArguments, Report, percent, title_of};
 use crate::arguments::{self, ModelArguments};
@@ -123,7 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = PlanOptions { hot_share: arguments.hot_share, ..PlanOptions::default() };
     arguments.output.show(name, |cancel| {
         let domains = texts.iter().map(|text| Domain::new(&model, text, arguments.tokens));
-        let domains = domains.collect::<triad_engine::Result<Vec<_>>>()?;
+        let domains = domains.collect::<Result<Vec<_>, _>>()?;
         let bar = progress::tokens("running", 0);
         let mut show = |progress| {
             if let Progress::Running { done, total } = progress {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use triad_engine::evaluate::{self, Dataset, EvaluateOptions};
-use triad_engine::prepare::held_out::{HeldOut, held_out};
-use triad_engine::study::Subject;
 use triad_engine::{Cancel, Model};
+use triad_evaluate::{Dataset, EvaluateOptions, evaluate};
+use triad_prepare::held_out::{HeldOut, held_out};
+use triad_study::Subject;
 
 use super::percent;
 use crate::commands::eval::tasks::Task;
@@ -72,7 +72,7 @@ pub struct Measurement {
 /// The score of one benchmark.
 #[derive(Clone, Serialize)]
 pub struct TaskScore {
-    pub task: evaluate::Task,
+    pub task: triad_evaluate::Task,
     pub metric: &'static str,
     #[serde(flatten)]
     pub score: Value,
@@ -84,7 +84,7 @@ impl MeasureArguments {
         let (tasks, files) = (self.task.len(), self.task_data.len());
         ensure!(tasks == files, "{tasks} --task and {files} --task-data: expected a file for each benchmark");
         let text =
-            self.data.as_deref().map(|path| Dataset::read(evaluate::Task::Perplexity, path, None)).transpose()?;
+            self.data.as_deref().map(|path| Dataset::read(triad_evaluate::Task::Perplexity, path, None)).transpose()?;
         let file_name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let tasks = self.task.iter().zip(&self.task_data);
         Ok(Measure {
@@ -103,7 +103,7 @@ impl Measure {
         subject: &'a Subject,
         models: usize,
         cancel: &'a Cancel,
-    ) -> impl FnMut(&Arc<Model>) -> triad_engine::Result<Measurement> + 'a {
+    ) -> impl FnMut(&Arc<Model>) -> Result<Measurement> + 'a {
         let bar = progress::share("measuring");
         let mut finished = 0.0;
         move |model| {
@@ -121,7 +121,7 @@ impl Measure {
         model: &Arc<Model>,
         cancel: &Cancel,
         progress: &mut dyn FnMut(f64),
-    ) -> triad_engine::Result<Measurement> {
+    ) -> Result<Measurement> {
         let parts = 1 + usize::from(self.text.is_some()) + self.tasks.len();
         let mut part = 0_usize;
         let mut done = |tokens: usize, total: usize| {
@@ -132,15 +132,15 @@ impl Measure {
         };
         let total = subject.held_out.iter().map(|piece| piece.len().saturating_sub(1)).sum();
         let held_out = held_out(model, &subject.held_out, cancel, |tokens| done(tokens, total))?;
-        let mut evaluate = |dataset: &Dataset| {
-            let evaluation = evaluate::evaluate(model, dataset, &self.options, cancel, &mut done)?;
+        let mut evaluate_on = |dataset: &Dataset| {
+            let evaluation = evaluate(model, dataset, &self.options, cancel, &mut done)?;
             // The first metric is the score of its task.
             let metric = &evaluation.metrics[0];
             let score = Value { value: metric.value, standard_error: metric.standard_error };
-            Ok::<_, triad_engine::Error>(TaskScore { task: evaluation.task, metric: metric.name, score })
+            Ok::<_, anyhow::Error>(TaskScore { task: evaluation.task, metric: metric.name, score })
         };
         let perplexity = match &self.text {
-            Some(text) => evaluate(text)?.score,
+            Some(text) => evaluate_on(text)?.score,
             None => {
                 let value = held_out.perplexity();
                 Value { value, standard_error: value * held_out.standard_error }
@@ -148,7 +148,7 @@ impl Measure {
         };
         Ok(Measurement {
             perplexity,
-            tasks: self.tasks.iter().map(evaluate).collect::<Result<_, _>>()?,
+            tasks: self.tasks.iter().map(evaluate_on).collect::<Result<_, _>>()?,
             shadow_time_share: held_out.int8.shadow_share(),
             held_out,
         })
@@ -159,12 +159,12 @@ impl TaskScore {
     /// For people.
     pub fn name(&self) -> &'static str {
         match self.task {
-            evaluate::Task::Lambada => "LAMBADA",
-            evaluate::Task::HellaSwag => "HellaSwag",
-            evaluate::Task::WinoGrande => "WinoGrande",
-            evaluate::Task::OpenBookQa => "OpenBookQA",
-            evaluate::Task::Mmlu => "MMLU",
-            evaluate::Task::Perplexity => "perplexity",
+            triad_evaluate::Task::Lambada => "LAMBADA",
+            triad_evaluate::Task::HellaSwag => "HellaSwag",
+            triad_evaluate::Task::WinoGrande => "WinoGrande",
+            triad_evaluate::Task::OpenBookQa => "OpenBookQA",
+            triad_evaluate::Task::Mmlu => "MMLU",
+            triad_evaluate::Task::Perplexity => "perplexity",
         }
     }
 }

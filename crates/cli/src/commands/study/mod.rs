@@ -20,15 +20,15 @@ use anyhow::Result;
 use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use triad_engine::study::Subject;
-use triad_engine::{Cancel, Error, LinearInput, Model};
+use triad_engine::{Cancel, LinearInput, Model};
 use triad_model::description::ModelDescription;
 use triad_model::family;
 use triad_plan::device::Device;
+use triad_study::Subject;
 
 use crate::arguments::{self, CalibrationArguments};
 use crate::chart::Figure;
-use crate::interrupt::{Interrupted, on_interrupt};
+use crate::interrupt::on_interrupt;
 use crate::output_file::OutputFile;
 use crate::{output, progress};
 
@@ -122,15 +122,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 impl OutputArguments {
     /// Has `study` find something out about the model called `name`, and shows it. Ctrl-C ends the study, and a figure
     /// that was there before stays.
-    fn show<R: Report>(&self, name: &str, study: impl FnOnce(&Cancel) -> triad_engine::Result<R>) -> Result<()> {
+    fn show<R: Report>(&self, name: &str, study: impl FnOnce(&Cancel) -> Result<R>) -> Result<()> {
         let svg = self.svg.as_deref().map(OutputFile::create).transpose()?;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let report = match study(&cancel) {
-            Err(Error::Cancelled) => return Err(Interrupted.into()),
-            result => result.map_err(|error| arguments::run_error(error, name))?,
-        };
+        let report = study(&cancel).map_err(|error| arguments::run_error(error, name))?;
         if let Some(file) = svg {
             file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
         }
@@ -162,9 +159,9 @@ impl Heading {
 fn calibrate(
     model: &Arc<Model>,
     arguments: &CalibrationArguments,
-    text: &triad_engine::prepare::calibration::text::CalibrationText,
+    text: &triad_prepare::calibration::text::CalibrationText,
     cancel: &Cancel,
-) -> triad_engine::Result<Subject> {
+) -> triad_study::Result<Subject> {
     let bar = progress::tokens("calibrating", 0);
     Subject::calibrate(model, text, arguments.tokens, cancel, |done, total| bar.set_to(done, total))
 }

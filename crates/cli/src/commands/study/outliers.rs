@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::LinearInput;
-use triad_engine::prepare::plan::{OUTLIER_SHARE, PlanOptions};
-use triad_engine::study::outliers::{self, InputOutliers, KindOutliers, OutlierStudy, PROMPT_TOKENS, RowBytes};
+use triad_prepare::plan::{OUTLIER_SHARE, PlanOptions};
+use triad_study::outliers::{self, InputOutliers, KindOutliers, OutlierStudy, PROMPT_TOKENS, RowBytes};
 
 use super::{Heading, OutputArguments, Report, percent, readers, title_of};
 use crate::arguments::{self, CalibrationArguments, ModelArguments};

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::prepare::plan::PlanOptions;
-use triad_engine::study::sweep::{self, Pruned};
+use triad_prepare::plan::PlanOptions;
+use triad_study::sweep::{self, Pruned};
 
 use super::measure::{MeasureArguments, Measurement};
 use super::{Heading, OutputArguments, Report, percent, title_of};
@@ -90,9 +90,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let mut curve = |smoothing: &f64| {
             let options = PlanOptions { smoothing: *smoothing as f32, ..PlanOptions::default() };
             let rates = sweep::prune(&subject, &options, &rates, &mut measure_one)?;
-            Ok::<_, triad_engine::Error>(Curve { smoothing: *smoothing, rates })
+            Ok::<_, anyhow::Error>(Curve { smoothing: *smoothing, rates })
         };
-        let curves = arguments.smoothing.iter().map(&mut curve).collect::<triad_engine::Result<_>>()?;
+        let curves = arguments.smoothing.iter().map(&mut curve).collect::<Result<_>>()?;
         let perplexity_on = measure.text_name.clone();
         let inputs = subject.calibration.inputs().count();
         Ok(Found { heading: Heading::new(name, &subject), perplexity_on, inputs, float, curves })

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::prepare::threshold::ThresholdRule;
 use triad_engine::quantize::WeightScales;
-use triad_engine::study::sweep::{self, Clipped};
+use triad_prepare::threshold::ThresholdRule;
+use triad_study::sweep::{self, Clipped};
 
 use super::measure::{MeasureArguments, Measurement, Value};
 use super::{Heading, OutputArguments, Report, percent, title_of};

@@ -1,0 +1,95 @@
+//! For tests only (feature `testing`): float models in INT8, quantized by what their linear inputs are over a few tokens.
+//!
+//! The crate `triad-prepare`, which decides this with care, is above this one.
+
+use std::sync::Arc;
+
+use crate::cancel::Cancel;
+use crate::linear_input::LinearInput;
+use crate::model::Model;
+use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::session::{Session, SessionOptions};
+
+/// Share of an input's values beyond its clip threshold, where it has a shadow.
+const OUTLIER_SHARE: f64 = 0.01;
+
+/// What one linear input is over some tokens.
+struct Seen {
+    block: usize,
+    /// Magnitudes `[rows, channels]`.
+    magnitudes: Vec<f32>,
+    channels: usize,
+    /// The magnitude that [`OUTLIER_SHARE`] of them exceed.
+    clip: f32,
+}
+
+impl Seen {
+    fn new(block: usize, x: &[f32], channels: usize) -> Self {
+        let magnitudes: Vec<f32> = x.iter().map(|x| x.abs()).collect();
+        let mut ascending = magnitudes.clone();
+        ascending.sort_by(f32::total_cmp);
+        let clip = ascending[((1.0 - OUTLIER_SHARE) * (ascending.len() - 1) as f64) as usize].max(f32::MIN_POSITIVE);
+        Self { block, magnitudes, channels, clip }
+    }
+
+    /// The largest magnitude of each channel.
+    fn largest(&self) -> Vec<f32> {
+        let of_channel = |channel| self.magnitudes.iter().skip(channel).step_by(self.channels).copied();
+        (0..self.channels).map(|channel| of_channel(channel).fold(0.0, f32::max)).collect()
+    }
+
+    fn importance(&self) -> f32 {
+        self.magnitudes.iter().copied().fold(0.0, f32::max) / self.clip
+    }
+
+    /// Clipped with a shadow; or without one, channels with outliers scaled down by most of what they exceed.
+    fn quantization(&self, shadow: bool) -> InputQuantization {
+        if shadow {
+            return InputQuantization::Static { clip: self.clip, shadow, smoothing: None };
+        }
+        let largest = self.largest();
+        let factors: Vec<f32> = largest.iter().map(|largest| (self.clip / largest).powf(0.7).min(1.0)).collect();
+        let clip = largest.iter().zip(&factors).map(|(largest, factor)| largest * factor).fold(self.clip, f32::max);
+        let smoothing = factors.iter().any(|factor| *factor < 1.0).then_some(factors);
+        InputQuantization::Static { clip, shadow, smoothing }
+    }
+}
+
+/// The float `model` in INT8 by what its linear inputs are over `tokens`. The share `pruned` of the inputs, those whose
+/// largest outliers are smallest, have no shadow.
+///
+/// # Panics
+/// If `tokens` cannot be run.
+pub fn quantize(model: &Arc<Model>, tokens: &[u32], pruned: f64, decode_weights: DecodeWeights) -> Model {
+    let options = SessionOptions { context: tokens.len(), chunk: tokens.len(), ..SessionOptions::default() };
+    let mut session = Session::new(model, &options).expect("a prompt that fits the model");
+    let mut inputs = Vec::new();
+    let mut observe = |block, _: LinearInput, x: &[f32]| inputs.push(Seen::new(block, x, x.len() / tokens.len()));
+    session.observe(tokens, &Cancel::new(), &mut observe).expect("a model that runs");
+    let mut ascending: Vec<f32> = inputs.iter().map(Seen::importance).collect();
+    ascending.sort_by(f32::total_cmp);
+    let least = ascending.get((pruned * inputs.len() as f64).round() as usize).copied().unwrap_or(f32::INFINITY);
+    let mut blocks = vec![Vec::new(); model.description().blocks.len()];
+    for input in &inputs {
+        blocks[input.block].push(input.quantization(input.importance() >= least));
+    }
+    let blocks = blocks.into_iter().map(|inputs| inputs.try_into().expect("four inputs of a block were observed"));
+    model.quantize(&Quantization {
+        weight_scales: WeightScales::Channel,
+        decode_weights,
+        output_weights: OutputWeights::Int8,
+        blocks: blocks.collect(),
+    })
+}
+
+/// The float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).
+pub fn quantize_dynamic(model: &Model) -> Model {
+    let input = InputQuantization::Dynamic { outlier_threshold: 6.0 };
+    let block = [(); LinearInput::ALL.len()].map(|()| input.clone());
+    model.quantize(&Quantization {
+        weight_scales: WeightScales::Channel,
+        decode_weights: DecodeWeights::Int8,
+        output_weights: OutputWeights::Float,
+        blocks: vec![block; model.description().blocks.len()],
+    })
+}

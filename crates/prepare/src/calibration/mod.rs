@@ -1,0 +1,144 @@
+//! Calibration: the float model reads some text, and the magnitudes of every linear input are counted.
+
+pub mod statistics;
+pub mod text;
+
+use std::sync::Arc;
+
+use statistics::InputStatistics;
+use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
+use triad_model::description::ModelDescription;
+
+use crate::error::{Error, Result};
+use text::CalibrationText;
+
+/// Longest piece of a calibration text, in tokens; what is longer is cut.
+pub const PIECE_TOKENS: usize = 512;
+
+/// What a calibration text showed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Calibration {
+    /// Name of the text.
+    pub text: String,
+    /// Tokens seen.
+    pub tokens: usize,
+    /// Pieces of text seen.
+    pub pieces: usize,
+    /// The four inputs of each block, in the order of [`LinearInput::ALL`].
+    pub blocks: Vec<[InputStatistics; 4]>,
+}
+
+impl Calibration {
+    /// Nothing seen yet.
+    pub fn new(description: &ModelDescription, text: &str) -> Self {
+        let statistics = |block, input: LinearInput| InputStatistics::new(input.channels(block, description.hidden));
+        let blocks = description.blocks.iter().map(|block| LinearInput::ALL.map(|input| statistics(block, input)));
+        Self { text: text.into(), tokens: 0, pieces: 0, blocks: blocks.collect() }
+    }
+
+    /// What at most `most_tokens` tokens of `text` show of the float model, and the pieces of the text that were held
+    /// out. `progress` hears how many tokens of how many were seen.
+    ///
+    /// # Errors
+    /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens.
+    pub fn of_text(
+        model: &Arc<Model>,
+        text: &CalibrationText,
+        most_tokens: usize,
+        cancel: &Cancel,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<(Self, Vec<Vec<u32>>)> {
+        let [pieces, held_out] = split(model, text, most_tokens)?;
+        let total = pieces.iter().map(Vec::len).sum();
+        let mut calibration = Self::new(model.description(), &text.name);
+        calibration.run(model, &pieces, cancel, |calibration| {
+            progress(calibration.tokens, total);
+            Ok(())
+        })?;
+        Ok((calibration, held_out))
+    }
+
+    /// The statistics of one input of one block.
+    pub fn input(&self, block: usize, input: LinearInput) -> &InputStatistics {
+        &self.blocks[block][input.index()]
+    }
+
+    /// Every input with its block, first to last.
+    pub fn inputs(&self) -> impl Iterator<Item = (usize, LinearInput, &InputStatistics)> {
+        let of_block = |(block, inputs)| LinearInput::ALL.into_iter().zip(inputs).map(move |(i, s)| (block, i, s));
+        self.blocks.iter().enumerate().flat_map(of_block)
+    }
+
+    /// Runs the float model over `pieces`, from the first that was not seen yet. `progress` hears after each piece,
+    /// with all that was seen so far.
+    ///
+    /// # Errors
+    /// If `cancel` is set: what was seen until then stays. As [`Session::prefill`] otherwise.
+    pub fn run(
+        &mut self,
+        model: &Arc<Model>,
+        pieces: &[Vec<u32>],
+        cancel: &Cancel,
+        mut progress: impl FnMut(&Self) -> Result<()>,
+    ) -> Result<()> {
+        let context = PIECE_TOKENS.min(model.description().context);
+        let options = SessionOptions { context, chunk: PIECE_TOKENS, ..SessionOptions::default() };
+        let mut session = Session::new(model, &options)?;
+        for piece in pieces.iter().skip(self.pieces) {
+            session.truncate(0);
+            let blocks = &mut self.blocks;
+            session.observe(piece, cancel, &mut |block, input, x| blocks[block][input.index()].add(x))?;
+            self.tokens += piece.len();
+            self.pieces += 1;
+            progress(self)?;
+        }
+        Ok(())
+    }
+}
+
+/// One text of so many is held out, the others calibrate.
+const HELD_OUT: usize = 4;
+
+/// The pieces to calibrate on, of at most `most_tokens` in all, and those that are held out.
+///
+/// # Errors
+/// If the model has no tokenizer, or the text has no tokens.
+pub fn split(model: &Model, text: &CalibrationText, most_tokens: usize) -> Result<[Vec<Vec<u32>>; 2]> {
+    let is_held_out = |index: usize| index % HELD_OUT == HELD_OUT - 1;
+    let part = |held_out: bool| {
+        let chosen = text.texts.iter().enumerate().filter(|(index, _)| is_held_out(*index) == held_out);
+        CalibrationText { name: text.name.clone(), texts: chosen.map(|(_, text)| text.clone()).collect() }
+    };
+    let calibrate = pieces(model, &part(false), most_tokens)?;
+    if calibrate.is_empty() {
+        return Err(nothing_seen());
+    }
+    Ok([calibrate, pieces(model, &part(true), most_tokens.div_ceil(HELD_OUT))?])
+}
+
+/// That there is nothing to calibrate on.
+pub(super) fn nothing_seen() -> Error {
+    let name = "the number of calibration tokens";
+    triad_engine::Error::Option { name, value: "0".into(), expected: "at least 1" }.into()
+}
+
+/// The tokens of a calibration text, in pieces of at most [`PIECE_TOKENS`], and of at most `most_tokens` in all.
+///
+/// # Errors
+/// If the model has no tokenizer.
+pub fn pieces(model: &Model, text: &CalibrationText, most_tokens: usize) -> Result<Vec<Vec<u32>>> {
+    let mut pieces = Vec::new();
+    let mut left = most_tokens;
+    let longest = PIECE_TOKENS.min(model.description().context);
+    for text in text.texts.iter().filter(|text| !text.is_empty()) {
+        for piece in model.encode_prompt(text)?.chunks(longest) {
+            let piece = &piece[..piece.len().min(left)];
+            left -= piece.len();
+            if piece.is_empty() {
+                return Ok(pieces);
+            }
+            pieces.push(piece.to_vec());
+        }
+    }
+    Ok(pieces)
+}

@@ -1,0 +1,67 @@
+//! A float model in INT8, in memory, by any of the methods that are compared.
+
+use std::sync::Arc;
+
+use triad_engine::{Cancel, Model};
+
+use super::calibration::{self, Calibration};
+use super::{Preparation, PrepareOptions, baselines, decide, prune, weight_statistics};
+use crate::error::Result;
+
+/// How linear layers are brought to INT8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Activations per tensor, scaled by the largest magnitude.
+    W8a8,
+    /// Clipped, with shadow outliers (llm.npu, §3.3).
+    Shadow,
+    /// Difficult channels scaled down before quantizing.
+    SmoothQuant,
+    /// One scale for each token, outlier channels in float.
+    LlmInt8,
+}
+
+/// A model in INT8.
+pub struct Quantized {
+    /// The model, ready to run.
+    pub model: Arc<Model>,
+    /// What was decided; there exactly for [`Method::Shadow`].
+    pub preparation: Option<Preparation>,
+}
+
+impl Method {
+    /// Whether it needs to know what a calibration text showed.
+    pub fn calibrates(self) -> bool {
+        self != Self::LlmInt8
+    }
+
+    /// Quantizes the float `model` by what calibration saw of it; `held_out` are pieces of text that it did not see, for
+    /// [`Prune::Auto`](super::Prune::Auto).
+    ///
+    /// # Errors
+    /// If the method calibrates and `calibration` is empty, `cancel` is set, or the model cannot run.
+    pub fn quantize(
+        self,
+        model: &Arc<Model>,
+        calibration: &Calibration,
+        held_out: &[Vec<u32>],
+        options: &PrepareOptions,
+        cancel: &Cancel,
+    ) -> Result<Quantized> {
+        if self.calibrates() && calibration.tokens == 0 {
+            return Err(calibration::nothing_seen());
+        }
+        let weights = || model.install(|| weight_statistics::of_model(model.weights()));
+        let (plan, preparation) = match self {
+            Self::W8a8 => (baselines::w8a8(calibration), None),
+            Self::SmoothQuant => (baselines::smooth_quant(calibration, &weights()), None),
+            Self::LlmInt8 => (baselines::llm_int8(model.description().blocks.len()), None),
+            Self::Shadow => {
+                prune::check(options.prune, held_out)?;
+                let preparation = decide(model, calibration, held_out, options, cancel)?;
+                (preparation.quantization(), Some(preparation))
+            }
+        };
+        Ok(Quantized { model: Arc::new(model.quantize(&plan)), preparation })
+    }
+}

@@ -1,0 +1,216 @@
+//! From a model file to a package: it is calibrated ([`resume`] keeps what an interrupted run saw), quantized and written
+//! ([`write`]) into a folder beside the package ([`part`]) that gets the package's name when all is there. The same model,
+//! text and options give the same bytes.
+
+mod part;
+mod resume;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use triad_engine::package::tensors::Formats;
+use triad_engine::package::{FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256};
+use triad_engine::{Cancel, LoadOptions, Model};
+use triad_kernels::int8;
+use triad_model::checkpoint::Checkpoint;
+
+use crate::calibration::text::CalibrationText;
+use crate::calibration::{self, Calibration};
+use crate::error::Result;
+use crate::{Preparation, PrepareOptions, prune};
+use part::{Opened, Part};
+use write::write_error;
+
+/// How often what calibration saw is saved.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+
+/// What to prepare, and how.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// The model.
+    pub checkpoint: Arc<Checkpoint>,
+    /// What it is calibrated on: three of four texts; the fourth is held out.
+    pub text: CalibrationText,
+    /// How it is prepared.
+    pub options: PrepareOptions,
+    /// Threads that compute. They change nothing in the package.
+    pub load: LoadOptions,
+    /// What becomes of a package that is there already.
+    pub existing: Existing,
+}
+
+/// What becomes of a package that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Existing {
+    /// It stays, and preparing is an error.
+    Refuse,
+    /// It stays, and serves.
+    Keep,
+    /// It is replaced once the new one is whole.
+    Replace,
+}
+
+/// How far a preparation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Another process prepares the same package.
+    Waiting,
+    /// The float model is read.
+    Loading,
+    /// The float model reads the calibration text.
+    Calibrating {
+        /// Tokens that were seen.
+        done: usize,
+        /// Tokens of the text.
+        total: usize,
+    },
+    /// Clip thresholds and shadows are decided.
+    Deciding,
+    /// Weights are quantized and written.
+    Writing {
+        /// Linear layers that are done.
+        done: usize,
+        /// Linear layers.
+        total: usize,
+    },
+}
+
+/// A package that was made or found.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The package.
+    pub package: Package,
+    /// Tokens that this run calibrated on, and in how many seconds: none where it went on from the end of another.
+    pub calibrated: (usize, f64),
+}
+
+/// Prepares a model as `recipe` says; the package lies at `destination` then, whole or not at all.
+///
+/// # Errors
+/// If the model cannot run, the texts are too few, files cannot be written, or `cancel` is set. What calibration
+/// saw is kept in `destination` + `.part`, and the next preparation of the same goes on from there.
+pub fn prepare(
+    recipe: &Recipe,
+    destination: &Path,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Prepared> {
+    let opened = Part::open(destination, recipe.existing, cancel, &mut || progress(Progress::Waiting))?;
+    let Opened::Part(part) = opened else {
+        return Ok(Prepared { package: Package::open(destination)?, calibrated: (0, 0.0) });
+    };
+    progress(Progress::Loading);
+    let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &recipe.load)?);
+    let source = source(&recipe.checkpoint)?;
+    let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
+    prune::check(recipe.options.prune, &held_out)?;
+    let (calibration, calibrated) = calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
+    progress(Progress::Deciding);
+    let preparation = crate::decide(&model, &calibration, &held_out, &recipe.options, cancel)?;
+    drop(calibration);
+    let path = part.path(WEIGHTS);
+    let formats = write::weights(&model, &preparation.quantization(), &path, cancel, &mut |done, total| {
+        progress(Progress::Writing { done, total });
+    })?;
+    write_rest(recipe, &part, source, formats, preparation)?;
+    cancel.check()?;
+    part.finish()?;
+    Ok(Prepared { package: Package::open(destination)?, calibrated })
+}
+
+/// The files of the model, by name.
+fn source(checkpoint: &Checkpoint) -> Result<BTreeMap<String, FileDigest>> {
+    let digest = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok((name, FileDigest::of_file(path)?))
+    };
+    checkpoint.files().map(digest).collect()
+}
+
+/// Calibrates, from where an earlier run ended if it was one of the same.
+fn calibrate(
+    model: &Arc<Model>,
+    recipe: &Recipe,
+    source: &BTreeMap<String, FileDigest>,
+    pieces: &[Vec<u32>],
+    part: &Part,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Calibration, (usize, f64))> {
+    // All that a calibration depends on.
+    let key = sha256(json!({"program": program(), "source": source, "pieces": pieces}).to_string().as_bytes());
+    let path = part.path(Part::CALIBRATION);
+    let mut calibration = Calibration::new(model.description(), &recipe.text.name);
+    resume::load(&mut calibration, &key, &path);
+    let total = pieces.iter().map(Vec::len).sum();
+    let resumed = calibration.tokens;
+    progress(Progress::Calibrating { done: resumed, total });
+    let start = Instant::now();
+    let mut saved = Instant::now();
+    let run = calibration.run(model, pieces, cancel, |seen| {
+        progress(Progress::Calibrating { done: seen.tokens, total });
+        if saved.elapsed() > SAVE_EVERY {
+            resume::save(seen, &key, &path)?;
+            saved = Instant::now();
+        }
+        Ok(())
+    });
+    if run.is_err() && calibration.pieces > 0 {
+        resume::save(&calibration, &key, &path)?;
+    }
+    run?;
+    let seconds = start.elapsed().as_secs_f64();
+    let tokens = calibration.tokens - resumed;
+    Ok((calibration, (tokens, seconds)))
+}
+
+fn program() -> String {
+    format!("triad {}", env!("CARGO_PKG_VERSION"))
+}
+
+/// Writes all but the weights, `package.json` last.
+fn write_rest(
+    recipe: &Recipe,
+    part: &Part,
+    source: BTreeMap<String, FileDigest>,
+    formats: Formats,
+    preparation: Preparation,
+) -> Result<()> {
+    let mut files = BTreeMap::from([(WEIGHTS.to_owned(), FileDigest::of_file(&part.path(WEIGHTS))?)]);
+    for (name, content) in recipe.checkpoint.text_files()? {
+        write_file(part, name, &content)?;
+        files.insert(name.into(), FileDigest { bytes: content.len() as u64, sha256: sha256(&content) });
+    }
+    let manifest = Manifest {
+        format: FORMAT,
+        made_by: program(),
+        layout: int8::LAYOUT.into(),
+        source,
+        model: recipe.checkpoint.description().clone(),
+        embedding: formats.embedding.name().into(),
+        output: formats.output.name().into(),
+        generation: recipe.checkpoint.generation_defaults().clone(),
+        preparation,
+        files,
+    };
+    let mut json = serde_json::to_vec_pretty(&manifest).expect("a manifest is plain data");
+    json.push(b'\n');
+    write_file(part, MANIFEST_DIGEST, format!("{}  {MANIFEST}\n", sha256(&json)).as_bytes())?;
+    write_file(part, MANIFEST, &json)
+}
+
+fn write_file(part: &Part, name: &str, content: &[u8]) -> Result<()> {
+    let path = part.path(name);
+    let write = || {
+        let mut file = File::create(&path)?;
+        file.write_all(content)?;
+        file.sync_all()
+    };
+    write().map_err(|error| write_error(&error, &path))
+}

@@ -1,0 +1,90 @@
+//! What calibration has seen so far, on disk: an interrupted preparation goes on from there.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use triad_engine::LinearInput;
+use triad_model::mapped::MappedFile;
+use triad_model::safetensors::write::{Entry, Layout};
+use triad_model::safetensors::{self, Element, Header};
+use triad_model::{Error, ErrorKind, Result};
+
+use crate::calibration::Calibration;
+use crate::calibration::statistics::{BINS, InputStatistics};
+
+const KEY: &str = "key";
+const TOKENS: &str = "tokens";
+const PIECES: &str = "pieces";
+
+/// Names of one input's tensors: the largest magnitudes `[channels]`, and the histograms `[channels, BINS]`.
+fn names(block: usize, input: LinearInput) -> [String; 2] {
+    ["largest", "counts"].map(|what| format!("blocks.{block}.{}.{what}", input.name()))
+}
+
+/// Writes `calibration` to `path`, beside and renamed. `key` says what it is a calibration of.
+pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
+    let mut entries = Vec::new();
+    for (block, input, statistics) in calibration.inputs() {
+        let [largest, counts] = names(block, input);
+        let channels = statistics.channels();
+        entries.push(Entry { name: largest, element: Element::F32, shape: vec![channels] });
+        entries.push(Entry { name: counts, element: Element::U32, shape: vec![channels, BINS] });
+    }
+    let remarks =
+        [(KEY, key.to_owned()), (TOKENS, calibration.tokens.to_string()), (PIECES, calibration.pieces.to_string())];
+    let layout = Layout::new(&entries, &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))));
+    let part = path.with_extension("part");
+    let write = || {
+        let mut file = BufWriter::new(File::create(&part)?);
+        file.write_all(&layout.header)?;
+        for (_, _, statistics) in calibration.inputs() {
+            file.write_all(bytemuck::cast_slice(statistics.largest()))?;
+            file.write_all(bytemuck::cast_slice(statistics.counts()))?;
+        }
+        file.into_inner()?.sync_all()?;
+        fs::rename(&part, path)
+    };
+    write().map_err(|error| Error::new(ErrorKind::Io, format!("cannot write the file: {error}")).at(path))
+}
+
+/// Goes on from what [`save`] left at `path`: `calibration`, which has seen nothing yet, becomes what was saved.
+/// It stays as it is if there is nothing, or something else than a calibration with this `key`.
+pub(super) fn load(calibration: &mut Calibration, key: &str, path: &Path) {
+    match read(calibration, key, path) {
+        Ok(Some(saved)) => *calibration = saved,
+        Ok(None) => tracing::debug!(path = %path.display(), "a calibration of something else is not resumed"),
+        Err(error) => tracing::debug!(%error, "no calibration is resumed"),
+    }
+}
+
+/// `None` if the file is one of something else.
+fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibration>> {
+    let file = MappedFile::open(path)?;
+    let header = safetensors::read(file.bytes(), &[Element::F32, Element::U32])?;
+    let Header { tensors, remarks } = &header;
+    let number = |name| remarks.get(name).and_then(|number| number.parse::<usize>().ok());
+    let (Some(tokens), Some(pieces)) = (number(TOKENS), number(PIECES)) else { return Ok(None) };
+    if remarks.get(KEY).map(String::as_str) != Some(key) {
+        return Ok(None);
+    }
+    let mut saved = fresh.clone();
+    (saved.tokens, saved.pieces) = (tokens, pieces);
+    for (block, inputs) in saved.blocks.iter_mut().enumerate() {
+        for (input, statistics) in LinearInput::ALL.into_iter().zip(inputs) {
+            let [largest, counts] = names(block, input).map(|name| {
+                let bytes = tensors.get(&name).map_or(0..0, |tensor| tensor.bytes.clone());
+                file.bytes()[bytes].as_chunks::<4>().0
+            });
+            let largest: Vec<_> = largest.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+            let counts = counts.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+            if largest.len() != statistics.channels() {
+                return Ok(None);
+            }
+            let Some(read) = InputStatistics::from_parts(tokens as u64, largest, counts) else { return Ok(None) };
+            *statistics = read;
+        }
+    }
+    Ok(Some(saved))
+}

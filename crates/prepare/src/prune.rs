@@ -1,0 +1,86 @@
+//! Which inputs lose their shadow: most outliers can be left out without loss (llm.npu, §3.3).
+
+use std::sync::Arc;
+
+use triad_engine::{Cancel, Model};
+
+use super::held_out::held_out;
+use super::plan::{self, InputSummary};
+use super::{PrepareOptions, Prune};
+use crate::error::{Error, Result};
+
+/// Whether `held_out` is enough to prune by.
+pub(crate) fn check(prune: Prune, held_out: &[Vec<u32>]) -> Result<()> {
+    if matches!(prune, Prune::Auto { .. }) && held_out.is_empty() {
+        return Err(triad_engine::Error::Option {
+            name: "the number of held-out calibration texts",
+            value: "0".into(),
+            expected: "at least 1 to search the pruning rate: every fourth text is held out",
+        }
+        .into());
+    }
+    Ok(())
+}
+
+/// Steps of [`Prune::Auto`]: rates are tried to 1/64.
+const STEPS: u32 = 6;
+
+/// Prunes `inputs` as `options` say; the share that was pruned.
+pub(super) fn prune(
+    model: &Arc<Model>,
+    inputs: &mut [InputSummary],
+    held_out: &[Vec<u32>],
+    options: &PrepareOptions,
+    cancel: &Cancel,
+) -> Result<f64> {
+    let rate = match options.prune {
+        Prune::Rate(rate) => rate,
+        Prune::Auto { budget } => {
+            let loss = |model: &Arc<Model>| Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss);
+            let float = loss(model)?;
+            let mut quantized = Arc::new(model.quantize(&plan::quantization(inputs, &options.plan)));
+            let mut within = |rate| {
+                plan::prune(inputs, rate);
+                quantized = Arc::new(model.quantize_beside(&quantized, &plan::quantization(inputs, &options.plan)));
+                let loss = loss(&quantized)?;
+                tracing::debug!(rate, loss, float, "pruning tried");
+                Ok(loss <= float * (1.0 + budget))
+            };
+            highest(&mut within)?
+        }
+    };
+    plan::prune(inputs, rate);
+    Ok(rate)
+}
+
+/// The highest rate for which `within` holds, to 1/64, by bisection: losses grow with the rate but for noise. 0 if there
+/// is none: all shadows are kept, and that is the best there is.
+fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
+    if within(1.0)? {
+        return Ok(1.0);
+    }
+    let (mut good, mut bad) = (0, 1 << STEPS);
+    while bad - good > 1 {
+        let middle = (good + bad) / 2;
+        if within(f64::from(middle) / f64::from(1 << STEPS))? { good = middle } else { bad = middle }
+    }
+    Ok(f64::from(good) / f64::from(1 << STEPS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_rate_within_the_budget_is_found() {
+        for limit in [0.0, 0.3, 0.5, 0.99, 1.0] {
+            let rate = highest(&mut |rate| Ok(rate <= limit)).unwrap();
+            assert!(rate <= limit && limit - rate < 1.0 / 64.0, "{rate} for {limit}");
+        }
+    }
+
+    #[test]
+    fn without_any_rate_in_the_budget_every_shadow_is_kept() {
+        assert_eq!(highest(&mut |_| Ok(false)).unwrap(), 0.0);
+    }
+}

@@ -1,0 +1,78 @@
+//! Where to clip: the largest activation that INT8 represents (llm.npu, §3.3).
+//!
+//! A small clip threshold gives fine steps and many outliers, a large one coarse steps and few. What an outlier costs
+//! depends on whether the input keeps its shadow: with one it is exact and costs time, without it is cut off.
+
+use triad_engine::quantize::INT8_MAX;
+
+use super::calibration::statistics::{BINS, InputStatistics, edge};
+
+pub use triad_engine::package::preparation::ThresholdRule;
+
+/// How a clip threshold is found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClipOptions {
+    /// By which rule.
+    pub rule: ThresholdRule,
+    /// The input keeps its shadow.
+    pub shadow: bool,
+    /// Values beyond the threshold that a shadow may have, of all values.
+    pub outlier_share: f64,
+}
+
+/// The clip threshold of one input: the lower edge of a histogram bin, or the largest magnitude.
+///
+/// `energy[channel]` is the sum of the squared weights that read the channel: what its error is multiplied by.
+pub fn clip(statistics: &InputStatistics, energy: &[f64], options: ClipOptions) -> f32 {
+    let largest = statistics.largest_of_all();
+    let percentile = || {
+        let counts = statistics.weighed_counts(&vec![1.0; statistics.channels()]);
+        let most = counts.iter().sum::<f64>() * options.outlier_share;
+        let mut beyond = 0.0;
+        let first = (0..BINS).rev().find(|bin| {
+            beyond += counts[*bin];
+            beyond > most
+        });
+        first.map_or(largest, |bin| edge(bin + 1)).min(largest)
+    };
+    let clip = match (options.rule, options.shadow) {
+        (ThresholdRule::MaxMin, _) => largest,
+        (ThresholdRule::Percentile, _) | (ThresholdRule::LeastError, true) => percentile(),
+        (ThresholdRule::LeastError, false) => {
+            let candidates = (0..BINS).map(edge).filter(|edge| *edge < largest).chain([largest]);
+            let errors = candidates.map(|clip| (clip, squared_error(statistics, energy, clip, false)));
+            errors.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(largest, |(clip, _)| clip)
+        }
+    };
+    // An input that is zero throughout the calibration text still needs a scale.
+    if clip > 0.0 { clip } else { 1.0 }
+}
+
+/// Expected squared error of what the layers put out, summed over the calibration text, if this input is clipped
+/// at `clip`: rounding of what lies within, and unless there is a shadow the cut of what lies beyond. Errors of
+/// different channels are taken as independent.
+pub fn squared_error(statistics: &InputStatistics, energy: &[f64], clip: f32, shadow: bool) -> f64 {
+    let scale = f64::from(clip / INT8_MAX);
+    let clip = f64::from(clip);
+    let counts = statistics.weighed_counts(energy);
+    let error = |(bin, count): (usize, &f64)| {
+        let (low, high) = (f64::from(if bin == 0 { 0.0 } else { edge(bin) }), f64::from(edge(bin + 1)));
+        let middle = (low + high) / 2.0;
+        let of_one = if middle > clip {
+            if shadow { 0.0 } else { (middle - clip).powi(2) }
+        } else if middle < scale / 2.0 {
+            middle.powi(2)
+        } else {
+            scale.powi(2) / 12.0
+        };
+        of_one * count
+    };
+    counts.iter().enumerate().map(error).sum()
+}
+
+/// Sum of squares of what the layers put out over the calibration text, in the terms of [`squared_error`].
+pub fn output_energy(statistics: &InputStatistics, energy: &[f64]) -> f64 {
+    let counts = statistics.weighed_counts(energy);
+    let square = |(bin, count): (usize, &f64)| count * (f64::from(edge(bin) + edge(bin + 1)) / 2.0).powi(2);
+    counts.iter().enumerate().map(square).sum()
+}

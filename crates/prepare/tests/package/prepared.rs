@@ -1,0 +1,177 @@
+//! Making packages: same bytes, same logits, nothing half-written.
+
+use std::fs;
+use std::sync::Arc;
+
+use triad_engine::package::Package;
+use triad_engine::quantize::{DecodeWeights, OutputWeights};
+use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
+use triad_prepare::package::Existing;
+use triad_prepare::{Error, PrepareOptions, Prune};
+
+use crate::tiny::{Place, files, text};
+
+/// Logits of a prompt and of the tokens after it, so that prefill and decode both run.
+fn logits(model: Model) -> Vec<f32> {
+    let tokens = model.encode_prompt("Hello,world!").unwrap();
+    let options = SessionOptions { context: 40, chunk: 5, ..SessionOptions::default() };
+    let mut session = Session::new(&Arc::new(model), &options).unwrap();
+    let mut logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+    for token in [7, 11, 13] {
+        logits.extend_from_slice(session.decode(token, &Cancel::new()).unwrap());
+    }
+    logits
+}
+
+#[test]
+fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
+    let place = Place::new();
+    for (index, (decode_weights, output_weights)) in [
+        (DecodeWeights::Int8, OutputWeights::Int8),
+        (DecodeWeights::Int4, OutputWeights::Int8),
+        (DecodeWeights::Int8, OutputWeights::Float),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut recipe = place.recipe();
+        recipe.options.plan.decode_weights = decode_weights;
+        recipe.options.plan.output_weights = output_weights;
+        let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
+        let load = LoadOptions { threads: Threads::Count(2) };
+        let float = Model::from_checkpoint(&recipe.checkpoint, &load).unwrap();
+        let plan = package.manifest().preparation.quantization();
+        assert_eq!(plan.shadows(), 4, "half of eight inputs");
+        let in_memory = float.quantize(&plan);
+        let opened = Model::load(package.path(), &load).unwrap();
+        assert_eq!(opened.description(), float.description());
+        assert_eq!(opened.generation_defaults(), float.generation_defaults());
+        assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
+        assert!(opened.chat_template().is_some());
+        assert_eq!(logits(opened), logits(in_memory), "{decode_weights:?} {output_weights:?}");
+    }
+}
+
+#[test]
+fn the_same_model_text_and_options_give_the_same_bytes_on_any_number_of_threads() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    recipe.options.prune = Prune::AUTO;
+    let first = files(place.prepare(&recipe, "first").unwrap().package.path());
+    recipe.load.threads = Threads::Count(1);
+    assert!(first == files(place.prepare(&recipe, "second").unwrap().package.path()));
+    let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["package.json", "package.json.sha256", "tokenizer.gguf", "weights.safetensors"]);
+    recipe.text = text(13);
+    assert!(first != files(place.prepare(&recipe, "third").unwrap().package.path()));
+}
+
+#[test]
+fn an_interrupted_preparation_goes_on_to_the_same_bytes() {
+    let place = Place::new();
+    let recipe = place.recipe();
+    let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
+    assert!(matches!(place.interrupt(&recipe, "package", 1), Err(Error::Engine(triad_engine::Error::Cancelled))));
+    assert!(matches!(place.interrupt(&recipe, "package", 100), Err(Error::Engine(triad_engine::Error::Cancelled))));
+    assert_eq!(place.names("package.part"), ["calibration.safetensors", "lock"]);
+    let resumed = place.prepare(&recipe, "package").unwrap();
+    let preparation = &resumed.package.manifest().preparation;
+    let (calibrated, _) = resumed.calibrated;
+    assert!(calibrated > 0 && calibrated + 100 <= preparation.calibration_tokens, "{calibrated}");
+    assert!(whole == files(resumed.package.path()));
+    assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
+}
+
+#[test]
+fn what_another_preparation_left_is_not_taken_over() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
+    let text = std::mem::replace(&mut recipe.text, text(20));
+    place.interrupt(&recipe, "package", 100).unwrap_err();
+    recipe.text = text;
+    assert!(whole == files(place.prepare(&recipe, "package").unwrap().package.path()));
+
+    place.interrupt(&recipe, "damaged", 100).unwrap_err();
+    let left = place.path("damaged.part/calibration.safetensors");
+    let bytes = fs::read(&left).unwrap();
+    for length in [0, 8, 100, bytes.len() / 2, bytes.len() - 1] {
+        place.interrupt(&recipe, "damaged", 100).unwrap_err();
+        fs::write(&left, &bytes[..length]).unwrap();
+        assert!(whole == files(place.prepare(&recipe, "damaged").unwrap().package.path()), "{length}");
+        fs::remove_dir_all(place.path("damaged")).unwrap();
+    }
+}
+
+#[test]
+fn a_preparation_that_ends_before_it_saw_anything_leaves_nothing() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    place.interrupt(&recipe, "package", 0).unwrap_err();
+    recipe.options.tokens = 0;
+    let error = place.prepare(&recipe, "package").unwrap_err().to_string();
+    assert!(error.contains("calibration tokens is 0"), "{error}");
+    assert_eq!(place.names(""), ["model.gguf"]);
+}
+
+#[test]
+fn a_package_that_is_there_stays_unless_it_is_to_be_replaced() {
+    let place = Place::new();
+    let package = place.package();
+    let before = files(package.path());
+    let mut recipe = place.recipe();
+    recipe.options = PrepareOptions { prune: Prune::Rate(0.0), ..recipe.options };
+    let error = place.prepare(&recipe, "package").unwrap_err().to_string();
+    assert!(error.contains("there is a package here already"), "{error}");
+    recipe.existing = Existing::Keep;
+    assert_eq!(place.prepare(&recipe, "package").unwrap().calibrated.0, 0);
+    assert!(files(package.path()) == before);
+    recipe.existing = Existing::Replace;
+    place.interrupt(&recipe, "package", 100).unwrap_err();
+    assert!(files(package.path()) == before, "until the new one is whole");
+    place.prepare(&recipe, "package").unwrap();
+    assert_eq!(Package::open(package.path()).unwrap().manifest().preparation.quantization().shadows(), 8);
+    assert_eq!(place.names(""), ["model.gguf", "package"]);
+}
+
+#[test]
+fn what_is_no_package_is_never_replaced() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("photos")).unwrap();
+    fs::write(place.path("photos/a.jpg"), "a").unwrap();
+    let mut recipe = place.recipe();
+    for existing in [Existing::Refuse, Existing::Keep, Existing::Replace] {
+        recipe.existing = existing;
+        for name in ["photos", "model.gguf"] {
+            let error = place.prepare(&recipe, name).unwrap_err().to_string();
+            assert!(error.contains("is no package: it is not replaced"), "{error}");
+        }
+    }
+    assert_eq!(place.names(""), ["model.gguf", "photos"]);
+    fs::create_dir_all(place.path("empty")).unwrap();
+    place.prepare(&recipe, "empty").unwrap();
+}
+
+#[test]
+fn two_preparations_of_one_package_wait_for_each_other() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    recipe.existing = Existing::Keep;
+    std::thread::scope(|scope| {
+        let runs = [(); 3].map(|()| scope.spawn(|| place.prepare(&recipe, "package").unwrap().calibrated.0));
+        let calibrated = runs.map(|run| run.join().unwrap());
+        assert_eq!(calibrated.iter().filter(|tokens| **tokens > 0).count(), 1, "{calibrated:?}");
+    });
+    assert_eq!(place.names(""), ["model.gguf", "package"]);
+    Package::open(&place.path("package")).unwrap().verify().unwrap();
+}
+
+#[test]
+fn searching_the_pruning_rate_needs_a_held_out_text() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    recipe.options.prune = Prune::AUTO;
+    recipe.text = text(3);
+    let error = place.prepare(&recipe, "package").unwrap_err().to_string();
+    assert!(error.contains("every fourth text"), "{error}");
+}

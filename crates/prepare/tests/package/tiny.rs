@@ -1,0 +1,159 @@
+//! A tiny model with a tokenizer, and packages of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use triad_engine::package::Package;
+use triad_engine::{Cancel, LoadOptions, Threads};
+use triad_model::checkpoint::Checkpoint;
+use triad_model::gguf::Value;
+use triad_model::tensor::Format;
+use triad_model::testing::GgufBuilder;
+use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::package::{Existing, Prepared, Progress, Recipe, prepare};
+use triad_prepare::{PrepareOptions, Prune, Result};
+
+const HIDDEN: usize = 32;
+const WIDTH: usize = 96;
+const VOCAB: usize = 128;
+const BLOCKS: usize = 2;
+
+/// A llama with random weights whose tokens are the visible letters of ASCII; the embedding is in Q8_0.
+pub fn gguf() -> Vec<u8> {
+    let numbers = [
+        ("embedding_length", HIDDEN),
+        ("block_count", BLOCKS),
+        ("feed_forward_length", WIDTH),
+        ("context_length", 48),
+        ("attention.head_count", 4),
+        ("attention.head_count_kv", 2),
+    ];
+    let letters = (0..VOCAB as u32).map(|token| char::from_u32(0x21 + token).unwrap().to_string()).collect();
+    let mut builder = GgufBuilder::new()
+        .field("general.architecture", Value::String("llama".into()))
+        .field("general.name", Value::String("tiny".into()))
+        .field("llama.attention.layer_norm_rms_epsilon", Value::Float(1e-5))
+        .field("tokenizer.ggml.model", Value::String("gpt2".into()))
+        .field("tokenizer.ggml.pre", Value::String("gpt-2".into()))
+        .field("tokenizer.ggml.tokens", Value::Strings(letters))
+        .field("tokenizer.ggml.merges", Value::Strings(vec![]))
+        .field("tokenizer.ggml.eos_token_id", Value::Integer(3))
+        .field("tokenizer.chat_template", Value::String("{{ messages[0].content }}!".into()));
+    for (field, number) in numbers {
+        builder = builder.field(&format!("llama.{field}"), Value::Integer(number as i128));
+    }
+    let mut random = Random(1);
+    let rows: Vec<u8> = (0..VOCAB * HIDDEN / 32).flat_map(|_| random.q8_0()).collect();
+    builder = builder.tensor("token_embd.weight", &[VOCAB, HIDDEN], Format::Q8_0, &rows);
+    builder = builder.tensor_f32("output_norm.weight", &[HIDDEN], &random.floats(HIDDEN, 1.0));
+    for block in 0..BLOCKS {
+        for norm in ["attn_norm", "ffn_norm"] {
+            builder = builder.tensor_f32(&format!("blk.{block}.{norm}.weight"), &[HIDDEN], &random.floats(HIDDEN, 1.0));
+        }
+        for (name, rows, columns) in [
+            ("attn_q", HIDDEN, HIDDEN),
+            ("attn_k", HIDDEN / 2, HIDDEN),
+            ("attn_v", HIDDEN / 2, HIDDEN),
+            ("attn_output", HIDDEN, HIDDEN),
+            ("ffn_gate", WIDTH, HIDDEN),
+            ("ffn_up", WIDTH, HIDDEN),
+            ("ffn_down", HIDDEN, WIDTH),
+        ] {
+            let values = random.floats(rows * columns, 0.0);
+            builder = builder.tensor_f32(&format!("blk.{block}.{name}.weight"), &[rows, columns], &values);
+        }
+    }
+    builder.build()
+}
+
+struct Random(u32);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.0 >> 16
+    }
+
+    fn floats(&mut self, count: usize, middle: f32) -> Vec<f32> {
+        (0..count).map(|_| middle + self.next() as f32 / 65_536.0 - 0.5).collect()
+    }
+
+    /// A scale of 2⁻⁸ and 32 numbers.
+    fn q8_0(&mut self) -> Vec<u8> {
+        let scale = half::f16::from_f32(1.0 / 256.0).to_le_bytes();
+        scale.into_iter().chain((0..32).map(|_| self.next() as u8)).collect()
+    }
+}
+
+/// A folder with `model.gguf`, in which packages are made; gone when dropped.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        std::fs::write(place.path("model.gguf"), gguf()).unwrap();
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn recipe(&self) -> Recipe {
+        Recipe {
+            checkpoint: Arc::new(Checkpoint::open(self.path("model.gguf")).unwrap()),
+            text: text(12),
+            options: PrepareOptions { prune: Prune::Rate(0.5), ..PrepareOptions::default() },
+            load: LoadOptions { threads: Threads::Count(2) },
+            existing: Existing::Refuse,
+        }
+    }
+
+    pub fn prepare(&self, recipe: &Recipe, name: &str) -> Result<Prepared> {
+        prepare(recipe, &self.path(name), &Cancel::new(), &mut |_| ())
+    }
+
+    /// Prepares until so many tokens are calibrated, then no further.
+    pub fn interrupt(&self, recipe: &Recipe, name: &str, tokens: usize) -> Result<Prepared> {
+        let cancel = Cancel::new();
+        prepare(recipe, &self.path(name), &cancel, &mut |progress| {
+            if matches!(progress, Progress::Calibrating { done, .. } if done >= tokens) {
+                cancel.cancel();
+            }
+        })
+    }
+
+    /// A package.
+    pub fn package(&self) -> Package {
+        self.prepare(&self.recipe(), "package").unwrap().package
+    }
+
+    /// Names of all files and folders here.
+    pub fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder)).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// So many short texts, all different.
+pub fn text(texts: usize) -> CalibrationText {
+    let text = |index: usize| {
+        let letters = (0..30 + index).map(|letter| char::from(b'!' + ((letter * 7 + index * 13) % 90) as u8));
+        letters.collect::<String>()
+    };
+    CalibrationText { name: "test".into(), texts: (0..texts).map(text).collect() }
+}
+
+/// Every file of a folder with its content.
+pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = entries
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(path).unwrap()))
+        .collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,353 @@
+//! Calibrated on one domain of text, run on another: are the hot channels of the one those of the other?
+//!
+//! The weights of all shadows lie in a file by channel, as beside a processor that hides its own
+//! ([`triad_engine::hot_rows`]).
+//! The float model reads each text, and for every linear input the CPU plays that processor: it quantizes what the
+//! layers read, asks for the rows of its outlier channels, multiplies in INT8, and joins the shadow once all rows are
+//! there.
+
+use std::io::{BufWriter, Write};
+use std::sync::Arc;
+
+use serde::Serialize;
+use tempfile::NamedTempFile;
+use triad_engine::hot_rows::{ChannelRows, HotRowStatistics, HotRows};
+use triad_engine::quantize::{INT8_MAX, InputQuantization, Quantization};
+use triad_engine::weights::{Block, Int8Matrix, Weight};
+use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
+use triad_kernels::int8::{QuantizedRows, matmul_int8, unpack};
+use triad_model::mapped::MappedFile;
+use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::calibration::{self, Calibration};
+use triad_prepare::plan::{self, PlanOptions};
+use triad_prepare::weight_statistics;
+
+use crate::error::{Error, Result};
+
+/// Tokens of a chunk, as in the paper: rows are asked for once in each.
+const CHUNK: usize = 256;
+
+/// Texts of one kind as tokens: every second one to calibrate on, the others to run on.
+pub struct Domain {
+    name: String,
+    calibrate: Vec<Vec<u32>>,
+    run: Vec<Vec<u32>>,
+}
+
+impl Domain {
+    /// At most `tokens` tokens of `text` to calibrate on, and as many to run on.
+    ///
+    /// # Errors
+    /// If the model has no tokenizer, or there are fewer than two texts.
+    pub fn new(model: &Model, text: &CalibrationText, tokens: usize) -> Result<Self> {
+        let half = |parity: usize| {
+            let texts = text.texts.iter().enumerate().filter(|(index, _)| index % 2 == parity);
+            let texts = texts.map(|(_, text)| text.clone()).collect();
+            calibration::pieces(model, &CalibrationText { name: text.name.clone(), texts }, tokens)
+        };
+        let (calibrate, run) = (half(0)?, half(1)?);
+        if calibrate.is_empty() || run.is_empty() {
+            return Err(Error::Domain { name: text.name.clone() });
+        }
+        Ok(Self { name: text.name.clone(), calibrate, run })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// All pairs of domains.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HotChannelStudy {
+    /// What calibration on each domain found.
+    pub domains: Vec<Calibrated>,
+    /// Each domain run with what each found, those of one calibration together.
+    pub pairs: Vec<Pair>,
+}
+
+/// What calibration on one domain found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Calibrated {
+    /// The domain.
+    pub name: String,
+    /// Tokens calibrated on.
+    pub calibration_tokens: usize,
+    /// Channels of all inputs with a shadow.
+    pub channels: usize,
+    /// Hot ones among them.
+    pub hot_channels: usize,
+    /// Bytes of their rows in memory.
+    pub hot_bytes: usize,
+}
+
+/// Calibrated on one domain, run on another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pair {
+    /// What hot channels and clip thresholds come from.
+    pub calibrated_on: String,
+    /// What was run.
+    pub run_on: String,
+    /// Tokens that were run.
+    pub tokens: usize,
+    /// Values that were quantized, of inputs with a shadow.
+    pub values: u64,
+    /// Outliers among them.
+    pub outliers: u64,
+    /// Outliers in hot channels.
+    pub hot_outliers: u64,
+    /// Rows that were asked for: one for each channel that has an outlier somewhere in a chunk.
+    pub rows: HotRowStatistics,
+}
+
+impl Pair {
+    /// Share of the outliers in hot channels; 1 where there are none.
+    pub fn hit_rate(&self) -> f64 {
+        if self.outliers == 0 { 1.0 } else { self.hot_outliers as f64 / self.outliers as f64 }
+    }
+}
+
+/// How far the study is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The rows are written to a file.
+    Writing,
+    /// Tokens that went through the model, and of how many.
+    Running {
+        /// Done.
+        done: usize,
+        /// In all.
+        total: usize,
+    },
+}
+
+/// Runs `model` on every domain after calibration on each. `rate` is the share of the inputs without a shadow.
+///
+/// # Errors
+/// If the rows cannot be written to a file in the system's folder for temporary ones, the model cannot run, or
+/// `cancel` is set.
+///
+/// # Panics
+/// If the model is not in float.
+pub fn study(
+    model: &Arc<Model>,
+    domains: &[Domain],
+    options: &PlanOptions,
+    rate: f64,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<HotChannelStudy> {
+    let tokens = |pieces: &[Vec<u32>]| pieces.iter().map(Vec::len).sum::<usize>();
+    let to_run: usize = domains.iter().map(|domain| tokens(&domain.run)).sum();
+    let total = domains.iter().map(|domain| tokens(&domain.calibrate)).sum::<usize>() + domains.len() * to_run;
+    let mut done = 0;
+    let weights = model.install(|| weight_statistics::of_model(model.weights()));
+    let mut rows = None;
+    let mut study = HotChannelStudy { domains: Vec::new(), pairs: Vec::new() };
+    for domain in domains {
+        let mut calibration = Calibration::new(model.description(), &domain.name);
+        calibration.run(model, &domain.calibrate, cancel, |calibration| {
+            progress(Progress::Running { done: done + calibration.tokens, total });
+            Ok(())
+        })?;
+        done += calibration.tokens;
+        let mut inputs = plan::summarize(&calibration, &weights, options);
+        plan::prune(&mut inputs, rate);
+        let quantization = plan::quantization(&inputs, options);
+        let hot: Vec<_> = inputs.iter().map(|input| input.hot_channels.as_slice()).collect();
+        let rows = match &rows {
+            Some(rows) => rows,
+            None => {
+                progress(Progress::Writing);
+                rows.insert(WeightRows::write(&model.quantize(&quantization), cancel)?)
+            }
+        };
+        let kept = || inputs.iter().filter(|input| input.shadow);
+        let mut calibrated = Calibrated {
+            name: domain.name.clone(),
+            calibration_tokens: calibration.tokens,
+            channels: kept().map(|input| input.channels).sum(),
+            hot_channels: kept().map(|input| input.hot_channels.len()).sum(),
+            hot_bytes: 0,
+        };
+        for other in domains {
+            let mut processor = Processor::new(rows, &quantization, &hot)?;
+            calibrated.hot_bytes = processor.bytes();
+            let mut pair = Pair {
+                calibrated_on: domain.name.clone(),
+                run_on: other.name.clone(),
+                tokens: 0,
+                values: 0,
+                outliers: 0,
+                hot_outliers: 0,
+                rows: HotRowStatistics::default(),
+            };
+            run(model, &other.run, &mut processor, &mut pair, cancel, &mut |tokens| {
+                done += tokens;
+                progress(Progress::Running { done, total });
+            })?;
+            study.pairs.push(pair);
+        }
+        study.domains.push(calibrated);
+    }
+    Ok(study)
+}
+
+/// The float model reads `pieces`; `processor` computes the linear layers beside it.
+fn run(
+    model: &Arc<Model>,
+    pieces: &[Vec<u32>],
+    processor: &mut Processor,
+    pair: &mut Pair,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize),
+) -> Result<()> {
+    let longest = pieces.iter().map(Vec::len).max().unwrap_or(1);
+    let options = SessionOptions { context: longest, chunk: CHUNK, ..SessionOptions::default() };
+    let mut session = Session::new(model, &options)?;
+    for piece in pieces {
+        session.truncate(0);
+        session.observe(piece, cancel, &mut |block, input, x| processor.run(block, input, x, pair))?;
+        pair.tokens += piece.len();
+        progress(piece.len());
+    }
+    for layers in processor.inputs.iter().flatten() {
+        pair.rows += layers.rows.statistics();
+    }
+    Ok(())
+}
+
+/// INT8 weights, and the same by channel in a file: for each input `[channels, out_features of all that read it]`.
+struct WeightRows {
+    inputs: Vec<Readers>,
+    /// Removed when dropped.
+    _file: NamedTempFile,
+}
+
+/// The layers that read one input.
+struct Readers {
+    matrices: Vec<Int8Matrix>,
+    /// Of all output channels of all of them.
+    scales: Vec<f32>,
+    rows: ChannelRows,
+}
+
+impl WeightRows {
+    /// Of all inputs of an INT8 model, four a block.
+    fn write(model: &Model, cancel: &Cancel) -> Result<Self> {
+        let failed = |source| Error::WriteRows { folder: std::env::temp_dir(), source };
+        let file = NamedTempFile::new().map_err(failed)?;
+        let mut writer = BufWriter::new(file.as_file());
+        let mut lengths = Vec::new();
+        let blocks = &model.weights().blocks;
+        let inputs = || blocks.iter().flat_map(|block| LinearInput::ALL.map(|input| readers(block, input)));
+        for matrices in inputs() {
+            cancel.check()?;
+            let rows = model.install(|| by_channel(&matrices));
+            writer.write_all(bytemuck::cast_slice(&rows)).map_err(failed)?;
+            lengths.push(rows.len());
+        }
+        writer.flush().map_err(failed)?;
+        drop(writer);
+        let mapped = MappedFile::open(file.path())?;
+        let mut start = 0;
+        let inputs = inputs().zip(lengths).map(|(matrices, length)| {
+            let scales: Vec<f32> = matrices.iter().flat_map(|matrix| matrix.view().scales).copied().collect();
+            let rows = ChannelRows::new(mapped.part(start..start + length), scales.len());
+            start += length;
+            Readers { matrices, scales, rows: rows.expect("whole rows were written") }
+        });
+        Ok(Self { inputs: inputs.collect(), _file: file })
+    }
+}
+
+/// The INT8 matrices of `block` that read `input`.
+fn readers(block: &Block, input: LinearInput) -> Vec<Int8Matrix> {
+    let of_input = block.linears.iter().filter(|(name, _)| LinearInput::of(**name) == input);
+    of_input
+        .map(|(_, linear)| match &linear.weight {
+            Weight::Int8(matrix) => matrix.clone(),
+            Weight::Float(_) => unreachable!("the linear layers of blocks were quantized"),
+        })
+        .collect()
+}
+
+/// `[channels, out_features]` of `matrices` side by side.
+fn by_channel(matrices: &[Int8Matrix]) -> Vec<i8> {
+    let stride: usize = matrices.iter().map(Int8Matrix::out_features).sum();
+    let mut rows = Vec::new();
+    let mut first = 0;
+    for matrix in matrices {
+        let view = matrix.view();
+        let mut row_major = vec![0; view.out_features * view.in_features];
+        unpack(view, &mut row_major);
+        rows.resize(view.in_features * stride, 0);
+        for (index, row) in row_major.chunks_exact(view.in_features).enumerate() {
+            for (channel, weight) in row.iter().enumerate() {
+                rows[channel * stride + first + index] = *weight;
+            }
+        }
+        first += view.out_features;
+    }
+    rows
+}
+
+/// Plays a processor that hides its weights; the CPU has the hot rows.
+struct Processor<'a> {
+    /// Of each block and input; `None` where an input has no shadow.
+    inputs: Vec<Option<Layers<'a>>>,
+    quantized: QuantizedRows,
+    out: Vec<f32>,
+}
+
+struct Layers<'a> {
+    readers: &'a Readers,
+    clip: f32,
+    /// Of each channel.
+    is_hot: Vec<bool>,
+    rows: HotRows,
+}
+
+impl<'a> Processor<'a> {
+    fn new(weights: &'a WeightRows, quantization: &Quantization, hot: &[&[u32]]) -> Result<Self> {
+        let plans = quantization.blocks.iter().flatten();
+        let of_input = |((readers, plan), hot): ((&'a Readers, &InputQuantization), &&[u32])| {
+            let InputQuantization::Static { clip, shadow: true, .. } = plan else { return Ok(None) };
+            let channels = readers.matrices.first().map_or(0, |matrix| matrix.view().in_features);
+            let mut is_hot = vec![false; channels];
+            hot.iter().for_each(|channel| is_hot[*channel as usize] = true);
+            let rows =
+                HotRows::new(readers.rows.clone(), hot, &readers.scales).map_err(|source| Error::HotRows { source })?;
+            Ok(Some(Layers { readers, clip: *clip, is_hot, rows }))
+        };
+        let inputs = weights.inputs.iter().zip(plans).zip(hot).map(of_input).collect::<Result<_>>()?;
+        Ok(Self { inputs, quantized: QuantizedRows::default(), out: Vec::new() })
+    }
+
+    /// Bytes of the hot rows.
+    fn bytes(&self) -> usize {
+        self.inputs.iter().flatten().map(|layers| layers.rows.bytes()).sum()
+    }
+
+    /// Computes the layers that read `x` `[rows, channels]`, and counts.
+    fn run(&mut self, block: usize, input: LinearInput, x: &[f32], pair: &mut Pair) {
+        let Some(layers) = &mut self.inputs[block * LinearInput::ALL.len() + input.index()] else { return };
+        let quantized = &mut self.quantized;
+        quantized.quantize_static(x, layers.is_hot.len(), layers.clip / INT8_MAX, None, true);
+        let requested = layers.rows.request(quantized);
+        let rows = quantized.rows();
+        for matrix in &layers.readers.matrices {
+            self.out.resize(rows * matrix.out_features(), 0.0);
+            matmul_int8(quantized, matrix.view(), None, &mut self.out);
+        }
+        self.out.clear();
+        self.out.resize(rows * layers.readers.scales.len(), 0.0);
+        layers.rows.join(quantized, requested, &mut self.out);
+        pair.values += x.len() as u64;
+        for channel in (0..rows).flat_map(|row| quantized.outliers_of(row).0) {
+            pair.outliers += 1;
+            pair.hot_outliers += u64::from(layers.is_hot[*channel as usize]);
+        }
+    }
+}

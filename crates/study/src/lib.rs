@@ -1,0 +1,16 @@
+//! What calibration finds out about a model, beyond what preparing one needs.
+//!
+//! A [`Subject`] is a float model with what calibration saw of it. [`outliers`] counts: where outliers are, how skewed,
+//! how important, how much memory their rows take. [`sweep`] runs the model in INT8 in one way after the other, with
+//! fewer and fewer shadows or by each rule for clip thresholds. [`hot_channels`] runs it with the weights of shadows in a
+//! file, calibrated on one domain of text and run on another.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod hot_channels;
+pub mod outliers;
+mod subject;
+pub mod sweep;
+
+pub use error::{Error, Result};
+pub use subject::Subject;

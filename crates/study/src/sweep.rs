@@ -1,0 +1,116 @@
+//! One model in INT8 in one way after the other. The weights are quantized as seldom as possible.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use triad_engine::Model;
+use triad_engine::quantize::{Quantization, WeightScales};
+use triad_prepare::plan::{self, InputSummary, PlanOptions};
+use triad_prepare::threshold::ThresholdRule;
+
+use super::Subject;
+
+/// A model without some of its shadows, and what was measured of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pruned<M> {
+    /// Share of the inputs that have no shadow, the least important first.
+    pub rate: f64,
+    /// Inputs that keep theirs.
+    pub shadows: usize,
+    /// What `measure` found.
+    #[serde(flatten)]
+    pub measured: M,
+}
+
+/// Measures the model with each of `rates` of its shadows left out (llm.npu, §3.3, figure 12).
+///
+/// # Errors
+/// Those of `measure`.
+pub fn prune<M, E>(
+    subject: &Subject,
+    options: &PlanOptions,
+    rates: &[f64],
+    mut measure: impl FnMut(&Arc<Model>) -> Result<M, E>,
+) -> Result<Vec<Pruned<M>>, E> {
+    let mut inputs = subject.summarize(options);
+    let mut quantized = Arc::new(subject.model.quantize(&plan::quantization(&inputs, options)));
+    let of_rate = |rate: &f64| {
+        plan::prune(&mut inputs, *rate);
+        let plan = plan::quantization(&inputs, options);
+        quantized = Arc::new(subject.model.quantize_beside(&quantized, &plan));
+        let measured = measure(&quantized)?;
+        Ok(Pruned { rate: *rate, shadows: plan.shadows(), measured })
+    };
+    rates.iter().map(of_rate).collect()
+}
+
+/// One way to choose clip thresholds and weight scales.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Variant {
+    /// How clip thresholds are chosen.
+    pub threshold: ThresholdRule,
+    /// What one weight scale covers.
+    pub weights: WeightScales,
+    /// Every input has its shadow, or none has.
+    pub shadow: bool,
+}
+
+/// A way to clip, what lies beyond, and what was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Clipped<M> {
+    /// The way.
+    #[serde(flatten)]
+    pub variant: Variant,
+    /// Share of the values of the calibration text beyond their clip threshold: in the shadow where there is one, lost
+    /// where there is none.
+    pub outlier_share: f64,
+    /// What `measure` found.
+    #[serde(flatten)]
+    pub measured: M,
+}
+
+/// The rules that are compared.
+pub const RULES: [ThresholdRule; 3] = [ThresholdRule::MaxMin, ThresholdRule::Percentile, ThresholdRule::LeastError];
+
+/// Measures the model by every rule for clip thresholds, with weight scales for channels and for whole matrices, with
+/// all shadows and with none. Ways that come to the same are measured once.
+///
+/// # Errors
+/// Those of `measure`.
+pub fn thresholds<M: Clone, E>(
+    subject: &Subject,
+    mut measure: impl FnMut(&Arc<Model>) -> Result<M, E>,
+) -> Result<Vec<Clipped<M>>, E> {
+    let options = |threshold, weights| PlanOptions { threshold, weight_scales: weights, ..PlanOptions::default() };
+    // Weight scales change nothing in them.
+    let summaries = RULES.map(|rule| subject.summarize(&options(rule, WeightScales::default())));
+    let mut tried = Vec::new();
+    for weights in [WeightScales::Channel, WeightScales::Tensor] {
+        let quantization = |inputs: &[InputSummary]| plan::quantization(inputs, &options(RULES[0], weights));
+        let quantized = subject.model.quantize(&quantization(&summaries[0]));
+        let mut measured: Vec<(Quantization, M)> = Vec::new();
+        for shadow in [true, false] {
+            for (threshold, summary) in RULES.into_iter().zip(&summaries) {
+                let mut inputs = summary.clone();
+                plan::prune(&mut inputs, if shadow { 0.0 } else { 1.0 });
+                let plan = quantization(&inputs);
+                let known = measured.iter().find(|(other, _)| *other == plan).map(|(_, measured)| measured.clone());
+                let result = match known {
+                    Some(known) => known,
+                    None => measure(&Arc::new(subject.model.quantize_beside(&quantized, &plan)))?,
+                };
+                measured.push((plan, result.clone()));
+                let variant = Variant { threshold, weights, shadow };
+                tried.push(Clipped { variant, outlier_share: beyond(&inputs), measured: result });
+            }
+        }
+    }
+    Ok(tried)
+}
+
+/// Share of the values of the calibration text beyond the clip thresholds that `inputs` use.
+fn beyond(inputs: &[InputSummary]) -> f64 {
+    let share = |input: &InputSummary| if input.shadow { input.outlier_share } else { input.lost_share };
+    let values: f64 = inputs.iter().map(|input| share(input) * input.channels as f64).sum();
+    values / inputs.iter().map(|input| input.channels).sum::<usize>().max(1) as f64
+}
