@@ -113,7 +113,7 @@ impl Session {
 
     /// Logits `[vocab]` that follow the last token of the latest prefill or decode.
     pub fn logits(&self) -> &[f32] {
-        &self.logits[self.logits.len() - self.model().description().vocab..]
+        &self.logits[self.logits.len().saturating_sub(self.model().description().vocab)..]
     }
 
     /// Pages of keys and values that it holds, and how many of them others hold, too.

@@ -168,9 +168,8 @@ struct Device {
     beside: Pool,
 }
 
-/// Is called when a processor, by its index, begins and ends a task of a pass; its error or panic counts as the
-/// processor's.
-type Probe = Arc<dyn Fn(usize, &pass::Pass, usize, Moment) -> Result<()> + Send + Sync>;
+/// Is called when a processor, by its index, begins and ends a task; its error or panic counts as the processor's.
+type Probe = Arc<dyn Fn(usize, Moment) -> Result<()> + Send + Sync>;
 
 /// When a probe is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -363,8 +362,8 @@ impl Engine {
     }
 
     #[cfg(test)]
-    fn set_probe(&self, probe: Probe) {
-        *lock(&self.shared().probe) = Some(probe);
+    fn set_probe(&self, probe: Option<Probe>) {
+        *lock(&self.shared().probe) = probe;
     }
 }
 

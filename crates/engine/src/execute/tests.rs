@@ -1,4 +1,4 @@
-//! Any policy, any processors, whoever fails: the logits of the sequential pass, bit for bit.
+//! Any policy, any processors, whoever fails: the logits of one processor alone, bit for bit.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,12 +7,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 use triad_kernels::int8::QuantizedRows;
 use triad_plan::graph::{Role, Task};
-use triad_plan::processors::ProcessorId;
+use triad_plan::processors::{Processor as Description, ProcessorId};
 use triad_plan::schedule::Policy;
 use triad_processors::{Processor, Program, Subgraph};
 
-use super::run::{Moment, Probe};
-use super::{Executor, ExecutorOptions, Int8Processor, Output, Products, Programs, Verification, verify};
+use super::{
+    Engine, EngineOptions, Moment, Output, Probe, ProcessorOptions, Products, Programs, Verification, verify,
+};
 use crate::error::{Error, Result};
 use crate::linear::Kernels;
 use crate::linear_input::LinearInput;
@@ -21,10 +22,9 @@ use crate::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads, testin
 
 const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
 const CHUNK: usize = 8;
+const NAMES: [&str; 2] = ["cpu", "npu"];
 const CPU: ProcessorId = ProcessorId::new(0);
 const NPU: ProcessorId = ProcessorId::new(1);
-/// Their names.
-const NAMES: [&str; 2] = ["cpu", "npu"];
 
 fn float(family: &str) -> Arc<Model> {
     let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
@@ -47,18 +47,35 @@ fn prompt(model: &Model, length: usize) -> Vec<u32> {
     (0..length).map(|index| ((index * index * 7 + index * 13) % vocab) as u32).collect()
 }
 
+/// On the model's threads alone.
 fn session(model: &Arc<Model>, chunk: usize) -> Session {
     Session::new(model, &SessionOptions { context: 64, chunk, ..SessionOptions::default() }).unwrap()
 }
 
-fn options(policy: Policy) -> ExecutorOptions {
-    let npu = Some(Int8Processor::Kernels(Threads::Count(1)));
-    ExecutorOptions { cpu: Threads::Count(1), npu, policy, ..ExecutorOptions::default() }
+/// A CPU, and what multiplies INT8 beside it.
+fn two(npu_threads: usize, products: Option<Box<dyn Products>>) -> Vec<ProcessorOptions> {
+    // Threads that drive an NPU compute floats, too, where the CPU is lost.
+    let npu = Description { formats: Description::cpu("npu").formats, ..Description::npu("npu", None) };
+    let of = |description, threads, products| ProcessorOptions { description, threads: Threads::Count(threads), products };
+    vec![of(Description::cpu("cpu"), 1, None), of(npu, npu_threads, products)]
 }
 
-fn with_probe(mut executor: Executor, probe: Probe) -> Executor {
-    executor.probe = Some(probe);
-    executor
+fn options(policy: Policy) -> EngineOptions {
+    let session = SessionOptions { context: 64, chunk: CHUNK, ..SessionOptions::default() };
+    EngineOptions { session, processors: two(1, None), policy, ..EngineOptions::default() }
+}
+
+fn engine(model: &Arc<Model>, options: EngineOptions) -> Engine {
+    Engine::new(model, options).unwrap()
+}
+
+fn with_products(model: &Arc<Model>, policy: Policy, products: Box<dyn Products>) -> Engine {
+    engine(model, EngineOptions { processors: two(1, Some(products)), ..options(policy) })
+}
+
+fn with_probe(engine: Engine, probe: Probe) -> Engine {
+    engine.set_probe(Some(probe));
+    engine
 }
 
 fn all_logits(mut session: Session, tokens: &[u32]) -> Vec<f32> {
@@ -66,12 +83,15 @@ fn all_logits(mut session: Session, tokens: &[u32]) -> Vec<f32> {
 }
 
 /// Of every policy on two processors, and of one processor alone.
-fn executors() -> impl Iterator<Item = (String, Executor)> {
-    let two = Policy::ALL.into_iter().map(|policy| (format!("{policy:?}"), Executor::new(options(policy)).unwrap()));
-    let one = ExecutorOptions { npu: None, ..options(Policy::Fifo) };
-    let threads = Some(Int8Processor::Kernels(Threads::Count(2)));
-    let three = ExecutorOptions { npu: threads, chunks_in_flight: 2, ..options(Policy::Paper) };
-    two.chain([("alone".into(), Executor::new(one).unwrap()), ("three".into(), Executor::new(three).unwrap())])
+fn engines(model: &Arc<Model>) -> impl Iterator<Item = (String, Engine)> {
+    let two_each = Policy::ALL.into_iter().map(|policy| (format!("{policy:?}"), engine(model, options(policy))));
+    let one = EngineOptions { processors: two(1, None).drain(..1).collect(), ..options(Policy::Fifo) };
+    let three = EngineOptions { processors: two(2, None), chunks_in_flight: 2, ..options(Policy::Paper) };
+    two_each.chain([("alone".into(), engine(model, one)), ("three".into(), engine(model, three))])
+}
+
+fn losses(session: &Session) -> &[super::Loss] {
+    &session.execution().unwrap().losses
 }
 
 #[test]
@@ -83,8 +103,8 @@ fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
                 let expected = all_logits(session(&model, CHUNK), &tokens);
                 let mut sequential = session(&model, CHUNK);
                 let last = sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
-                for (name, executor) in executors() {
-                    let mut executed = session(&model, CHUNK).with_executor(executor);
+                for (name, engine) in engines(&model) {
+                    let mut executed = engine.session();
                     let all = executed.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
                     assert!(all == expected, "{family}, {name}, {length} tokens");
                     executed.truncate(0);
@@ -114,9 +134,7 @@ fn programs_of_a_processor_give_the_logits_of_the_sequential_pass() {
         let mut blocks = 0;
         let products = Programs::prepare(&model, &processor, CHUNK, |done| blocks = done).unwrap();
         assert_eq!(blocks, model.description().blocks.len());
-        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products: Box::new(products) });
-        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::CriticalPath) }).unwrap();
-        let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
+        let executed = all_logits(with_products(&model, Policy::CriticalPath, Box::new(products)).session(), &tokens);
         assert!(executed == all_logits(session(&model, CHUNK), &tokens), "{family}");
         let refused = Programs::prepare(&float(family), &processor, CHUNK, |_| {}).err().unwrap().to_string();
         let expected = "cpu does not run the feed-forward of block 0: it computes in float: expected a package, whose \
@@ -151,9 +169,9 @@ impl Stand {
     }
 
     /// As the NPU of `options`.
-    fn options(&self, model: &Model, options: ExecutorOptions) -> ExecutorOptions {
+    fn options(&self, model: &Model, options: EngineOptions) -> EngineOptions {
         let products = Box::new(Programs::prepare(model, self, CHUNK, |_| {}).unwrap());
-        ExecutorOptions { npu: Some(Int8Processor::Programs { threads: Threads::Count(1), products }), ..options }
+        EngineOptions { processors: two(1, Some(products)), ..options }
     }
 }
 
@@ -210,9 +228,8 @@ fn a_feed_forward_is_one_program_unless_its_shadow_is_added_within_it() {
             }
         }
         assert_eq!(prepared.count(), 0, "{family}, {rate}");
-        let executor = Executor::new(options).unwrap();
         let tokens = prompt(&model, 7 * CHUNK / 2);
-        let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
+        let executed = all_logits(engine(&model, options).session(), &tokens);
         assert!(executed == all_logits(session(&model, CHUNK), &tokens), "{family}, {rate}");
     }
 }
@@ -226,8 +243,8 @@ fn a_later_prompt_goes_on_behind_an_earlier_one() {
         session.prefill(&tokens[13..], &Cancel::new(), |_| {}).unwrap().to_vec()
     };
     let expected = run(session(&model, 5));
-    for (name, executor) in executors() {
-        assert!(run(session(&model, 5).with_executor(executor)) == expected, "{name}");
+    for (name, engine) in engines(&model) {
+        assert!(run(engine.session()) == expected, "{name}");
     }
 }
 
@@ -240,22 +257,22 @@ proptest! {
         let tokens = prompt(&model, 45);
         let expected = all_logits(session(&model, CHUNK), &tokens);
         let next = AtomicUsize::new(0);
-        let probe: Probe = Arc::new(move |_, _, _, _| {
+        let probe: Probe = Arc::new(move |_, _| {
             let delay = delays[next.fetch_add(1, Ordering::Relaxed) % delays.len()];
             std::thread::sleep(Duration::from_micros(delay));
             Ok(())
         });
-        let options = ExecutorOptions { chunks_in_flight: in_flight, ..options(Policy::ALL[policy]) };
-        let executor = with_probe(Executor::new(options).unwrap(), probe);
-        prop_assert!(all_logits(session(&model, CHUNK).with_executor(executor), &tokens) == expected);
+        let options = EngineOptions { chunks_in_flight: in_flight, ..options(Policy::ALL[policy]) };
+        let engine = with_probe(engine(&model, options), probe);
+        prop_assert!(all_logits(engine.session(), &tokens) == expected);
     }
 }
 
 /// Fails at the `at`-th moment of a processor.
 fn failing(processor: ProcessorId, at: usize, fail: fn() -> Result<()>) -> Probe {
     let count = AtomicUsize::new(0);
-    Arc::new(move |of, _, _, _| {
-        let fails = of == processor && count.fetch_add(1, Ordering::Relaxed) == at;
+    Arc::new(move |of, _| {
+        let fails = of == processor.index() && count.fetch_add(1, Ordering::Relaxed) == at;
         if fails { fail() } else { Ok(()) }
     })
 }
@@ -280,20 +297,15 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
         for at in 0..moments {
             let fail = if at % 2 == 0 { error } else { panic };
             let policy = Policy::ALL[at % Policy::ALL.len()];
-            let executor = with_probe(Executor::new(options(policy)).unwrap(), failing(processor, at, fail));
-            let mut session = session(&model, CHUNK).with_executor(executor);
+            let mut session = with_probe(engine(&model, options(policy)), failing(processor, at, fail)).session();
             let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             assert!(logits == expected, "{processor:?} at {at}");
-            let losses = &session.executor().unwrap().latest().unwrap().losses;
-            assert_eq!(losses.len(), 1, "{processor:?} at {at}");
-            assert!(
-                losses[0].processor == NAMES[processor.index()] && losses[0].reason.contains("unplugged"),
-                "{losses:?}"
-            );
+            let [loss] = losses(&session) else { panic!("{processor:?} at {at}: {:?}", losses(&session)) };
+            assert!(loss.processor == NAMES[processor.index()] && loss.reason.contains("unplugged"), "{loss:?}");
             session.truncate(0);
             let again = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             assert!(again == expected, "the next prompt has both again");
-            assert!(session.executor().unwrap().latest().unwrap().losses.is_empty());
+            assert!(losses(&session).is_empty());
         }
     }
 }
@@ -301,12 +313,11 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
 #[test]
 fn when_all_processors_fail_the_error_says_what_happened_to_each() {
     let model = int8("llama");
-    let executor = with_probe(Executor::new(options(Policy::Paper)).unwrap(), Arc::new(|_, _, _, _| error()));
-    let mut session = session(&model, CHUNK).with_executor(executor);
+    let mut session = with_probe(engine(&model, options(Policy::Paper)), Arc::new(|_, _| error())).session();
     let error = session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap_err().to_string();
     assert!(error.starts_with("no processor is left to run the prompt: the CPU: test: unplugged; the NPU:"), "{error}");
     assert!(session.tokens().is_empty());
-    session.executor_mut().unwrap().probe = None;
+    session.engine().set_probe(None);
     session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap();
 }
 
@@ -317,25 +328,24 @@ fn a_processor_that_hangs_is_left_alone() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let hangs = Arc::new(AtomicBool::new(true));
     let (probe_hangs, begun) = (Arc::clone(&hangs), AtomicUsize::new(0));
-    let probe: Probe = Arc::new(move |processor, _, moment, _| {
-        if processor == NPU && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
+    let probe: Probe = Arc::new(move |processor, moment| {
+        if processor == NPU.index() && moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == 4 {
             while probe_hangs.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
         Ok(())
     });
-    let options = ExecutorOptions { time_out: Duration::from_millis(300), ..options(Policy::CriticalPath) };
-    let mut session = session(&model, CHUNK).with_executor(with_probe(Executor::new(options).unwrap(), probe));
-    let losses = |session: &Session| session.executor().unwrap().latest().unwrap().losses.len();
+    let options = EngineOptions { time_out: Duration::from_millis(300), ..options(Policy::CriticalPath) };
+    let mut session = with_probe(engine(&model, options), probe).session();
     for _ in 0..2 {
         session.truncate(0);
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
-        assert_eq!(losses(&session), 1, "lost, and still away from the next prompt");
+        assert_eq!(losses(&session).len(), 1, "lost, and still away from the next prompt");
     }
     hangs.store(false, Ordering::Relaxed);
     // As soon as it is back it works again.
-    while losses(&session) > 0 {
+    while !losses(&session).is_empty() {
         session.truncate(0);
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
     }
@@ -350,14 +360,13 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
     for stop_after in (0..tasks).step_by(5) {
         let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
         let asked = cancel.clone();
-        let probe: Probe = Arc::new(move |_, _, moment, _| {
+        let probe: Probe = Arc::new(move |_, moment| {
             if moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == stop_after {
                 asked.cancel();
             }
             Ok(())
         });
-        let executor = with_probe(Executor::new(options(Policy::Fifo)).unwrap(), probe);
-        let mut session = session(&model, CHUNK).with_executor(executor);
+        let mut session = with_probe(engine(&model, options(Policy::Fifo)), probe).session();
         let result = session.prefill(&tokens, &cancel, |_| {}).map(<[f32]>::to_vec);
         cancel.reset();
         let done = session.tokens().len();
@@ -378,7 +387,7 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
 fn a_panic_of_who_listens_ends_the_run() {
     let model = int8("llama");
     let tokens = prompt(&model, 40);
-    let mut session = session(&model, CHUNK).with_executor(Executor::new(options(Policy::Paper)).unwrap());
+    let mut session = engine(&model, options(Policy::Paper)).session();
     let listen = std::panic::AssertUnwindSafe(|| {
         let listener = |_| std::panic::resume_unwind(Box::new("enough"));
         session.prefill(&tokens, &Cancel::new(), listener).map(<[f32]>::len)
@@ -395,13 +404,15 @@ struct Device {
     model: Arc<Model>,
     fails_at: Option<(usize, LinearInput)>,
     is_wrong_at: Option<(usize, LinearInput)>,
+    /// The only number of rows with which it is wrong.
+    wrong_rows: Option<usize>,
     /// For each product whether its input had outliers, and the threads that worked with the one that waited for it.
     seen: Arc<Mutex<Vec<(bool, usize)>>>,
 }
 
 impl Device {
     fn new(model: &Arc<Model>) -> Self {
-        Self { model: Arc::clone(model), fails_at: None, is_wrong_at: None, seen: Arc::default() }
+        Self { model: Arc::clone(model), fails_at: None, is_wrong_at: None, wrong_rows: None, seen: Arc::default() }
     }
 }
 
@@ -413,7 +424,7 @@ impl Products for Device {
             return Err(Error::Processor { processor: "device".into(), reason: "out of memory".into() });
         }
         Kernels(self.model.weights()).multiply(block, input, x, outs)?;
-        if self.is_wrong_at == Some((block, input)) {
+        if self.is_wrong_at == Some((block, input)) && self.wrong_rows.is_none_or(|rows| rows == x.rows()) {
             outs[0].1[0] += 1e3;
         }
         Ok(())
@@ -427,12 +438,10 @@ fn programs_multiply_and_where_one_fails_the_cpu_takes_over() {
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let inputs = LinearInput::ALL.map(|input| Some((1, input)));
     for fails_at in inputs.into_iter().chain([None]) {
-        let products = Box::new(Device { fails_at, ..Device::new(&model) });
-        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
-        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
-        let mut session = session(&model, CHUNK).with_executor(executor);
+        let device = Device { fails_at, ..Device::new(&model) };
+        let mut session = with_products(&model, Policy::Paper, Box::new(device)).session();
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{fails_at:?}");
-        let losses = &session.executor().unwrap().latest().unwrap().losses;
+        let losses = losses(&session);
         assert_eq!(losses.len(), usize::from(fails_at.is_some()));
         assert!(losses.iter().all(|loss| loss.reason == "device: out of memory" && loss.task.is_some()));
     }
@@ -466,12 +475,12 @@ fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_said() {
             let fail = Arc::clone(&fail);
             let vanishing = Vanishing { after, runs: AtomicUsize::new(0), fail: Box::new(move || fail()) };
             let options = Stand::new(Some(Arc::new(vanishing))).options(&model, options(Policy::CriticalPath));
-            let options = ExecutorOptions { time_out: Duration::from_millis(300), ..options };
-            let mut session = session(&model, CHUNK).with_executor(Executor::new(options).unwrap());
+            let options = EngineOptions { time_out: Duration::from_millis(300), ..options };
+            let mut session = engine(&model, options).session();
             for prompt in 0..2 {
                 session.truncate(0);
                 assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{reason}, {after}");
-                let losses = &session.executor().unwrap().latest().unwrap().losses;
+                let losses = losses(&session);
                 assert_eq!(losses.len(), 1, "{reason}, {after}: it stays away");
                 assert_eq!((losses[0].processor.as_str(), losses[0].task.is_some()), ("npu", prompt == 0 || step == 1));
                 assert!(prompt > 0 || losses[0].reason.contains(reason), "{losses:?}");
@@ -487,9 +496,7 @@ fn shadows_are_computed_while_a_device_multiplies() {
     let tokens = prompt(&model, 30);
     let device = Device::new(&model);
     let seen = Arc::clone(&device.seen);
-    let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products: Box::new(device) });
-    let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
-    let executed = all_logits(session(&model, CHUNK).with_executor(executor), &tokens);
+    let executed = all_logits(with_products(&model, Policy::Paper, Box::new(device)).session(), &tokens);
     assert!(executed == all_logits(session(&model, CHUNK), &tokens));
     let seen = std::mem::take(&mut *seen.lock().unwrap());
     assert!(seen.iter().any(|(outliers, _)| *outliers) && seen.iter().any(|(outliers, _)| !outliers));
@@ -502,10 +509,9 @@ fn shadows_are_computed_while_a_device_multiplies() {
 fn a_timeline_has_every_task_where_it_ran() {
     let model = Arc::new(testing::quantize_dynamic(&float("llama")));
     let tokens = prompt(&model, 30);
-    let mut session = session(&model, CHUNK).with_executor(Executor::new(options(Policy::CriticalPath)).unwrap());
+    let mut session = engine(&model, options(Policy::CriticalPath)).session();
     session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
-    let executor = session.executor().unwrap();
-    let execution = executor.latest().unwrap();
+    let execution = session.execution().unwrap();
     let graph = &execution.graph;
     let mut of_task = vec![None; graph.tasks().count()];
     for event in execution.timeline.events() {
@@ -520,40 +526,36 @@ fn a_timeline_has_every_task_where_it_ran() {
         let start = of_task[number(task)].start;
         assert!(graph.dependencies(task).all(|need| of_task[number(need)].end <= start), "{task:?}");
     }
-    assert_eq!(executor.costs().seen().count(), 6, "each role on its processor");
-    assert!(executor.costs().seconds("npu", Role::FeedForward, 8, 0).unwrap() > 0.0);
+    assert_eq!(session.engine().costs().seen().count(), 6, "each role on its processor");
+    assert!(session.engine().costs().seconds("npu", Role::FeedForward, 8, 0).unwrap() > 0.0);
 }
 
 #[test]
 fn no_chunk_in_flight_is_refused() {
-    let error = Executor::new(ExecutorOptions { chunks_in_flight: 0, ..options(Policy::Fifo) }).unwrap_err();
+    let refused = Engine::new(&int8("llama"), EngineOptions { chunks_in_flight: 0, ..options(Policy::Fifo) });
+    let error = refused.unwrap_err();
     assert_eq!(error.to_string(), "the number of chunks in flight is 0, expected at least 1");
 }
 
-fn verified(model: &Arc<Model>, executor: Executor) -> Verification {
-    verify(model, executor, CHUNK, 0.0, &Cancel::new(), &mut |_, _| {}).unwrap()
+fn verified(engine: &Engine) -> Verification {
+    verify(engine, 0.0, &Cancel::new(), &mut |_, _| {}).unwrap()
 }
 
 #[test]
 fn verify_finds_nothing_where_nothing_is_wrong() {
-    let verification = verified(&int8("qwen2"), Executor::new(options(Policy::Fifo)).unwrap());
+    let verification = verified(&engine(&int8("qwen2"), options(Policy::Fifo)));
     assert_eq!(verification.comparisons.len(), 5 * Policy::ALL.len());
     assert_eq!(verification.failures().count(), 0);
 }
 
 #[test]
-fn verify_finds_one_chunk_with_a_wrong_mask() {
+fn verify_finds_one_wrong_chunk() {
     let model = int8("llama");
-    // The third chunk sees the tokens before it one place off, in one block.
-    let probe: Probe = Arc::new(|_, task, moment, segment| {
-        if moment == Moment::Before && (task.chunk, task.subgraph) == (2, Role::Attention as usize) {
-            segment.position -= 1;
-        }
-        Ok(())
-    });
-    let verification = verified(&model, with_probe(Executor::new(options(Policy::Fifo)).unwrap(), probe));
+    let is_wrong_at = Some((0, LinearInput::Attention));
+    let device = Device { is_wrong_at, wrong_rows: Some(4), ..Device::new(&model) };
+    let verification = verified(&with_products(&model, Policy::InOrder, Box::new(device)));
     let wrong: Vec<_> = verification.failures().map(|comparison| comparison.tokens).collect();
-    assert_eq!(wrong, [28; 5], "no other prompt has a third chunk");
+    assert_eq!(wrong, [28; 5], "no other prompt has a chunk of 4 tokens");
 }
 
 #[test]
@@ -561,16 +563,14 @@ fn verify_finds_one_wrong_static_graph() {
     let model = int8("llama");
     for input in LinearInput::ALL {
         let products = Box::new(Device { is_wrong_at: Some((0, input)), ..Device::new(&model) });
-        let npu = Some(Int8Processor::Programs { threads: Threads::Count(1), products });
-        let executor = Executor::new(ExecutorOptions { npu, ..options(Policy::Paper) }).unwrap();
-        assert_ne!(verified(&model, executor).failures().count(), 0, "{input:?}");
+        assert_ne!(verified(&with_products(&model, Policy::Paper, products)).failures().count(), 0, "{input:?}");
     }
 }
 
 #[test]
-fn verify_says_so_if_a_processor_was_lost_on_the_way() {
-    let executor = with_probe(Executor::new(options(Policy::Fifo)).unwrap(), failing(NPU, 3, error));
-    let verification = verified(&int8("llama"), executor);
+fn verify_reports_a_processor_that_was_lost_on_the_way() {
+    let engine = with_probe(engine(&int8("llama"), options(Policy::Fifo)), failing(NPU, 3, error));
+    let verification = verified(&engine);
     let lost: Vec<_> = verification.failures().map(|comparison| (comparison.losses, comparison.difference)).collect();
     assert_eq!(lost, [(1, 0.0)]);
 }

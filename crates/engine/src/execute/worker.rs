@@ -79,16 +79,15 @@ fn perform(
     pass.perform(shared, number, slot.as_mut(), &mut multiplier)
 }
 
-/// Calls the probe of a test, whose error or panic counts as the processor's. What it interrupts is not done.
+/// Calls the probe of a test. What it interrupts is not done.
 fn probe(shared: &Shared, index: usize, job: &mut Job, moment: Moment) -> Result<()> {
-    let Some(probe) = &*lock(&shared.probe) else { return Ok(()) };
-    let outcome = catch_unwind(AssertUnwindSafe(|| probe(index, &job.pass, job.number, moment)));
-    if !matches!(outcome, Ok(Ok(())))
-        && let Some(slot) = &mut job.slot
-    {
-        slot.done = 0;
+    let Some(probe) = lock(&shared.probe).clone() else { return Ok(()) };
+    let done = job.slot.as_mut().map(|slot| std::mem::take(&mut slot.done));
+    probe(index, moment)?;
+    if let (Some(slot), Some(done)) = (&mut job.slot, done) {
+        slot.done = done;
     }
-    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    Ok(())
 }
 
 /// Until something happens, and at times without that.
