@@ -38,6 +38,8 @@ pub(crate) struct Request {
     pub(super) wanted: Wanted,
     pub(super) arrived: Instant,
     is_cancelled: AtomicBool,
+    /// All its tokens are through all blocks.
+    is_through: AtomicBool,
     is_tainted: AtomicBool,
     progress: Mutex<Progress>,
     changed: Condvar,
@@ -94,6 +96,7 @@ impl Request {
             wanted,
             arrived: Instant::now(),
             is_cancelled: AtomicBool::new(false),
+            is_through: AtomicBool::new(false),
             is_tainted: AtomicBool::new(false),
             progress: Mutex::new(Progress { done: 0, logits_done: 0, logits, result: None }),
             changed: Condvar::new(),
@@ -132,8 +135,9 @@ impl Request {
         self.is_tainted.store(true, Ordering::Relaxed);
     }
 
+    /// Whether nobody waits for it any more. Once all its tokens are through, only logits are left, and it ends well.
     pub(super) fn is_cancelled(&self) -> bool {
-        self.is_cancelled.load(Ordering::Relaxed)
+        self.is_cancelled.load(Ordering::SeqCst) && !self.is_through.load(Ordering::SeqCst)
     }
 
     pub(super) fn set_execution(&self, execution: &Arc<OnceLock<Execution>>) {
@@ -141,11 +145,12 @@ impl Request {
         let _ = self.execution.set(Arc::clone(execution));
     }
 
-    /// The first `done` tokens are through.
+    /// The first `done` tokens are through; of a cancelled request nobody knows that.
     pub(super) fn advance(&self, done: usize) {
         let mut progress = self.lock();
-        if done > progress.done {
+        if done > progress.done && !self.is_cancelled() {
             progress.done = done;
+            self.is_through.store(done == self.tokens.len(), Ordering::SeqCst);
             self.changed.notify_all();
         }
     }
@@ -155,12 +160,12 @@ impl Request {
         let mut progress = self.lock();
         let vocab = logits.len() / rows.len();
         progress.logits[rows.start * vocab..rows.end * vocab].copy_from_slice(logits);
-        progress.logits_done += rows.len();
     }
 
-    /// Ends it well if all is done.
-    pub(super) fn end_if_complete(&self) {
+    /// The task that wrote the logits of so many rows more is done. Ends the request well if that was all.
+    pub(super) fn complete_logits(&self, rows: usize) {
         let mut progress = self.lock();
+        progress.logits_done += rows;
         let is_complete = progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
         if is_complete && progress.result.is_none() {
             let vocab = progress.logits.len() / self.wanted_rows().len();
@@ -193,7 +198,7 @@ impl Request {
                 progress = self.lock();
                 continue;
             }
-            if cancel.is_cancelled() && !self.is_cancelled.swap(true, Ordering::Relaxed) {
+            if cancel.is_cancelled() && !self.is_cancelled.swap(true, Ordering::SeqCst) {
                 drop(progress);
                 shared.wake();
                 progress = self.lock();
@@ -225,7 +230,7 @@ struct CancelOnDrop<'a> {
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        self.request.is_cancelled.store(true, Ordering::Relaxed);
+        self.request.is_cancelled.store(true, Ordering::SeqCst);
         self.shared.wake();
         let mut progress = self.request.lock();
         while progress.result.is_none() {

@@ -190,10 +190,12 @@ impl State {
             }
             Work::Step(_) if is_complete => {
                 pass.advance(pass.rows());
-                pass.requests.iter().for_each(|request| request.end_if_complete());
+                pass.requests.iter().for_each(|request| request.complete_logits(request.wanted_rows().len()));
             }
             Work::Step(_) => {}
-            Work::Logits(hidden) => hidden.iter().for_each(|hidden| hidden.request.end_if_complete()),
+            Work::Logits(hidden) => {
+                hidden.iter().for_each(|hidden| hidden.request.complete_logits(hidden.rows.len()));
+            }
         }
         if is_complete {
             self.finish(shared, id);
