@@ -20,6 +20,7 @@
 pub mod device;
 pub mod graph;
 pub mod optimum;
+pub mod passes;
 pub mod placement;
 pub mod prefill;
 pub mod processors;
