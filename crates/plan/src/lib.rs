@@ -20,6 +20,7 @@
 pub mod device;
 pub mod graph;
 pub mod optimum;
+pub mod parts;
 pub mod passes;
 pub mod placement;
 pub mod prefill;

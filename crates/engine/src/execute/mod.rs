@@ -214,7 +214,7 @@ impl Executor {
                 .seconds(&self.processors[processor].name, role, tokens.len(), position + tokens.start)
                 .unwrap_or_else(|| costs::guess(&graph, task))
         };
-        let first = |subgraph, processor| expected(Task { chunk: 0, subgraph }, processor);
+        let first = |subgraph, processor| expected(Task { chunk: 0, subgraph, part: 0 }, processor);
         let placement = Placement::new(&graph, &self.processors, first).expect("the CPU computes everything");
         let dag = Dag::of_prefill_in_flight(&graph, &self.processors, &placement, self.chunks_in_flight, expected);
         (graph, dag)

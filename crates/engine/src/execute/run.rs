@@ -227,7 +227,7 @@ impl Run {
             }
             if let Some(number) = state.schedule.next(ProcessorId::new(index)) {
                 let subgraphs = self.graph.subgraphs().len();
-                let task = Task { chunk: number / subgraphs, subgraph: number % subgraphs };
+                let task = Task { chunk: number / subgraphs, subgraph: number % subgraphs, part: 0 };
                 let start = Instant::now();
                 state.since[index] = start;
                 let slot = super::Executor::slot(task.chunk, state.slots.len());
@@ -408,7 +408,7 @@ impl State {
     fn lose(&mut self, run: &Run, index: usize, reason: &str) {
         let subgraphs = run.graph.subgraphs().len();
         let task = self.schedule.running(ProcessorId::new(index));
-        let task = task.map(|number| Task { chunk: number / subgraphs, subgraph: number % subgraphs });
+        let task = task.map(|number| Task { chunk: number / subgraphs, subgraph: number % subgraphs, part: 0 });
         let processor = run.units[index].name.clone();
         self.losses.push(Loss { processor, task, reason: reason.to_owned() });
         self.is_lost[index] = true;
