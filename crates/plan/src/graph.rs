@@ -185,7 +185,7 @@ impl Subgraph {
         u128::from(self.operations_per_row) * rows as u128 + 4 * self.attention_width as u128 * positions
     }
 
-    /// Bytes of the built graph for `rows` tokens: its weights and buffers. Keys and values lie elsewhere.
+    /// Bytes of the built graph for `rows` tokens: its weights and buffers. Keys and values are not in it.
     pub fn graph_bytes(&self, rows: usize) -> usize {
         self.weight_bytes + self.activation_bytes_per_row * rows
     }
@@ -288,7 +288,7 @@ impl Graph {
 
     /// What must be complete before `task` can start. Within a chunk, the subgraph before it (equation 3 of the paper);
     /// for attention, that of the chunk before it, too, which has written its keys and values to the cache. All earlier
-    /// chunks are over by that, as equation 2 asks, but it is stricter: equation 2 asks for their query, key and value
+    /// chunks are over by that, as equation 2 requires, but it is stricter: equation 2 requires their query, key and value
     /// linear alone, as if that wrote the cache.
     pub fn dependencies(&self, task: Task) -> impl Iterator<Item = Task> {
         let within = task.subgraph.checked_sub(1).map(|subgraph| Task { subgraph, ..task });

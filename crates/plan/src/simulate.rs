@@ -47,7 +47,7 @@ pub struct Begin {
     pub idle: bool,
 }
 
-/// Runs the tasks of `dag` by `policy`, each as long as `takes` says, which the schedule does not know beforehand.
+/// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds, which the schedule does not know beforehand.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
@@ -55,7 +55,7 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
     simulate_until(dag, policy, |begin| begin.now + takes(begin.task))
 }
 
-/// As [`simulate`], each task until when `ends` says.
+/// As [`simulate`], each task until `ends(begin)`.
 ///
 /// # Panics
 /// If a task ends before it begins, or at a time that is not finite.
@@ -176,7 +176,7 @@ pub fn simulate_requests(
         if now.is_infinite() {
             break;
         }
-        // All that end now, before anybody decides what is next.
+        // All that end now, before the next tasks are chosen.
         while let Some(Reverse(Done(end, processor, id, task))) = running.peek()
             && *end == now
         {

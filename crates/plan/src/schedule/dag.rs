@@ -36,7 +36,7 @@ pub struct Dag {
 
 impl Dag {
     /// Tasks that take the same time on every processor, as `(home, seconds, predecessors)`. The number of a task is its
-    /// place in `tasks`, that of a processor is its index; processors are as many as the largest home asks for.
+    /// place in `tasks`, that of a processor is its index; there are as many processors as the largest home requires.
     ///
     /// # Panics
     /// If a predecessor is not before its task, or a time is negative or not finite.
