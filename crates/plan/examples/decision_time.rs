@@ -1,6 +1,6 @@
 //! How long a schedule takes to decide, in a prefill of 64 chunks and 200 subgraphs: `cargo run --release -p triad-plan
-//! --example decision_time`. A decision is what a processor does between two tasks: it tells that one is done and how long
-//! that took, and asks for the next.
+//! --example decision_time`. A decision is what a processor does between two tasks: one is marked as done with the
+//! time that it took, and the next is chosen.
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ fn main() {
     }
 }
 
-/// Runs all tasks, each as long as a random number says, and takes the time of each decision.
+/// Runs all tasks, each for a random time, and takes the time of each decision.
 fn decide(dag: &Dag, policy: Policy, seed: u64, times: &mut Vec<f64>) {
     let mut schedule = Schedule::new(dag, policy);
     let mut running: Vec<(Option<usize>, f64)> =

@@ -108,6 +108,8 @@ pub struct Subgraph {
     /// Bytes of inputs, outputs and what stands between them, for each row. Attention goes over the cache block by block
     /// and keeps no scores.
     pub activation_bytes_per_row: usize,
+    /// Features of its output; of query, key and value together.
+    pub output_columns: usize,
     /// Products and additions of linear layers, for each row.
     operations_per_row: u64,
     /// Width of all query heads; of attention only.
@@ -150,12 +152,18 @@ impl Subgraph {
             Role::FeedForwardNorm => hidden * (3 * F32 + INT8),
             Role::FeedForward => hidden * INT8 + inner * F32 + width * INT8 + hidden * F32,
         };
+        let output_columns = match role {
+            Role::QueryKeyValue => query + 2 * key_value,
+            Role::Attention => query,
+            Role::AttentionNorm | Role::AttentionOutput | Role::FeedForwardNorm | Role::FeedForward => hidden,
+        };
         let is_attention = role == Role::Attention;
         Self {
             block: index,
             role,
             weight_bytes: linears.iter().map(bytes).sum::<usize>() + (norms * norm + qk_norm) * F32,
             activation_bytes_per_row: activations,
+            output_columns,
             operations_per_row: linears.iter().map(operations).sum(),
             attention_width: if is_attention { query } else { 0 },
             window: if is_attention { attention.window } else { None },
@@ -177,7 +185,7 @@ impl Subgraph {
         u128::from(self.operations_per_row) * rows as u128 + 4 * self.attention_width as u128 * positions
     }
 
-    /// Bytes of the built graph for `rows` tokens: its weights and buffers. Keys and values lie elsewhere.
+    /// Bytes of the built graph for `rows` tokens: its weights and buffers. Keys and values are not in it.
     pub fn graph_bytes(&self, rows: usize) -> usize {
         self.weight_bytes + self.activation_bytes_per_row * rows
     }
@@ -190,13 +198,15 @@ impl Subgraph {
     }
 }
 
-/// A task: one subgraph on one chunk.
+/// A task: one subgraph on one chunk, or a [part](crate::parts::Part) of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Task {
     /// Number of the chunk.
     pub chunk: usize,
     /// Number of the subgraph, over all blocks.
     pub subgraph: usize,
+    /// Number of the part; 0 where the output is not cut.
+    pub part: usize,
 }
 
 /// Bytes of built graphs.
@@ -270,14 +280,15 @@ impl Graph {
         distinct(true) + distinct(false) * self.chunks.len()
     }
 
-    /// Every task, chunk after chunk.
+    /// Every task, chunk after chunk, none of them cut.
     pub fn tasks(&self) -> impl Iterator<Item = Task> {
-        (0..self.chunks.len()).flat_map(|chunk| (0..self.subgraphs.len()).map(move |subgraph| Task { chunk, subgraph }))
+        (0..self.chunks.len())
+            .flat_map(|chunk| (0..self.subgraphs.len()).map(move |subgraph| Task { chunk, subgraph, part: 0 }))
     }
 
     /// What must be complete before `task` can start. Within a chunk, the subgraph before it (equation 3 of the paper);
     /// for attention, that of the chunk before it, too, which has written its keys and values to the cache. All earlier
-    /// chunks are over by that, as equation 2 asks, but it is stricter: equation 2 asks for their query, key and value
+    /// chunks are over by that, as equation 2 requires, but it is stricter: equation 2 requires their query, key and value
     /// linear alone, as if that wrote the cache.
     pub fn dependencies(&self, task: Task) -> impl Iterator<Item = Task> {
         let within = task.subgraph.checked_sub(1).map(|subgraph| Task { subgraph, ..task });
@@ -357,7 +368,7 @@ mod tests {
         let mut description = shape("smollm2-135m").unwrap();
         description.blocks[1].attention.window = Some(3);
         let graph = Graph::new(&description, 6, 4);
-        let of = |block: usize, chunk: usize| graph.operations(Task { chunk, subgraph: 6 * block + 2 });
+        let of = |block: usize, chunk: usize| graph.operations(Task { chunk, subgraph: 6 * block + 2, part: 0 });
         let per_position = 4 * 576;
         assert_eq!([of(0, 0), of(0, 1)], [(1 + 2 + 3 + 4) * per_position, (5 + 6) * per_position]);
         assert_eq!([of(1, 0), of(1, 1)], [(1 + 2 + 3 + 3) * per_position, (3 + 3) * per_position]);
@@ -400,13 +411,13 @@ mod tests {
             let graph = Graph::new(&shape("smollm2-135m").unwrap(), 4 * 64, 64);
             let (attention, query_key_value) = (6 * block + 2, 6 * block + 1);
             // All that an attention waits for, directly or not.
-            let (mut over, mut open) = (std::collections::HashSet::new(), vec![Task { chunk, subgraph: attention }]);
+            let (mut over, mut open) = (std::collections::HashSet::new(), vec![Task { chunk, subgraph: attention, part: 0 }]);
             while let Some(task) = open.pop() {
                 open.extend(graph.dependencies(task).filter(|needed| over.insert(*needed)));
             }
             for earlier in 0..chunk {
                 for subgraph in [query_key_value, attention] {
-                    let is_over = over.contains(&Task { chunk: earlier, subgraph });
+                    let is_over = over.contains(&Task { chunk: earlier, subgraph, part: 0 });
                     prop_assert!(is_over, "subgraph {} of chunk {}", subgraph, earlier);
                 }
             }
@@ -416,10 +427,10 @@ mod tests {
         #[test]
         fn attention_alone_waits_for_another_chunk(chunk in 0usize..4, subgraph in 0usize..180) {
             let graph = Graph::new(&shape("smollm2-135m").unwrap(), 4 * 64, 64);
-            let needed: Vec<_> = graph.dependencies(Task { chunk, subgraph }).collect();
-            let within = subgraph.checked_sub(1).map(|subgraph| Task { chunk, subgraph });
+            let needed: Vec<_> = graph.dependencies(Task { chunk, subgraph, part: 0 }).collect();
+            let within = subgraph.checked_sub(1).map(|subgraph| Task { chunk, subgraph, part: 0 });
             let is_attention = graph.subgraphs()[subgraph].role == Role::Attention;
-            let across = chunk.checked_sub(1).filter(|_| is_attention).map(|chunk| Task { chunk, subgraph });
+            let across = chunk.checked_sub(1).filter(|_| is_attention).map(|chunk| Task { chunk, subgraph, part: 0 });
             prop_assert_eq!(needed, within.into_iter().chain(across).collect::<Vec<_>>());
         }
     }

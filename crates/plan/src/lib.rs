@@ -4,8 +4,8 @@
 //! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes what
 //! tasks run on, [`placement`] gives each subgraph one of them; [`schedule`] decides which task a processor runs next
 //! (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
-//! prefill on one of them, [`optimum`] says how good a schedule could be, [`study`] asks all of that many
-//! times, and [`reproduce`] sets it beside the paper.
+//! prefill on one of them, [`optimum`] computes how short a schedule could be, [`study`] repeats all of that
+//! over many cases, and [`reproduce`] sets it beside the paper.
 //!
 //! ```
 //! use triad_plan::graph::Graph;
@@ -20,6 +20,7 @@
 pub mod device;
 pub mod graph;
 pub mod optimum;
+pub mod parts;
 pub mod passes;
 pub mod placement;
 pub mod prefill;

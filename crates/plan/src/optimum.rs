@@ -2,7 +2,7 @@
 //!
 //! Each task has one processor, so this is a job shop. [`optimum`] goes through all *active* schedules, those in which no
 //! task could be moved forward without delaying another; one of them is the shortest (Giffler and Thompson 1960). A branch
-//! ends where the bound says that nothing better lies behind it. [`lower_bound`] relaxes all processors but one, on which
+//! ends where the bound excludes anything better. [`lower_bound`] relaxes all processors but one, on which
 //! tasks may then be interrupted: solved exactly by Jackson's rule (Carlier 1982).
 
 use crate::schedule::{Dag, Policy};

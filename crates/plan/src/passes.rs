@@ -1,148 +1,243 @@
-//! Several passes on the same processors: prompts that are computed, and steps of sequences that decode.
+//! Several passes on the same processors: prompts that arrive at any time, and steps of sequences that decode beside them.
+//!
+//! A pass is one [`Dag`] with a [`Schedule`] of its own; [`Passes`] decides whose task a processor runs next. Like a
+//! schedule it is a pure state machine: the time is an argument. The simulator and the executor drive the same one.
+
+use std::borrow::Borrow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::processors::ProcessorId;
-use crate::schedule::{Dag, Policy, Schedule};
+use crate::schedule::{Dag, Lost, Policy, Schedule};
 
-/// A pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The number of a pass, in the order in which passes were added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct PassId(u64);
 
-/// How urgent a pass is.
-#[derive(Clone, Copy, Debug, PartialEq)]
+impl PassId {
+    /// How many passes were added before it.
+    pub fn index(self) -> u64 {
+        self.0
+    }
+}
+
+/// How long a pass may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Urgency {
-    /// In the order of arrival.
+    /// Chunks of a prompt. Prompts are served in the order in which they were added: a task of a later one runs only where
+    /// the earlier ones have none ready for that processor.
     Prefill,
-    /// A step of sequences that have been waiting since.
+    /// One step of sequences that decode. Until it has waited for `max_stall` it yields to tasks of prompts, but takes a
+    /// processor that would idle; from then on it goes first. Steps are served in the order of `since`.
     Decode {
-        /// Seconds.
+        /// When the sequences began to wait for it, in seconds on the clock that [`Passes::next`] is called with.
         since: f64,
     },
 }
 
-struct Pass {
+/// A pass that is not over.
+#[derive(Clone, Debug)]
+struct Pass<D> {
     id: PassId,
-    schedule: Schedule<Dag>,
-    urgency: Urgency,
+    schedule: Schedule<D>,
     is_cancelled: bool,
+    /// Tasks that no processor is left for, ascending.
+    orphans: Vec<usize>,
 }
 
-/// Passes on the same processors.
-pub struct Passes {
-    processors: usize,
+/// How far several passes are on the same processors.
+#[derive(Clone, Debug)]
+pub struct Passes<D> {
     policy: Policy,
     max_stall: f64,
-    passes: Vec<Pass>,
-    next: u64,
-    running: Vec<Option<PassId>>,
     is_lost: Vec<bool>,
+    /// What each processor runs.
+    running: Vec<Option<(PassId, usize)>>,
+    /// In the order in which they were added.
+    prefills: Vec<Pass<D>>,
+    /// With what they wait since, ascending.
+    decodes: Vec<(f64, Pass<D>)>,
+    next: u64,
 }
 
-impl Passes {
-    /// None.
+impl<D: Borrow<Dag>> Passes<D> {
+    /// No pass, on this number of processors. `policy` decides between the tasks of one pass. `max_stall` is how long, in
+    /// seconds, a step of decoding yields to prompts.
+    ///
+    /// # Panics
+    /// If `max_stall` is negative or not a number; an infinite one lets prompts always go first.
     pub fn new(processors: usize, policy: Policy, max_stall: f64) -> Self {
+        assert!(max_stall >= 0.0, "a stall of {max_stall} seconds");
         Self {
-            processors,
             policy,
             max_stall,
-            passes: Vec::new(),
-            next: 0,
-            running: vec![None; processors],
             is_lost: vec![false; processors],
+            running: vec![None; processors],
+            prefills: Vec::new(),
+            decodes: Vec::new(),
+            next: 0,
         }
     }
 
-    /// What decides within a pass.
-    pub fn policy(&self) -> Policy {
-        self.policy
-    }
-
-    /// Longest wait of a step.
-    pub fn set_max_stall(&mut self, seconds: f64) {
-        self.max_stall = seconds;
-    }
-
-    /// Another pass.
-    pub fn add(&mut self, dag: Dag, urgency: Urgency, _now: f64) -> PassId {
-        let id = PassId(self.next);
+    /// Adds a pass, whatever runs meanwhile. Tasks that are placed on a processor that was lost go to others;
+    /// [`Passes::orphans`] returns those that cannot.
+    ///
+    /// # Panics
+    /// If the tasks are for more processors than there are, or `since` is not finite.
+    pub fn add(&mut self, dag: D, urgency: Urgency) -> PassId {
+        let asked = dag.borrow().processors();
+        assert!(asked <= self.is_lost.len(), "tasks for {asked} processors of {}", self.is_lost.len());
+        let mut pass = Pass {
+            id: PassId(self.next),
+            schedule: Schedule::new(dag, self.policy),
+            is_cancelled: false,
+            orphans: Vec::new(),
+        };
         self.next += 1;
-        let mut schedule = Schedule::new(dag, self.policy);
-        for processor in 0..self.processors {
-            if self.is_lost[processor] {
-                schedule.lose(ProcessorId::new(processor));
+        for index in (0..self.is_lost.len()).filter(|index| self.is_lost[*index]) {
+            pass.lose(ProcessorId::new(index));
+        }
+        let id = pass.id;
+        if pass.is_over() {
+            return id;
+        }
+        match urgency {
+            Urgency::Prefill => self.prefills.push(pass),
+            Urgency::Decode { since } => {
+                assert!(since.is_finite(), "a step that waits since {since}");
+                let place = self.decodes.partition_point(|(earlier, _)| *earlier <= since);
+                self.decodes.insert(place, (since, pass));
             }
         }
-        self.passes.push(Pass { id, schedule, urgency, is_cancelled: false });
         id
     }
 
-    /// The next task.
+    /// The task that `processor` runs from `now` on; `None` if it runs one already, is lost, or no pass has one for it.
     pub fn next(&mut self, processor: ProcessorId, now: f64) -> Option<(PassId, usize)> {
-        if self.is_lost[processor.index()] || self.running[processor.index()].is_some() {
+        let index = processor.index();
+        if *self.is_lost.get(index)? || self.running[index].is_some() {
             return None;
         }
-        let stall = self.max_stall;
-        let due = |pass: &Pass| match pass.urgency {
-            Urgency::Prefill => 1,
-            Urgency::Decode { since } if now - since >= stall => 0,
-            Urgency::Decode { .. } => 2,
-        };
-        let mut order: Vec<usize> = (0..self.passes.len()).collect();
-        order.sort_by_key(|index| due(&self.passes[*index]));
-        for index in order {
-            let pass = &mut self.passes[index];
-            if pass.is_cancelled {
-                continue;
-            }
-            if let Some(task) = pass.schedule.next(processor) {
-                self.running[processor.index()] = Some(pass.id);
-                return Some((pass.id, task));
-            }
-        }
-        None
+        let due = self.decodes.partition_point(|(since, _)| now - since >= self.max_stall);
+        let (first, last) = self.decodes.split_at_mut(due);
+        let of_step = |(_, pass): &'_ mut (f64, Pass<D>)| pass.next(processor);
+        let task = first.iter_mut().find_map(of_step);
+        let task = task.or_else(|| self.prefills.iter_mut().find_map(|pass| pass.next(processor)));
+        let task = task.or_else(|| last.iter_mut().find_map(of_step));
+        self.running[index] = task;
+        task
     }
 
-    fn pass(&mut self, id: PassId) -> Option<&mut Pass> {
-        self.passes.iter_mut().find(|pass| pass.id == id)
+    /// `task` of `pass`, which [`Passes::next`] returned, is done. Returns whether that was the last one of the pass; what
+    /// is known of a pass that is over is dropped.
+    ///
+    /// # Panics
+    /// If the task does not run.
+    pub fn complete(&mut self, pass: PassId, task: usize) -> bool {
+        let running = self.running.iter_mut().find(|running| **running == Some((pass, task)));
+        *running.unwrap_or_else(|| panic!("task {task} of {pass:?} does not run")) = None;
+        let of_pass = self.get_mut(pass).expect("a pass is kept as long as one of its tasks runs");
+        of_pass.schedule.complete(task);
+        let is_complete = of_pass.schedule.is_complete();
+        self.drop_over();
+        is_complete
     }
 
-    /// A task is done.
-    pub fn complete(&mut self, id: PassId, task: usize, _now: f64) {
-        let Some(pass) = self.pass(id) else { return };
-        let home = pass.schedule.home(task);
-        pass.schedule.complete(task);
-        self.running[home.index()] = None;
-    }
-
-    /// What a task took.
-    pub fn observe(&mut self, id: PassId, task: usize, seconds: f64) {
-        if let Some(pass) = self.pass(id) {
+    /// `task` of `pass` took so many seconds: what is expected of the others of its kind in this pass follows. Without
+    /// effect for a pass that is over.
+    pub fn observe(&mut self, pass: PassId, task: usize, seconds: f64) {
+        if let Some(pass) = self.get_mut(pass) {
             pass.schedule.observe(task, seconds);
         }
     }
 
-    /// Nothing of it starts any more.
-    pub fn cancel(&mut self, id: PassId) {
-        if let Some(pass) = self.pass(id) {
+    /// Nothing of `pass` starts any more; what runs goes on until [`Passes::complete`].
+    pub fn cancel(&mut self, pass: PassId) {
+        if let Some(pass) = self.get_mut(pass) {
             pass.is_cancelled = true;
         }
+        self.drop_over();
     }
 
-    /// Forgets a pass.
-    pub fn remove(&mut self, id: PassId) {
-        self.passes.retain(|pass| pass.id != id);
-    }
-
-    /// A processor fails.
-    pub fn lose(&mut self, processor: ProcessorId) {
-        self.is_lost[processor.index()] = true;
-        self.running[processor.index()] = None;
-        for pass in &mut self.passes {
-            pass.schedule.lose(processor);
+    /// `processor` fails: in each pass its tasks go to others, as [`Schedule::lose`] chooses them. Returns what becomes of
+    /// them in each pass that had some. A pass with orphans never completes, and is there until it is cancelled.
+    pub fn lose(&mut self, processor: ProcessorId) -> Vec<(PassId, Lost)> {
+        match self.is_lost.get_mut(processor.index()) {
+            Some(is_lost) if !*is_lost => *is_lost = true,
+            _ => return Vec::new(),
         }
+        self.running[processor.index()] = None;
+        let all = self.prefills.iter_mut().chain(self.decodes.iter_mut().map(|(_, pass)| pass));
+        let mut lost: Vec<_> = all.map(|pass| (pass.id, pass.lose(processor))).collect();
+        lost.retain(|(_, lost)| *lost != Lost::default());
+        lost.sort_by_key(|(pass, _)| *pass);
+        self.drop_over();
+        lost
     }
 
-    /// Whether all of a pass is done.
-    pub fn is_complete(&self, id: PassId) -> bool {
-        self.passes.iter().find(|pass| pass.id == id).is_none_or(|pass| pass.schedule.is_complete())
+    /// Whether `pass` is over: all its tasks are done, or it was cancelled and none of them runs.
+    pub fn is_complete(&self, pass: PassId) -> bool {
+        pass.0 < self.next && self.get(pass).is_none()
+    }
+
+    /// Whether every pass is over.
+    pub fn is_empty(&self) -> bool {
+        self.prefills.is_empty() && self.decodes.is_empty()
+    }
+
+    /// What `processor` runs.
+    pub fn running(&self, processor: ProcessorId) -> Option<(PassId, usize)> {
+        self.running.get(processor.index()).copied().flatten()
+    }
+
+    /// How far a pass is; `None` if it is over.
+    pub fn schedule(&self, pass: PassId) -> Option<&Schedule<D>> {
+        self.get(pass).map(|pass| &pass.schedule)
+    }
+
+    /// Tasks of a pass that no processor is left for, ascending; none of a pass that is over.
+    pub fn orphans(&self, pass: PassId) -> &[usize] {
+        self.get(pass).map_or(&[], |pass| &pass.orphans)
+    }
+
+    fn get(&self, id: PassId) -> Option<&Pass<D>> {
+        let mut all = self.prefills.iter().chain(self.decodes.iter().map(|(_, pass)| pass));
+        all.find(|pass| pass.id == id)
+    }
+
+    fn get_mut(&mut self, id: PassId) -> Option<&mut Pass<D>> {
+        let mut all = self.prefills.iter_mut().chain(self.decodes.iter_mut().map(|(_, pass)| pass));
+        all.find(|pass| pass.id == id)
+    }
+
+    fn drop_over(&mut self) {
+        self.prefills.retain(|pass| !pass.is_over());
+        self.decodes.retain(|(_, pass)| !pass.is_over());
     }
 }
+
+impl<D: Borrow<Dag>> Pass<D> {
+    fn next(&mut self, processor: ProcessorId) -> Option<(PassId, usize)> {
+        if self.is_cancelled {
+            return None;
+        }
+        self.schedule.next(processor).map(|task| (self.id, task))
+    }
+
+    fn lose(&mut self, processor: ProcessorId) -> Lost {
+        let lost = self.schedule.lose(processor);
+        self.orphans.extend(&lost.orphans);
+        self.orphans.sort_unstable();
+        lost
+    }
+
+    fn is_over(&self) -> bool {
+        let dag = self.schedule.dag();
+        let runs = || dag.processor_ids().any(|id| self.schedule.running(id).is_some());
+        self.schedule.is_complete() || (self.is_cancelled && !runs())
+    }
+}
+
+#[cfg(test)]
+mod tests;

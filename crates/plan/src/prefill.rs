@@ -32,7 +32,7 @@ pub struct Techniques {
     pub shadow: bool,
     /// Tasks run by the policy; without, in order.
     pub out_of_order: bool,
-    /// Rows lie in the shape that is fastest.
+    /// Rows have the shape that is fastest.
     pub equivalent_shapes: bool,
 }
 
@@ -69,9 +69,9 @@ pub struct Options {
     pub outlier_channels: f64,
     /// What is left out.
     pub techniques: Techniques,
-    /// Who else runs.
+    /// Other apps.
     pub contention: Vec<Contention>,
-    /// Bytes that the NPU addresses, if not what its profile says.
+    /// Bytes that the NPU addresses, if not those of its profile.
     pub window: Option<usize>,
 }
 
@@ -246,7 +246,7 @@ impl Prefill {
         let timeline = simulate_until(&self.dag, self.policy, ends);
         let seconds = self.prepare_seconds + timeline.seconds();
         let joules = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
-            // Graphs are built on the CPU, whoever computes in float afterwards.
+            // Graphs are built on the CPU, whatever computes in float afterwards.
             let building = if processor == self.float { self.prepare_seconds } else { 0.0 };
             let worked = timeline.busy(processor) + building;
             worked * busy + (seconds - worked) * idle

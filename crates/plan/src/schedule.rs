@@ -1,4 +1,4 @@
-//! Which task a processor runs next: a pure state machine, driven by whoever has a clock.
+//! Which task a processor runs next: a pure state machine without a clock.
 //!
 //! [`Dag`] is what has to be done, each task with the processor that it is placed on and the time that it is expected to
 //! take on each; [`Schedule`] is how far it is. For a processor without work [`Schedule::next`] returns a task, and
@@ -56,7 +56,7 @@ impl Policy {
 /// How much the latest task counts for what is expected of the next ones of its kind: after the thirty tasks that a
 /// chunk has of each in a small model, nothing is left of what was thought before.
 const LATEST: f64 = 0.25;
-/// Ranks are computed anew when one processor's tasks of one kind take so many times what the ranks say, or less than its
+/// Ranks are computed anew when one processor's tasks of one kind take so many times what the ranks contain, or less than its
 /// inverse.
 const NEW_RANKS: f64 = 1.25;
 
@@ -75,7 +75,7 @@ pub struct Schedule<D> {
     /// For each processor the tasks that it could run, those that have been ready for longest first. They are few: of a
     /// chunk, one at most.
     ready: Vec<Vec<usize>>,
-    /// For each processor and kind, how many times as long tasks take as the [`Dag`] says.
+    /// For each processor and kind, how many times as long tasks take as expected in the [`Dag`].
     slowness: Vec<Vec<f64>>,
     /// Of [`Policy::CriticalPath`]: upward ranks, and the slowness that they were computed with.
     ranks: (Vec<f64>, Vec<Vec<f64>>),
@@ -176,7 +176,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
         self.dag.borrow()
     }
 
-    /// The processor with the most work, as policies know it.
+    /// The processor with the most work, as policies take it.
     pub fn bottleneck(&self) -> ProcessorId {
         self.bottleneck
     }
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_picks_what_it_says() {
+    fn each_policy_picks_by_its_rule() {
         let dag = dag();
         let first = |policy| Schedule::new(&dag, policy).next(ON_CPU);
         let expected = [Some(0), Some(0), Some(1), Some(2), Some(3)];
@@ -504,7 +504,7 @@ mod tests {
             assert_eq!([ON_NPU, third].map(|id| schedule.next(id)), [Some(1), Some(0)], "{policy:?}");
             schedule.complete(0);
             schedule.complete(1);
-            assert!(!schedule.is_complete(), "{policy:?}: nobody runs the third");
+            assert!(!schedule.is_complete(), "{policy:?}: no processor runs the third");
         }
     }
 

@@ -1,15 +1,18 @@
-//! A schedule in virtual time.
+//! Schedules in virtual time: one prompt, or requests that arrive at any time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use serde::Serialize;
+
+use crate::passes::{PassId, Passes, Urgency};
 use crate::processors::ProcessorId;
-use crate::schedule::{Dag, Policy, Schedule};
+use crate::schedule::{Dag, Policy};
 use crate::timeline::{Event, Timeline};
 
-/// When a processor is done, the processor, and its task. Of two at one time the lower processor comes first.
+/// When a processor is done, the processor, and its pass and task. Of two at one time the lower processor comes first.
 #[derive(Debug)]
-struct Done(f64, ProcessorId, usize);
+struct Done(f64, ProcessorId, PassId, usize);
 
 impl PartialEq for Done {
     fn eq(&self, other: &Self) -> bool {
@@ -44,7 +47,7 @@ pub struct Begin {
     pub idle: bool,
 }
 
-/// Runs the tasks of `dag` by `policy`, each as long as `takes` says, which the schedule does not know beforehand.
+/// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds, which the schedule does not know beforehand.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
@@ -52,41 +55,151 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
     simulate_until(dag, policy, |begin| begin.now + takes(begin.task))
 }
 
-/// As [`simulate`], each task until when `ends` says.
+/// As [`simulate`], each task until `ends(begin)`.
 ///
 /// # Panics
 /// If a task ends before it begins, or at a time that is not finite.
 pub fn simulate_until(dag: &Dag, policy: Policy, ends: impl Fn(Begin) -> f64) -> Timeline {
-    let mut schedule = Schedule::new(dag, policy);
+    let prompt = [Request { at: 0.0, dag, work: Work::Prompt }];
+    let served = simulate_requests(dag.processors(), policy, 0.0, &prompt, |_, begin| ends(begin));
+    let events = served.events.into_iter().map(|(_, event)| event).collect();
+    Timeline::new(events, dag.processors())
+}
+
+/// What arrives at some time.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// When it arrives, in seconds.
+    pub at: f64,
+    /// The tasks of a prompt, or of each step of decoding.
+    pub dag: &'a Dag,
+    /// Which of them it is.
+    pub work: Work,
+}
+
+/// What a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Work {
+    /// A prompt: one pass.
+    Prompt,
+    /// Sequences that decode: so many passes, each of which begins to wait when the one before it is complete.
+    Decode {
+        /// How many.
+        steps: usize,
+    },
+}
+
+/// A pass of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ServedPass {
+    /// Index of the request.
+    pub request: usize,
+    /// When it began to wait.
+    pub since: f64,
+    /// When its first task began.
+    pub start: f64,
+    /// When its last task was complete.
+    pub end: f64,
+}
+
+/// What became of requests.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Served {
+    /// Their passes, in the order in which they were added.
+    pub passes: Vec<ServedPass>,
+    /// Index of the pass, and the event; in the order in which events began.
+    pub events: Vec<(usize, Event)>,
+}
+
+/// Runs `requests` on `processors` processors, each task until `ends(dag, begin)`, with the
+/// dag of its request. Steps of decoding yield to prompts for
+/// `max_stall` seconds: see [`Passes`].
+///
+/// # Panics
+/// If a request arrives before 0 or at a time that is not finite, or has no task; if a task ends before it begins, or at a
+/// time that is not finite.
+pub fn simulate_requests(
+    processors: usize,
+    policy: Policy,
+    max_stall: f64,
+    requests: &[Request],
+    ends: impl Fn(&Dag, Begin) -> f64,
+) -> Served {
+    let is_valid = |request: &Request| request.at >= 0.0 && request.at.is_finite() && request.dag.len() > 0;
+    assert!(requests.iter().all(is_valid), "requests have tasks, and arrive at a time from 0 on");
+    let mut passes = Passes::new(processors, policy, max_stall);
+    let mut served = Served { passes: Vec::new(), events: Vec::new() };
+    // The last one is the next to arrive; of those that arrive at once, the first of the list.
+    let mut arriving: Vec<usize> = (0..requests.len()).collect();
+    arriving.sort_by(|one, other| requests[*other].at.total_cmp(&requests[*one].at).then(other.cmp(one)));
+    let mut steps_left: Vec<usize> = requests.iter().map(|request| request.work.passes()).collect();
     // Since when each processor has nothing to do; none while it works.
-    let mut idle_since = vec![Some(f64::NEG_INFINITY); dag.processors()];
+    let mut idle_since = vec![Some(f64::NEG_INFINITY); processors];
     let mut running = BinaryHeap::new();
-    let (mut events, mut now) = (Vec::new(), 0.0);
+    let mut now = 0.0;
+    let mut ids = Vec::new();
+    // Requests whose next pass begins to wait now.
+    let mut waiting = Vec::new();
     loop {
-        for (processor, idle_since) in dag.processor_ids().zip(&mut idle_since) {
+        while let Some(request) = arriving.pop_if(|request| requests[*request].at <= now) {
+            waiting.push(request);
+        }
+        for index in waiting.drain(..) {
+            if steps_left[index] == 0 {
+                continue;
+            }
+            steps_left[index] -= 1;
+            let Request { dag, work, .. } = requests[index];
+            let urgency = if work == Work::Prompt { Urgency::Prefill } else { Urgency::Decode { since: now } };
+            ids.push(passes.add(dag, urgency));
+            served.passes.push(ServedPass { request: index, since: now, start: f64::NAN, end: f64::NAN });
+        }
+        for (index, idle_since) in idle_since.iter_mut().enumerate() {
+            let processor = ProcessorId::new(index);
             if let Some(since) = *idle_since
-                && let Some(task) = schedule.next(processor)
+                && let Some((id, task)) = passes.next(processor, now)
             {
-                let end = ends(Begin { task, processor, now, idle: since < now });
+                let pass = ids.binary_search(&id).expect("it was added");
+                let end =
+                    ends(requests[served.passes[pass].request].dag, Begin { task, processor, now, idle: since < now });
                 assert!(end >= now && end.is_finite(), "task {task} takes {} seconds", end - now);
                 *idle_since = None;
-                events.push(Event { task, processor, start: now, end });
-                running.push(Reverse(Done(end, processor, task)));
+                served.events.push((pass, Event { task, processor, start: now, end }));
+                let start = &mut served.passes[pass].start;
+                *start = start.min(now);
+                running.push(Reverse(Done(end, processor, id, task)));
             }
         }
-        let Some(Reverse(Done(end, ..))) = running.peek() else { break };
-        now = *end;
-        // All that end now, before anybody decides what is next.
-        while let Some(Reverse(Done(end, processor, task))) = running.peek()
+        let end = running.peek().map_or(f64::INFINITY, |Reverse(Done(end, ..))| *end);
+        let arrival = arriving.last().map_or(f64::INFINITY, |request| requests[*request].at);
+        now = end.min(arrival);
+        if now.is_infinite() {
+            break;
+        }
+        // All that end now, before the next tasks are chosen.
+        while let Some(Reverse(Done(end, processor, id, task))) = running.peek()
             && *end == now
         {
             idle_since[processor.index()] = Some(now);
-            schedule.complete(*task);
+            if passes.complete(*id, *task) {
+                let pass = &mut served.passes[ids.binary_search(id).expect("it was added")];
+                pass.end = now;
+                waiting.push(pass.request);
+            }
             running.pop();
         }
     }
-    assert!(schedule.is_complete(), "a task is ready as long as one is left, since none waits for a later one");
-    Timeline::new(events, dag.processors())
+    assert!(passes.is_empty(), "a task is ready as long as one is left, since none waits for a later one");
+    served
+}
+
+impl Work {
+    fn passes(self) -> usize {
+        match self {
+            Self::Prompt => 1,
+            Self::Decode { steps } => steps,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +208,7 @@ mod tests {
     use crate::graph::{Format, Graph};
     use crate::placement::Placement;
     use crate::processors::Processors;
+    use crate::schedule::Schedule;
     use proptest::prelude::*;
     use triad_model::family::shape;
 

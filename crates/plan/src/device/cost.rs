@@ -14,7 +14,7 @@ const F32: f64 = 4.0;
 /// How the NPU is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NpuUse {
-    /// Rows lie in the shape that is fastest, not in one line.
+    /// Rows have the shape that is fastest, not one line.
     pub equivalent_shapes: bool,
     /// One scale for a tensor; otherwise one for each group.
     pub per_tensor: bool,
@@ -64,7 +64,7 @@ impl Float {
         self.launch() + self.floats(products) + self.bytes(rows as f64 * outputs as f64 * F32)
     }
 
-    /// Seconds of one token of an answer: all weights are read once, in INT8, and the cache.
+    /// Seconds of one token of decode: all weights are read once, in INT8, and the cache.
     pub fn decode_token(&self, description: &ModelDescription, tokens: usize) -> f64 {
         let linears = |block: &triad_model::description::BlockDescription| {
             block.linears(description.hidden).iter().map(LinearShape::parameters).sum::<usize>()

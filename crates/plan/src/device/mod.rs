@@ -1,6 +1,6 @@
 //! A device as numbers: how long its processors take for what, how much memory they reach, and what they draw.
 //!
-//! Profiles are TOML files; [`NAMES`] are built in, and their comments say where each number comes from. [`cost`] turns
+//! Profiles are TOML files; [`NAMES`] are built in, and their comments give the source of each number. [`cost`] turns
 //! a profile into seconds.
 
 pub mod cost;
@@ -36,7 +36,7 @@ pub struct Npu {
     pub step: usize,
     /// At which weights are loaded, and activations.
     pub gigabytes_per_second: f64,
-    /// How much slower rows are that lie in one line instead of a square.
+    /// How much slower rows are in one line than in a square.
     pub flat_rows_slowdown: f64,
     /// How much slower subgraphs are whose activations have a scale for each group.
     pub per_group_slowdown: f64,

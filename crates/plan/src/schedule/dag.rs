@@ -1,6 +1,7 @@
 //! Tasks, what each waits for, and how long each is expected to take on each processor.
 
 use crate::graph::{Graph, Task};
+use crate::parts::{Part, PrefillTasks};
 use crate::placement::Placement;
 use crate::processors::{ProcessorId, Processors};
 
@@ -35,7 +36,7 @@ pub struct Dag {
 
 impl Dag {
     /// Tasks that take the same time on every processor, as `(home, seconds, predecessors)`. The number of a task is its
-    /// place in `tasks`, that of a processor is its index; processors are as many as the largest home asks for.
+    /// place in `tasks`, that of a processor is its index; there are as many processors as the largest home requires.
     ///
     /// # Panics
     /// If a predecessor is not before its task, or a time is negative or not finite.
@@ -116,26 +117,9 @@ impl Dag {
         in_flight: usize,
         cost: impl Fn(Task, ProcessorId) -> f64,
     ) -> Self {
-        assert!(in_flight > 0, "a chunk needs buffers");
-        let subgraphs = graph.subgraphs().len();
-        let number = |task: Task| task.chunk * subgraphs + task.subgraph;
-        let node = |task: Task| {
-            let (role, home) = (graph.subgraphs()[task.subgraph].role, placement.places()[task.subgraph].processor);
-            let on = |id: ProcessorId| {
-                // A window that has no room for a subgraph has none later either.
-                let has_room = id == home || processors[id].window.is_none();
-                (has_room && processors[id].computes(role.format())).then(|| cost(task, id))
-            };
-            let freed = task.chunk.checked_sub(in_flight).filter(|_| task.subgraph == 0);
-            let freed = freed.map(|chunk| number(Task { chunk, subgraph: subgraphs - 1 }));
-            Node {
-                home,
-                seconds: processors.ids().map(on).collect(),
-                predecessors: graph.dependencies(task).map(number).chain(freed).collect(),
-                kind: role as usize,
-            }
-        };
-        Self::from_nodes(processors.len(), graph.tasks().map(node))
+        let cost = |task: Task, _: &Part, id: ProcessorId| cost(task, id);
+        let tasks = PrefillTasks::new(graph, processors, placement, in_flight, |_| None, cost);
+        tasks.expect("a subgraph is placed where it can run").dag
     }
 
     /// The same tasks, of which policies take `bottleneck` for the processor with the most work, whatever the work is.

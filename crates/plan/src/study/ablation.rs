@@ -28,7 +28,7 @@ pub struct Combination {
 /// Names of the techniques, in the order of the bits of a combination's number.
 pub const NAMES: [&str; 3] = ["chunk-sharing", "shadow", "out-of-order"];
 
-/// All eight combinations; the bits of a place say what is in it, [`NAMES`] in their order from the lowest.
+/// All eight combinations; each bit of a place is one technique, [`NAMES`] in their order from the lowest.
 pub fn combinations(device: &Device, model: &ModelDescription, prompt: usize, policy: Policy) -> Vec<Combination> {
     let of_place = |place: usize| {
         let [chunk_sharing, shadow, out_of_order] = [0, 1, 2].map(|bit| place >> bit & 1 == 1);

@@ -44,7 +44,7 @@ impl Form {
     }
 }
 
-/// Seconds of a run by `form`, if tasks take what `takes` says.
+/// Seconds of a run by `form`, if each takes `takes(task)`.
 pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
     let bottleneck = dag.bottleneck();
     let mut ranks = vec![0.0f64; dag.len()];

@@ -1,4 +1,4 @@
-//! Questions asked of many simulations: what reviewers of llm.npu wanted to know of its schedule, its techniques one by
+//! Questions that many simulations decide: what reviewers of llm.npu asked of its schedule, its techniques one by
 //! one, other apps, and outliers. One file a question; [`forms`] has other readings of equation 5, [`planned`] a
 //! schedule that is planned ahead.
 

@@ -41,7 +41,7 @@ pub fn order(dag: &Dag) -> Vec<usize> {
     sorted(&starts, |task| task)
 }
 
-/// Seconds of a run in this order, if tasks take what `takes` says.
+/// Seconds of a run in this order, if each takes `takes(task)`.
 pub fn seconds(dag: &Dag, order: &[usize], takes: impl Fn(usize) -> f64) -> f64 {
     let mut places = vec![0; dag.len()];
     order.iter().enumerate().for_each(|(place, task)| places[*task] = place);

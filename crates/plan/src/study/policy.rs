@@ -1,7 +1,7 @@
 //! How far each policy is from the optimum.
 //!
 //! Over models, prompts, speeds of the processors against each other, and costs that are not what was expected. Waking up
-//! is left out, which no bound knows. Where the bound of a case is not its optimum, the distance is larger than it is.
+//! is left out, which is in no bound. Where the bound of a case is not its optimum, the distance is larger than it is.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;

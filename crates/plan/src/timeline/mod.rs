@@ -1,6 +1,6 @@
 //! What ran where and when: the record of a real or a simulated run.
 //!
-//! [`Timeline`] holds the events; a [`Record`] adds what their tasks are and what they wait for, and answers from that
+//! [`Timeline`] holds the events; a [`Record`] adds what their tasks are and what they wait for, and computes
 //! what each event [waited](waits) for, which of them made the run as long as it is, and how much of the time each kind of
 //! task took. [`trace`] writes a record for Chrome's and Perfetto's viewers.
 

@@ -52,12 +52,12 @@ impl Source {
     }
 }
 
-/// A run with all that is to be said about it.
+/// A run with its title, tasks and processors.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// What ran: the model, the prompt, the policy.
     pub title: &'a str,
-    /// Whether a clock or a model of a device says so.
+    /// Where the times come from.
     pub source: Source,
     /// When.
     pub timeline: &'a Timeline,
@@ -96,7 +96,7 @@ pub struct Lane {
 /// What a run amounts to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Whether a clock or a model of a device says so.
+    /// Where the times come from.
     pub source: Source,
     /// From the start to the end of the last task.
     pub seconds: f64,
@@ -125,7 +125,7 @@ impl<'a> Record<'a> {
         self.processors.get(index).map_or_else(|| format!("processor {index}").into(), |name| (*name).into())
     }
 
-    /// How many chunks the labels know.
+    /// How many chunks the labels have.
     pub fn chunks(&self) -> usize {
         self.labels.iter().map(|label| label.chunk + 1).max().unwrap_or(0)
     }

@@ -68,7 +68,7 @@ pub fn critical_path(timeline: &Timeline, dag: &Dag) -> Vec<usize> {
     let mut path: Vec<usize> = last.into_iter().collect();
     while let Some(task) = path.last().and_then(|place| waits[*place].task())
         && let Some(place) = place_of[task]
-        // Reasons lie before what they are the reason of; of events without length, too.
+        // A reason begins before its consequence, also where events have no length.
         && path.last().is_some_and(|later| place < *later)
     {
         path.push(place);
