@@ -11,7 +11,7 @@ use super::softmax::{self, HIDDEN};
 use super::{BLOCK, Shape};
 use crate::Matrix;
 use crate::chunks::{chunks_mut, for_each_chunk};
-use crate::product::{Multiplier, Operand};
+use crate::product::{Arithmetic, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
 /// Rows of values that are added at once.
@@ -62,18 +62,18 @@ pub(super) fn attend(
         let (at, count) = (kv_head * context + seen.start, seen.len());
         let queries = &scaled[kv_head * group * dim..][..group * dim];
         SCRATCH.with_borrow_mut(|scratch| {
-            let multiplier = Multiplier::new(false);
+            let arithmetic = Arithmetic::new(false);
             let (keys, values) = (keys.rows(at, count, dim), values.rows(at, count, dim));
-            let Scratch { keys: turned, values: widened, scores, weights } = scratch;
+            let Scratch { keys: packed, values: widened, scores, weights } = scratch;
             scores.resize(group * BLOCK, 0.0);
             let scores = &mut scores[..group * count];
             let as_they_are = F16Rows::new(keys, values, dim);
             if let Some(rows) = &as_they_are {
                 rows.scores(queries, scores);
             } else {
-                turned.reserve(multiplier, BLOCK, dim);
-                turned.turn(multiplier, keys, dim);
-                turned.multiply(bytemuck::cast_slice(queries), count, scores, false);
+                packed.reserve(arithmetic, BLOCK, dim);
+                packed.pack_transposed(arithmetic, keys, dim);
+                packed.multiply(bytemuck::cast_slice(queries), count, scores, false);
             }
             if let Some(cap) = shape.soft_cap {
                 softmax::cap(scores, cap);
@@ -82,7 +82,7 @@ pub(super) fn attend(
             let weights = &mut weights[..group * count];
             let heads = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(count));
             for ((scores, weights), part) in heads.zip(part.chunks_exact_mut(dim + 2)) {
-                (part[dim + 1], part[dim]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
+                (part[dim + 1], part[dim]) = arithmetic.exp2_and_sum(scores, 0..count, HIDDEN, weights);
             }
             let weights = bytemuck::cast_slice(weights);
             if let Some(rows) = &as_they_are {

@@ -5,8 +5,8 @@
 //! Outside a pool, and inside a task, [`for_each`] is a loop. Operators follow each other within microseconds: a worker
 //! without a job spins for a while, since waking a thread takes longer, and then sleeps. Nothing is allocated for a job.
 //!
-//! `current` knows which pool is installed on a thread, `team` runs jobs, `state` is the word that its threads share,
-//! `spin` says how long they spin. `sync` exchanges the primitives below them for those of loom.
+//! `current` holds the pool that is installed on a thread, `team` runs jobs, `state` is the word that its threads share,
+//! `spin` is how long they spin, and `sync` selects the primitives: those of the standard library or of loom.
 //!
 //! # The protocol
 //!
@@ -115,7 +115,7 @@ impl Pool {
         let cores: Vec<_> = cores.iter().collect();
         for core in &cores {
             // Tried here, where the error can be returned.
-            let unknown = || io::Error::other("the system does not say which cores this thread may run on");
+            let unknown = || io::Error::other("the system does not report the cores that this thread may run on");
             let before = Cores::of_this_thread().ok_or_else(unknown)?;
             Cores::one(*core).keep_this_thread()?;
             before.keep_this_thread()?;
