@@ -115,22 +115,41 @@ fn joined_functions_run_once_also_without_a_worker_and_their_panics_reach_the_ca
 }
 
 #[test]
-fn threads_that_install_at_once_take_turns() {
+fn any_threads_may_install_at_once_and_each_waits_for_the_others() {
     let pool = Pool::new(2).unwrap();
     let inside = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
+        // None of these threads made the pool, and each has results of its own.
+        for tasks in 2..6 {
+            let (pool, inside) = (&pool, &inside);
+            scope.spawn(move || {
                 for _ in 0..50 {
                     pool.install(|| {
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                        for_each(8, 1, |_| std::hint::spin_loop());
+                        assert_eq!(threads(), 2);
+                        assert_eq!(runs(pool, tasks, 1), vec![1; tasks]);
                         inside.fetch_sub(1, Ordering::SeqCst);
                     });
+                    assert_eq!(threads(), 1);
                 }
             });
         }
     });
+}
+
+#[test]
+fn a_thread_that_panics_inside_leaves_the_pool_to_others() {
+    let pool = Pool::new(2).unwrap();
+    let panicked = std::thread::scope(|scope| scope.spawn(|| pool.install(|| panic!("inside"))).join());
+    assert!(panicked.is_err());
+    assert_eq!(runs(&pool, 20, 1), vec![1; 20]);
+}
+
+#[test]
+fn more_threads_than_the_state_can_count_are_an_error() {
+    let error = Pool::new(state::MOST_WORKERS + 2).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("at most 32768"), "{error}");
 }
 
 #[test]
