@@ -163,7 +163,7 @@ impl Quantizer {
             let outcome = products.multiply(index, input, rows, outs);
             (outcome, start.elapsed())
         };
-        let (outcome, multiplied) = beside.both(multiply, || {
+        let (outcome, multiplied) = beside.join(multiply, || {
             let mut shadows = &mut shadows[..];
             for (weight, values) in &layers {
                 let shadow = shadows.split_off_mut(..*values).expect("room for all of them");

@@ -1,4 +1,4 @@
-//! Elementwise operators: activations, soft cap, addition; and the exponential beneath them.
+//! Elementwise operators: activations, soft cap, addition; and the exponentials that they use.
 
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 

@@ -4,19 +4,19 @@ use std::marker::PhantomData;
 
 use crate::pool;
 
-/// What can be cut into chunks that several threads write at once: [`chunks_mut`], and tuples of them.
+/// Data in chunks that several threads write at once: [`chunks_mut`], and tuples of them.
 #[allow(unsafe_code)]
 pub trait Chunks: Sync {
-    /// One of them.
+    /// One chunk.
     type Chunk;
 
-    /// How many there are.
+    /// Number of chunks.
     fn count(&self) -> usize;
 
-    /// One of them.
+    /// The chunk at `index`.
     ///
     /// # Safety
-    /// Each number, below the count, is asked for once.
+    /// It is called at most once with each index; all are below the count.
     unsafe fn chunk(&self, index: usize) -> Self::Chunk;
 }
 
@@ -28,7 +28,7 @@ pub struct ChunksMut<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the pointer comes from an exclusive borrow, and every chunk is given away once.
+// SAFETY: the pointer comes from an exclusive borrow, and every chunk is returned once.
 #[allow(unsafe_code)]
 unsafe impl<T: Send> Sync for ChunksMut<'_, T> {}
 
@@ -52,7 +52,7 @@ impl<'a, T: Send> Chunks for ChunksMut<'a, T> {
     unsafe fn chunk(&self, index: usize) -> &'a mut [T] {
         assert!(index < self.count());
         let start = index * self.length;
-        // SAFETY: in bounds; no other chunk overlaps it, and the caller asks for each once.
+        // SAFETY: in bounds; no other chunk overlaps it, and the caller takes each once.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), self.length.min(self.values - start)) }
     }
 }
@@ -71,8 +71,9 @@ impl<A: Chunks, B: Chunks> Chunks for (A, B) {
     }
 }
 
-/// Calls `work` with the number of each chunk and the chunk, `grain` of them at a time: see [`pool::for_each`].
-#[allow(clippy::needless_pass_by_value, reason = "what is borrowed is given away in chunks")]
+/// Calls `work` with the index of each chunk and the chunk; threads take `grain` of them at a time, as in
+/// [`pool::for_each`].
+#[allow(clippy::needless_pass_by_value, reason = "the borrow is handed out in chunks")]
 pub fn for_each_chunk<C: Chunks>(chunks: C, grain: usize, work: impl Fn(usize, C::Chunk) + Sync) {
     pool::for_each(chunks.count(), grain, |index| {
         // SAFETY: `for_each` calls with each number once.
@@ -82,7 +83,7 @@ pub fn for_each_chunk<C: Chunks>(chunks: C, grain: usize, work: impl Fn(usize, C
     });
 }
 
-/// What `work` makes of each number below `tasks`, in their order.
+/// Returns the results of `work` for each number below `tasks`, in order.
 pub fn map<R: Send>(tasks: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let mut results: Vec<Option<R>> = (0..tasks).map(|_| None).collect();
     for_each_chunk(chunks_mut(&mut results, 1), 1, |task, result| result[0] = Some(work(task)));

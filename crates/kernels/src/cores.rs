@@ -2,11 +2,11 @@
 
 use std::io;
 
-/// Numbers that a set of cores can hold, at most.
+/// Most cores of a set.
 const MOST: usize = 1024;
 const BITS: usize = u64::BITS as usize;
 
-/// Some cores, by the numbers that the system gives them. Copied without asking for memory.
+/// A set of cores, by the system's numbers. Copied without an allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Cores([u64; MOST / BITS]);
 
@@ -19,7 +19,7 @@ impl Cores {
     /// Reads numbers and ranges as the system writes them: `0-3,6`.
     ///
     /// # Errors
-    /// If it is none, names a core twice, or one beyond 1023: what was expected.
+    /// What was expected, if it is no such list, or names a core twice or one beyond 1023.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || format!("expected numbers of cores from 0 to {}, each once, such as 0-3,6", MOST - 1);
         let mut cores = Self::from_iter([]);
@@ -43,7 +43,7 @@ impl Cores {
         self.0[core / BITS] >> (core % BITS) & 1 == 1
     }
 
-    /// How many there are.
+    /// Number of cores.
     #[allow(clippy::len_without_is_empty, reason = "a set of cores has some")]
     pub fn len(&self) -> usize {
         self.0.iter().map(|bits| bits.count_ones() as usize).sum()
@@ -54,8 +54,8 @@ impl Cores {
         (0..MOST).filter(|core| self.contains(*core))
     }
 
-    /// The fast ones of those that this thread may run on: at least four fifths as fast as the fastest, as the
-    /// system's capacities or else highest clocks say. `None` if all are, or the system does not say.
+    /// The fast ones of those that this thread may run on: at least four fifths as fast as the fastest, by
+    /// the system's capacities or else highest clocks. `None` if all are, or if the system does not report them.
     pub fn fast() -> Option<Self> {
         let all = Self::of_this_thread()?;
         let speeds = ["cpu_capacity", "cpufreq/cpuinfo_max_freq"].iter().find_map(|file| speeds(&all, file))?;
@@ -97,7 +97,7 @@ fn speeds(cores: &Cores, file: &str) -> Option<Vec<u64>> {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl Cores {
-    /// Those that this thread may run on, if the system tells.
+    /// Those that this thread may run on, if the system reports them.
     pub fn of_this_thread() -> Option<Self> {
         let set = rustix::thread::sched_getaffinity(None).ok()?;
         Some((0..MOST).filter(|core| set.is_set(*core)).collect())
@@ -119,7 +119,7 @@ impl Cores {
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 impl Cores {
-    /// Those that this thread may run on, if the system tells.
+    /// Those that this thread may run on, if the system reports them.
     pub fn of_this_thread() -> Option<Self> {
         None
     }

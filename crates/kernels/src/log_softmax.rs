@@ -3,8 +3,8 @@
 use crate::activation::exp;
 use crate::vectorize::{Fused, vectorize_fused};
 
-/// Values whose exponentials are added up in f32, before f64 takes over: so few that rounding stays below that of the
-/// exponentials.
+/// Number of exponentials that are summed in f32; sums of blocks are added in f64. Small enough that the rounding of
+/// sums stays below that of the exponentials.
 const BLOCK: usize = 1024;
 const LANES: usize = 16;
 
@@ -24,7 +24,7 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
     )
 }
 
-/// The largest number that is one; minus infinity if there is none.
+/// The largest value that is not NaN; minus infinity if there is none.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
     let mut largest = [f32::NEG_INFINITY; LANES];

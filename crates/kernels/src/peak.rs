@@ -1,4 +1,4 @@
-//! What this processor could do at most: the limit that measurements are compared with.
+//! Peak rates of this processor: the limits that measurements are compared with.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,14 +24,14 @@ pub fn f32_operations_per_second(threads: usize) -> f64 {
 }
 
 /// What some threads do together in a second in the best of many rounds, which all of them begin at once. Each thread
-/// prepares a round, which answers how many operations (or bytes) it ran.
+/// prepares a round, which returns the number of its operations (or bytes).
 fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> R + Sync) -> f64 {
     let arrived = AtomicUsize::new(0);
     let work = || {
         let mut round = prepare();
         let run = |index: usize| {
             arrived.fetch_add(1, Ordering::SeqCst);
-            // Not in sleep: waking up takes as long as a part of a round.
+            // Spins: waking up would take a considerable part of a round.
             let mut looks = 0u32;
             while arrived.load(Ordering::SeqCst) < (index + 1) * threads {
                 looks = looks.wrapping_add(1);
@@ -60,8 +60,8 @@ fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> 
     rates.fold(0.0, f64::max)
 }
 
-/// Runs the loop of fused multiply-adds at the widest registers of this processor; answers how many
-/// operations it ran.
+/// Runs the loop of fused multiply-adds at the widest registers of this processor. Returns the number of
+/// operations.
 struct MultiplyAdd;
 
 impl pulp::WithSimd for MultiplyAdd {
@@ -144,7 +144,7 @@ fn int8_round() -> Option<fn() -> f64> {
 }
 
 /// Peak bf16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two):
-/// dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel knows such
+/// dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel uses such
 /// an instruction of this processor.
 pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
     let round = bf16_round()?;

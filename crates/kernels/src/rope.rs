@@ -61,17 +61,17 @@ pub fn rope(x: &mut [f32], head_dim: usize, heads: usize, angles: &Angles, first
 #[inline(always)]
 fn rotate(head: &mut [f32], cosines: &[f32], sines: &[f32], pairing: Pairing) {
     let angles = cosines.iter().zip(sines);
-    let turn = |(a, b): (&mut f32, &mut f32), (cosine, sine): (&f32, &f32)| {
+    let rotate_pair = |(a, b): (&mut f32, &mut f32), (cosine, sine): (&f32, &f32)| {
         (*a, *b) = (*a * cosine - *b * sine, *b * cosine + *a * sine);
     };
     match pairing {
         Pairing::Halves => {
             let (first, second) = head.split_at_mut(cosines.len());
-            first.iter_mut().zip(second).zip(angles).for_each(|(pair, angle)| turn(pair, angle));
+            first.iter_mut().zip(second).zip(angles).for_each(|(pair, angle)| rotate_pair(pair, angle));
         }
         Pairing::Adjacent => {
             let (pairs, _) = head.as_chunks_mut::<2>();
-            pairs.iter_mut().zip(angles).for_each(|([a, b], angle)| turn((a, b), angle));
+            pairs.iter_mut().zip(angles).for_each(|([a, b], angle)| rotate_pair((a, b), angle));
         }
     }
 }

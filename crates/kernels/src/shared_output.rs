@@ -12,7 +12,7 @@ pub(crate) struct SharedOutput<'a> {
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and `row` obliges
+// SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and `row` requires
 // its callers to keep concurrent rectangles apart.
 #[allow(unsafe_code)]
 unsafe impl Send for SharedOutput<'_> {}
@@ -41,8 +41,7 @@ impl<'a> SharedOutput<'a> {
         }
     }
 
-    /// Has the processor fetch some cache lines of one row, from `column` on, to be written soon. What lies beyond the
-    /// matrix is fetched in vain.
+    /// Prefetches some cache lines of one row, from `column` on, for writing. Lines beyond the matrix are harmless.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(crate) fn prefetch<const LINES: usize>(&self, row: usize, column: usize) {

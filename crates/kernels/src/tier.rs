@@ -1,10 +1,10 @@
-//! Which kernels multiply matrices: the best that this processor can run, or none better than a tier that was asked for.
+//! Selects the kernels that multiply matrices: the best that this processor can run, or none better than a requested tier.
 //! Plain loops (norms, activations, scalar products of floats) are always compiled for the best.
 
 use std::sync::LazyLock;
 
-/// The environment variable that asks for a tier, by name: to see how fast others are, or to leave out one that is
-/// suspected.
+/// The environment variable that requests a tier by name: to compare the speed of others, or to exclude one that may be
+/// faulty.
 pub const VARIABLE: &str = "TRIAD_KERNELS";
 
 /// A set of instructions that kernels are written for. Of one architecture the better ones come first.
@@ -88,7 +88,7 @@ impl Tier {
     }
 }
 
-/// The tier that [`VARIABLE`] asks for; `None` if it is not set or empty.
+/// The tier that [`VARIABLE`] requests; `None` if it is not set or empty.
 ///
 /// # Errors
 /// As [`Tier::named`].
@@ -98,8 +98,8 @@ pub fn asked() -> Result<Option<Tier>, String> {
     if name.is_empty() { Ok(None) } else { Tier::named(&name).map(Some) }
 }
 
-/// Whether a kernel of `tier` may be used: none better than what was asked for. What cannot be asked for counts as
-/// nothing asked: whoever starts a program says so by [`asked`].
+/// Whether a kernel of `tier` may be used: none better than the requested one. An invalid request counts as none: programs
+/// report it by [`asked`].
 pub(crate) fn may_be_used(tier: Tier) -> bool {
     static ASKED: LazyLock<Option<Tier>> = LazyLock::new(|| asked().unwrap_or_default());
     ASKED.is_none_or(|asked| tier >= asked)

@@ -11,10 +11,10 @@ pub(crate) fn vectorize<R>(mut work: impl FnMut() -> R) -> R {
     )
 }
 
-/// [`vectorize`], and `work` hears how to multiply and add.
+/// [`vectorize`], where `work` is called with the way to multiply and add.
 #[inline(always)]
 pub(crate) fn vectorize_fused<R>(work: impl FnMut(Fused) -> R) -> R {
-    // Called as `FnMut`: as `FnOnce`, a closure would sit behind a shim that nothing obliges to be inlined.
+    // Called as `FnMut`: as `FnOnce`, a closure would be called through a shim that need not be inlined.
     struct Work<W>(W);
 
     impl<R, W: FnMut(Fused) -> R> pulp::WithSimd for Work<W> {
@@ -29,8 +29,8 @@ pub(crate) fn vectorize_fused<R>(work: impl FnMut(Fused) -> R) -> R {
     pulp::Arch::new().dispatch(Work(work))
 }
 
-/// Whether the instruction set multiplies and adds in one instruction that rounds once. All that `pulp` knows do but the
-/// plain one, where such a product would be a call of a function.
+/// Whether the instruction set multiplies and adds in one instruction that rounds once. All those of `pulp` do but the
+/// scalar one, where such a product would be a function call.
 #[derive(Clone, Copy)]
 pub(crate) struct Fused(bool);
 

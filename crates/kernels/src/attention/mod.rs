@@ -21,7 +21,7 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use crate::product::{Multiplier, Operand};
+use crate::product::{Arithmetic, Operand};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
@@ -153,9 +153,9 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     let strips = (1..=STRIPS).rev().find(|strips| tasks(*strips) >= 2 * pool::threads()).unwrap_or(1);
     let tile_rows = strips * strip;
     let tiles = rows.div_ceil(tile_rows);
-    let multiplier = Multiplier::new(shape.precision == Precision::Fast);
+    let arithmetic = Arithmetic::new(shape.precision == Precision::Fast);
     let out = SharedOutput::new(out, width);
-    let pass = Pass { queries, first_position, cache, shape, group, strip, multiplier, out };
+    let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
     // The last tiles see the most keys: they start first, so that no thread is left with a long one.
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
         let (tile, kv_head) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
@@ -174,7 +174,7 @@ struct Pass<'a> {
     group: usize,
     /// Rows of a strip, each with the heads of a group.
     strip: usize,
-    multiplier: Multiplier,
+    arithmetic: Arithmetic,
     out: SharedOutput<'a>,
 }
 
@@ -192,8 +192,8 @@ impl Pass<'_> {
             // From the start of the page, so that pairs of keys are the same for every tile.
             let keys = page * PAGE..((page + 1) * PAGE).min(seen.end);
             let first = kv_head * PAGE;
-            scratch.keys.turn(self.multiplier, self.cache.keys(page).rows(first, keys.len(), dim), dim);
-            scratch.values.stand(self.multiplier, self.cache.values(page).rows(first, keys.len(), dim), dim);
+            scratch.keys.pack_transposed(self.arithmetic, self.cache.keys(page).rows(first, keys.len(), dim), dim);
+            scratch.values.pack(self.arithmetic, self.cache.values(page).rows(first, keys.len(), dim), dim);
             for first in rows.clone().step_by(self.strip) {
                 let strip = first..(first + self.strip).min(rows.end);
                 let keys = keys.start..keys.end.min(self.visible(strip.end - 1).end);
@@ -214,14 +214,14 @@ impl Pass<'_> {
 
     /// Adds what query rows `strip`, of which `before` others stand in the tile, see of `keys` of one page.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
-        let Scratch { queries, keys: turned, values, scores, weights, output, softmax, .. } = scratch;
+        let Scratch { queries, keys: packed, values, scores, weights, output, softmax, .. } = scratch;
         let (dim, count) = (self.shape.head_dim, keys.len());
         let of_tile = before * self.group..(before + strip.len()) * self.group;
-        let words = self.multiplier.words(dim);
+        let words = self.arithmetic.words(dim);
         scores.resize(STRIP.max(of_tile.len()) * PAGE, 0.0);
         let scores = &mut scores[..of_tile.len() * count];
-        turned.multiply(&queries[of_tile.start * words..of_tile.end * words], count, scores, false);
-        let words = self.multiplier.words(count);
+        packed.multiply(&queries[of_tile.start * words..of_tile.end * words], count, scores, false);
+        let words = self.arithmetic.words(count);
         weights.resize(STRIP.max(of_tile.len()) * PAGE, 0);
         let weights = &mut weights[..of_tile.len() * words];
         let output = &mut output[of_tile.start * dim..of_tile.end * dim];
@@ -231,7 +231,7 @@ impl Pass<'_> {
             let visible = self.visible(strip.start + index / self.group);
             let visible = visible.start.max(keys.start).min(keys.end) - keys.start
                 ..visible.end.min(keys.end).max(keys.start) - keys.start;
-            softmax.add(scores, visible, self.shape.soft_cap, self.multiplier, weights, output);
+            softmax.add(scores, visible, self.shape.soft_cap, self.arithmetic, weights, output);
         }
         values.multiply(weights, dim, output, true);
     }
@@ -245,7 +245,7 @@ impl Pass<'_> {
     /// Queries of a tile, times what makes scores exponents of two.
     fn gather(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
         let dim = self.shape.head_dim;
-        let words = self.multiplier.words(dim);
+        let words = self.arithmetic.words(dim);
         let scale = self.shape.query_scale();
         scratch.query.resize(dim, 0.0);
         scratch.queries.clear();
@@ -261,7 +261,7 @@ impl Pass<'_> {
                     }
                 },
             );
-            self.multiplier.narrow(&scratch.query, gathered);
+            self.arithmetic.to_words(&scratch.query, gathered);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::softmax::{self, HIDDEN};
 use super::{Cache, PAGE, Shape};
 use crate::Matrix;
 use crate::chunks::{chunks_mut, for_each_chunk};
-use crate::product::{Multiplier, Operand};
+use crate::product::{Arithmetic, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
 /// Rows of values that are added at once.
@@ -113,17 +113,17 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
 fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scratch: &mut Scratch, part: &mut [f32]) {
     let dim = shape.head_dim;
     let (group, count) = (queries.len() / dim, keys.len() / dim);
-    let multiplier = Multiplier::new(false);
-    let Scratch { keys: turned, values: widened, scores, weights } = scratch;
+    let arithmetic = Arithmetic::new(false);
+    let Scratch { keys: packed, values: widened, scores, weights } = scratch;
     scores.resize(group * PAGE, 0.0);
     let scores = &mut scores[..group * count];
     let as_they_are = F16Rows::new(keys, values, dim);
     if let Some(rows) = &as_they_are {
         rows.scores(queries, scores);
     } else {
-        turned.reserve(multiplier, PAGE, dim);
-        turned.turn(multiplier, keys, dim);
-        turned.multiply(bytemuck::cast_slice(queries), count, scores, false);
+        packed.reserve(arithmetic, PAGE, dim);
+        packed.pack_transposed(arithmetic, keys, dim);
+        packed.multiply(bytemuck::cast_slice(queries), count, scores, false);
     }
     if let Some(cap) = shape.soft_cap {
         softmax::cap(scores, cap);
@@ -132,7 +132,7 @@ fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scr
     let weights = &mut weights[..group * count];
     let heads = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(count));
     for ((scores, weights), part) in heads.zip(part.chunks_exact_mut(dim + 2)) {
-        (part[dim + 1], part[dim]) = multiplier.powers(scores, 0..count, HIDDEN, weights);
+        (part[dim + 1], part[dim]) = arithmetic.exp2_and_sum(scores, 0..count, HIDDEN, weights);
     }
     let weights = bytemuck::cast_slice(weights);
     if let Some(rows) = &as_they_are {

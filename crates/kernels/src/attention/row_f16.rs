@@ -1,5 +1,5 @@
-//! What one query row does with keys and values in f16, by AVX-512: they are widened in registers, once for three heads
-//! of a group, and nothing is written but scores and sums.
+//! Scores and weighted sums of one query row with keys and values in f16, by AVX-512: they are widened in registers, once
+//! for three heads of a group, and only scores and sums are written.
 
 use std::arch::x86_64::{
     __m128, __m512, _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
@@ -82,7 +82,7 @@ impl<'a> F16Rows<'a> {
     }
 }
 
-/// Scores of the first heads; answers how many.
+/// Scores of the first heads. Returns their number.
 #[target_feature(enable = "avx512f")]
 fn scores_of<const HEADS: usize>(queries: &[f32], keys: &[f16], dim: usize, scores: &mut [f32]) -> usize {
     let count = keys.len() / dim;
@@ -139,7 +139,7 @@ fn sums_of_lanes(registers: [__m512; KEYS]) -> __m128 {
     _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves))
 }
 
-/// Sums of the first heads; answers how many.
+/// Sums of the first heads. Returns their number.
 #[target_feature(enable = "avx512f")]
 fn weighted_of<const HEADS: usize>(
     weights: &[f32],
@@ -161,7 +161,8 @@ fn weighted_of<const HEADS: usize>(
     HEADS
 }
 
-/// The first registers of the sums of some heads; answers how many registers. `values` begin with those of the first key.
+/// The first registers of the sums of some heads. Returns the number of registers. `values` begin with those of the first
+/// key.
 #[target_feature(enable = "avx512f")]
 fn lanes_of<const HEADS: usize, const REGISTERS: usize>(
     weights: &[f32],

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use crate::activation::soft_cap;
-use crate::product::Multiplier;
+use crate::product::Arithmetic;
 use crate::vectorize::vectorize;
 
-/// Below every score: the largest of none, beside which nothing has been seen.
+/// Below every score: the largest score of no blocks.
 pub(super) const HIDDEN: f32 = f32::MIN;
 
-/// What the blocks so far have come to, for one query of one head.
+/// The state of the softmax after some blocks, for one query of one head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
     /// The largest score.
@@ -24,22 +24,21 @@ impl Default for Running {
     }
 }
 
-/// Makes exponents of two of scores with a soft cap, which are of e.
+/// Applies the soft cap to scores, which are exponents of e, and converts them to exponents of two.
 pub(super) fn cap(scores: &mut [f32], cap: f32) {
     soft_cap(scores, cap);
     scores.iter_mut().for_each(|score| *score *= std::f32::consts::LOG2_E);
 }
 
 impl Running {
-    /// Makes `weights` of a block's `scores`, of which those in `visible` count, and scales `output`, what earlier
-    /// blocks have come to, to the largest score of all. Scores are exponents of two, but those with a soft cap, which
-    /// are of e.
+    /// Computes `weights` from those of a block's `scores` that are in `visible`, and scales `output`, the weighted sum of
+    /// earlier blocks, to the largest score so far. Scores are exponents of two, or of e where there is a soft cap.
     pub(super) fn add(
         &mut self,
         scores: &mut [f32],
         visible: Range<usize>,
         cap: Option<f32>,
-        multiplier: Multiplier,
+        arithmetic: Arithmetic,
         weights: &mut [u32],
         output: &mut [f32],
     ) {
@@ -50,9 +49,9 @@ impl Running {
         if let Some(cap) = cap {
             self::cap(&mut scores[visible.clone()], cap);
         }
-        let (largest, sum) = multiplier.powers(scores, visible, self.largest, weights);
+        let (largest, sum) = arithmetic.exp2_and_sum(scores, visible, self.largest, weights);
         if largest == HIDDEN {
-            // Nothing to be relative to: every score is minus infinity or not a number, and so is the mean no number.
+            // Every score is minus infinity or NaN, so the mean is NaN.
             self.sum = f32::NAN;
         }
         if largest > self.largest {

@@ -42,7 +42,7 @@ impl Kernel for Avx2 {
         check_transpose(from, from_stride, to, to_stride);
         for (row, column) in [(0, 0), (0, WIDTH), (WIDTH, 0), (WIDTH, WIDTH)] {
             let (from, to) = (&from[row * from_stride + column..], &mut to[column * to_stride + row..]);
-            // SAFETY: `new` has found the instructions; the eight rows of each quarter lie in the slices by the check.
+            // SAFETY: `new` has found the instructions; the check found the eight rows of each quarter in the slices.
             #[allow(unsafe_code)]
             unsafe {
                 transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);

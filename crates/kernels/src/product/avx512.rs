@@ -42,7 +42,7 @@ macro_rules! kernel {
 
             fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
                 check_transpose(from, from_stride, to, to_stride);
-                // SAFETY: `new` has found the instructions; the sixteen rows lie in the slices by the check.
+                // SAFETY: `new` has found the instructions; the check found the sixteen rows in the slices.
                 #[allow(unsafe_code)]
                 unsafe {
                     transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
@@ -64,7 +64,7 @@ macro_rules! kernel {
             }
         }
 
-        /// All rows of some blocks of columns; answers how many blocks.
+        /// All rows of some blocks of columns. Returns their number.
         #[target_feature(enable = $features)]
         fn all_rows<const BLOCKS: usize>(panel: &Panel, block: usize) -> usize {
             let rows = panel.out.rows();
@@ -193,9 +193,9 @@ pub(super) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f3
             _mm512_shuffle_f32x4::<0x88>(high.0, high.1),
             _mm512_shuffle_f32x4::<0xdd>(high.0, high.1),
         ];
-        for (quarter, turned) in columns.into_iter().enumerate() {
+        for (quarter, transposed) in columns.into_iter().enumerate() {
             // SAFETY: as the caller promises.
-            unsafe { _mm512_storeu_ps(to.add((4 * quarter + column) * to_stride), turned) };
+            unsafe { _mm512_storeu_ps(to.add((4 * quarter + column) * to_stride), transposed) };
         }
     }
 }

@@ -38,11 +38,11 @@ fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
 }
 
 impl Bf16Kernel for Avx512Bf16 {
-    fn narrow(&self, row: &[f32], words: &mut [u32]) {
+    fn to_bf16(&self, row: &[f32], words: &mut [u32]) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
-            narrow(row, words);
+            to_bf16(row, words);
         }
     }
 
@@ -54,17 +54,23 @@ impl Bf16Kernel for Avx512Bf16 {
         }
     }
 
-    fn powers(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        largest: f32,
+        words: &mut [u32],
+    ) -> (f32, f32) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
-            powers(exponents, visible, largest, words)
+            exp2_and_sum(exponents, visible, largest, words)
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn narrow(row: &[f32], words: &mut [u32]) {
+fn to_bf16(row: &[f32], words: &mut [u32]) {
     assert_eq!(words.len(), row.len().div_ceil(2), "as many words as pairs");
     for (words, row) in words.chunks_mut(LANES).zip(row.chunks(2 * LANES)) {
         let (low, high) = row.split_at(row.len().min(LANES));
@@ -90,10 +96,10 @@ fn halves(numbers: &[f32]) -> __m512i {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn powers(exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
+fn exp2_and_sum(exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32) {
     assert_eq!(words.len(), exponents.len().div_ceil(2), "as many words as pairs");
     assert!(visible.start <= visible.end && visible.end <= exponents.len(), "{visible:?} of {}", exponents.len());
-    // Whole steps of two registers, from a place that does not depend on what is visible.
+    // Whole steps of two registers, from an index that does not depend on what is visible.
     let first = visible.start / STEP * STEP;
     let end = visible.end.next_multiple_of(STEP).min(exponents.len());
     exponents[first..visible.start].fill(f32::MIN);
@@ -102,12 +108,12 @@ fn powers(exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mu
     words[end.div_ceil(2)..].fill(0);
     let (whole, rest) = exponents[first..end].as_chunks::<STEP>();
     let (rest_low, rest_high) = rest.split_at(rest.len().min(LANES));
-    // The power of what is not there is zero.
+    // The power of a missing number is zero.
     let rest = [load(rest_low, f32::MIN), load(rest_high, f32::MIN)];
     let mut above = rest.map(|x| _mm512_max_ps(x, _mm512_set1_ps(largest)));
     for x in whole {
         for (half, above) in above.iter_mut().enumerate() {
-            // What is not a number leaves the second operand.
+            // Where the first operand is NaN, the instruction returns the second.
             *above = _mm512_max_ps(load(&x[half * LANES..][..LANES], f32::MIN), *above);
         }
     }
@@ -129,11 +135,11 @@ fn powers(exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mu
     (largest, _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1])))
 }
 
-/// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the polynomial of degree 3 whose largest relative error, 7.5e-5, is the least.
+/// 2ˣ = 2ⁿ · 2ʳ with |r| ≤ ½ and 2ʳ from the minimax polynomial of degree 3, whose largest relative error is 7.5e-5.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn power(x: __m512) -> __m512 {
-    // Minus infinity would leave no number as rest. What is not a number stays so in the second operand.
+    // Bounded, since for minus infinity r would be NaN. NaN in the second operand is returned.
     let x = _mm512_max_ps(_mm512_set1_ps(-200.0), x);
     let n = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
     let r = _mm512_sub_ps(x, n);
@@ -144,7 +150,7 @@ fn power(x: __m512) -> __m512 {
     _mm512_scalef_ps(series, n)
 }
 
-/// At most sixteen numbers, with `rest` behind them.
+/// Loads at most sixteen numbers, and `rest` in the other lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(numbers: &[f32], rest: f32) -> __m512 {

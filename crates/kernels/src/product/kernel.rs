@@ -17,33 +17,32 @@ pub(super) const LANES: usize = 16;
 /// One way to multiply words of 32 bits: numbers in f32, or pairs of bf16 that are neighbours in depth, each product
 /// added to sums in f32. Kernels differ in whether products are rounded before they are added.
 pub(super) trait Kernel: Send + Sync {
-    /// Its instruction set.
+    /// Name of its instruction set.
     fn name(&self) -> &'static str;
 
     /// The tier that it belongs to.
     fn tier(&self) -> Tier;
 
-    /// All rows of one panel.
+    /// Multiplies all rows by one panel.
     fn multiply(&self, panel: &Panel);
 
-    /// Turns a square: word `c` of the `r`-th sixteen of `from`, whose rows are `from_stride` apart, becomes word
-    /// `r` of the `c`-th sixteen of `to`.
+    /// Transposes a square of 16 × 16 words: `to[c * to_stride + r] = from[r * from_stride + c]`.
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize);
 }
 
-/// A kernel for pairs of bf16, and what else its processor can do with them. Numbers are rounded to the even neighbour
-/// where two are as near.
+/// A kernel for pairs of bf16, and conversions to them. Rounds to nearest, ties to even.
 pub(super) trait Bf16Kernel: Kernel {
-    /// Pairs of neighbours of a row, a zero beside the last of an odd number.
-    fn narrow(&self, row: &[f32], words: &mut [u32]);
+    /// Rounds a row to pairs of neighbours; the last of an odd number is paired with zero.
+    fn to_bf16(&self, row: &[f32], words: &mut [u32]);
 
-    /// Pairs of each number of `even` with the one at its place in `odd`.
+    /// Rounds each number of `even` and the one at the same index of `odd` to a pair.
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]);
 
-    /// 2 to the power of each exponent in `visible` less the largest of them and of `largest`, and zero for all others, as
-    /// [`Bf16Kernel::narrow`] makes words. Powers are exact to 2⁻¹³. Answers the largest, and the sum of the powers before
-    /// they are rounded. What is not visible is spoiled.
-    fn powers(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32]) -> (f32, f32);
+    /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, in the layout of
+    /// [`Bf16Kernel::to_bf16`], where m is the largest of those exponents and of `largest`. Powers are exact to 2⁻¹³.
+    /// Returns m and the sum of the powers before they are rounded. Overwrites exponents that are not visible.
+    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32])
+    -> (f32, f32);
 }
 
 /// Columns of an output matrix, at most [`PANEL`](super::PANEL), that belong to one task alone.
@@ -52,17 +51,17 @@ pub(super) struct Panel<'a> {
     pub left: &'a [u32],
     pub left_stride: usize,
     pub steps: usize,
-    /// `[steps, columns]`, and words that don't count up to the next multiple of [`LANES`] columns.
+    /// `[steps, columns]`, padded to a multiple of [`LANES`] columns.
     pub right: &'a [u32],
     pub right_stride: usize,
     pub out: SharedOutput<'a>,
     pub columns: Range<usize>,
-    /// Adds to what is there.
+    /// Whether the product is added to `out` or replaces it.
     pub add: bool,
 }
 
 impl Panel<'_> {
-    /// Asserts that everything a kernel reads is there: all rows of the output, and whole blocks of columns.
+    /// Asserts that all that a kernel reads is in the slices: all rows of the output, and whole blocks of columns.
     pub fn check(&self) {
         let (rows, blocks) = (self.out.rows(), self.columns.len().div_ceil(LANES));
         assert!(self.steps > 0 && (rows - 1) * self.left_stride + self.steps <= self.left.len());
@@ -70,7 +69,7 @@ impl Panel<'_> {
     }
 }
 
-/// Asserts that sixteen words of sixteen rows lie in both slices.
+/// Asserts that both slices contain sixteen words of sixteen rows.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_stride: usize) {
     let last = |stride| (LANES - 1) * stride + LANES;

@@ -1,4 +1,4 @@
-//! `out = left · right` with sums in f32, on the thread that asks: what matmul and attention are made of.
+//! `out = left · right` with sums in f32, on the calling thread: the building block of matmul and attention.
 //!
 //! Kernels multiply words of 32 bits: numbers in f32, or pairs of bf16. The right operand is packed (`pack`) in panels
 //! of 64 columns, a depth of [`DEPTH`] words at a time, which a core's second-level cache holds while all rows of the
@@ -26,7 +26,7 @@ use std::ops::Range;
 use crate::Matrix;
 use crate::shared_output::SharedOutput;
 use kernel::{Bf16Kernel, Kernel, Panel};
-pub(crate) use operand::{Multiplier, Operand};
+pub(crate) use operand::{Arithmetic, Operand};
 use pack::{Source, Wide};
 
 /// Columns of a panel: those of the widest tile of a kernel.
@@ -34,10 +34,10 @@ pub(crate) const PANEL: usize = 64;
 /// Rows of a panel, at most: 256 KiB of packed words.
 const DEPTH: usize = 1024;
 
-/// What a product does with the output.
+/// How a product is written to the output.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Write {
-    /// Takes its place.
+    /// Replaces it.
     Replace,
     /// Is added to it.
     Add,
@@ -100,7 +100,7 @@ impl Bf16Rows {
         let mut words = vec![0; x.len() / in_features * depth];
         x.chunks_exact(in_features)
             .zip(words.chunks_exact_mut(depth))
-            .for_each(|(row, words)| kernel.narrow(row, words));
+            .for_each(|(row, words)| kernel.to_bf16(row, words));
         Some(Self { words, in_features, kernel })
     }
 
@@ -236,7 +236,7 @@ mod tests {
             let row: Vec<f32> = row.into_iter().filter(|x| x.is_normal()).chain([1.5]).collect();
             let expected: Vec<u16> = row.iter().map(|x| half::bf16::from_f32(*x).to_bits()).collect();
             let mut words = vec![7; row.len().div_ceil(2)];
-            kernel.narrow(&row, &mut words);
+            kernel.to_bf16(&row, &mut words);
             let halves: &[u16] = bytemuck::cast_slice(&words);
             prop_assert_eq!(&halves[..row.len()], &expected[..]);
             prop_assert!(halves[row.len()..].iter().all(|half| *half == 0));
@@ -248,14 +248,14 @@ mod tests {
         }
 
         #[test]
-        fn powers_of_two_are_as_exact_as_bf16(
+        fn exp2_is_as_exact_as_bf16(
             exponents in prop::collection::vec(-40f32..3.0, 1..200), before in -50f32..5.0, ends: [usize; 2],
         ) {
             let Some(kernel) = kernel::bf16() else { return Ok(()) };
             let ends = ends.map(|end| end % (exponents.len() + 1));
             let visible = ends[0].min(ends[1])..ends[0].max(ends[1]);
             let mut words = vec![7; exponents.len().div_ceil(2)];
-            let (largest, sum) = kernel.powers(&mut exponents.clone(), visible.clone(), before, &mut words);
+            let (largest, sum) = kernel.exp2_and_sum(&mut exponents.clone(), visible.clone(), before, &mut words);
             prop_assert_eq!(largest, exponents[visible.clone()].iter().copied().fold(before, f32::max));
             let power = |(index, x): (usize, &f32)| if visible.contains(&index) { f64::from(x - largest).exp2() } else { 0.0 };
             let exact: Vec<f64> = exponents.iter().enumerate().map(power).collect();

@@ -1,4 +1,4 @@
-//! Right operands that several products share, brought into the form that kernels read once.
+//! Right operands that several products share, packed once for all of them.
 
 use std::ops::Range;
 
@@ -11,45 +11,46 @@ use crate::log_softmax::largest;
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize_fused;
 
-/// How numbers are multiplied: in f32, or as pairs of bf16. Either way what is multiplied lies in words of 32 bits.
+/// The number format of a product's operands, f32 or pairs of bf16, with the kernel that multiplies it. Operands of
+/// either format are words of 32 bits.
 #[derive(Clone, Copy)]
-pub(crate) struct Multiplier {
+pub(crate) struct Arithmetic {
     kernel: &'static dyn Kernel,
     bf16: Option<&'static dyn Bf16Kernel>,
 }
 
-impl Multiplier {
-    /// In bf16 if `fast`, and if this processor has instructions for it; in f32 otherwise.
+impl Arithmetic {
+    /// bf16 if `fast` is set and this processor has instructions for it, f32 otherwise.
     pub(crate) fn new(fast: bool) -> Self {
         let bf16 = if fast { bf16() } else { None };
         let kernel = bf16.map_or(&*available()[0], |bf16| bf16 as &dyn Kernel);
         Self { kernel, bf16 }
     }
 
-    /// Words of `numbers` numbers in a row.
+    /// Number of words for a row of `numbers` numbers.
     pub(crate) fn words(self, numbers: usize) -> usize {
         if self.bf16.is_some() { numbers.div_ceil(2) } else { numbers }
     }
 
-    /// A row of numbers as words.
+    /// Converts a row of numbers to words.
     ///
     /// # Panics
-    /// If there are not as many words as [`Multiplier::words`] says.
-    pub(crate) fn narrow(self, numbers: &[f32], words: &mut [u32]) {
+    /// If the number of words is not that of [`Arithmetic::words`].
+    pub(crate) fn to_words(self, numbers: &[f32], words: &mut [u32]) {
         assert_eq!(words.len(), self.words(numbers.len()), "words of a row");
         match self.bf16 {
-            Some(bf16) => bf16.narrow(numbers, words),
+            Some(bf16) => bf16.to_bf16(numbers, words),
             None => words.copy_from_slice(bytemuck::cast_slice(numbers)),
         }
     }
 
-    /// 2 to the power of each exponent in `visible` less the largest of them and of `largest`, and zero for all others, as
-    /// words. Answers the largest, which a number that is none never is, and the sum of the powers before they are
-    /// rounded. Powers that become bf16 are exact to 2⁻¹³. What is not visible is spoiled.
+    /// Writes, as words, 2^(x − m) for each x of the exponents in `visible`, and zero for all others, where m is the
+    /// largest of those exponents and of `largest`. Returns m, which is never NaN, and the sum of the powers before they
+    /// are rounded. Powers in bf16 are exact to 2⁻¹³. Overwrites exponents that are not visible.
     ///
     /// # Panics
-    /// As [`Multiplier::narrow`], and if `visible` reaches beyond the exponents.
-    pub(crate) fn powers(
+    /// As [`Arithmetic::to_words`], and if `visible` reaches beyond the exponents.
+    pub(crate) fn exp2_and_sum(
         self,
         exponents: &mut [f32],
         visible: Range<usize>,
@@ -58,16 +59,16 @@ impl Multiplier {
     ) -> (f32, f32) {
         assert_eq!(words.len(), self.words(exponents.len()), "words of a row");
         match self.bf16 {
-            Some(bf16) => bf16.powers(exponents, visible, largest, words),
-            None => powers(exponents, visible, largest, bytemuck::cast_slice_mut(words)),
+            Some(bf16) => bf16.exp2_and_sum(exponents, visible, largest, words),
+            None => exp2_and_sum(exponents, visible, largest, bytemuck::cast_slice_mut(words)),
         }
     }
 }
 
-fn powers(exponents: &[f32], visible: Range<usize>, before: f32, powers: &mut [f32]) -> (f32, f32) {
+fn exp2_and_sum(exponents: &[f32], visible: Range<usize>, before: f32, powers: &mut [f32]) -> (f32, f32) {
     powers[..visible.start].fill(0.0);
     powers[visible.end..].fill(0.0);
-    // Lanes are counted from a place that does not depend on what is visible.
+    // Lanes are counted from an index that does not depend on what is visible, so that neither does the order of the sum.
     let first = visible.start / LANES * LANES;
     powers[first..visible.end].copy_from_slice(&exponents[first..visible.end]);
     powers[first..visible.start].fill(f32::MIN);
@@ -93,52 +94,52 @@ fn powers(exponents: &[f32], visible: Range<usize>, before: f32, powers: &mut [f
     )
 }
 
-/// The right operand of products, `[depth, columns]`. Its memory is used again by the next one.
+/// The right operand of products, `[depth, columns]`. Packing another matrix reuses the memory.
 #[derive(Default)]
 pub(crate) struct Operand {
-    multiplier: Option<Multiplier>,
+    arithmetic: Option<Arithmetic>,
     words: Vec<u32>,
     /// Words of the depth.
     depth: usize,
     columns: usize,
     wide: Wide,
-    standing: Vec<f32>,
+    widened: Vec<f32>,
 }
 
 impl Operand {
-    /// Allocates what [`Operand::turn`] needs for so many columns.
-    pub(crate) fn reserve(&mut self, multiplier: Multiplier, columns: usize, depth: usize) {
-        let words = columns.next_multiple_of(PANEL) * multiplier.words(depth);
+    /// Allocates the memory that [`Operand::pack_transposed`] needs for so many columns.
+    pub(crate) fn reserve(&mut self, arithmetic: Arithmetic, columns: usize, depth: usize) {
+        let words = columns.next_multiple_of(PANEL) * arithmetic.words(depth);
         self.words.reserve(words.saturating_sub(self.words.len()));
     }
 
-    /// Takes `matrix[columns, depth]`, which has its columns in rows.
-    pub(crate) fn turn(&mut self, multiplier: Multiplier, matrix: Matrix, depth: usize) {
+    /// Packs the transpose of `matrix[columns, depth]`.
+    pub(crate) fn pack_transposed(&mut self, arithmetic: Arithmetic, matrix: Matrix, depth: usize) {
         self.columns = matrix.len() / depth;
-        self.depth = multiplier.words(depth);
-        self.multiplier = Some(multiplier);
+        self.depth = arithmetic.words(depth);
+        self.arithmetic = Some(arithmetic);
         assert!(self.depth <= DEPTH, "{depth} numbers in a panel");
         self.words.resize(self.columns.div_ceil(PANEL) * PANEL * self.depth, 0);
-        let source = match multiplier.bf16 {
+        let source = match arithmetic.bf16 {
             Some(bf16) => Source::Bf16(bf16, matrix, depth),
             None => Source::F32(matrix),
         };
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
             let columns = index * PANEL..((index + 1) * PANEL).min(self.columns);
-            pack(multiplier.kernel, source, self.depth, 0..self.depth, columns, &mut self.wide, panel);
+            pack(arithmetic.kernel, source, self.depth, 0..self.depth, columns, &mut self.wide, panel);
         }
     }
 
-    /// Takes `matrix[depth, columns]`.
-    pub(crate) fn stand(&mut self, multiplier: Multiplier, matrix: Matrix, columns: usize) {
+    /// Packs `matrix[depth, columns]`.
+    pub(crate) fn pack(&mut self, arithmetic: Arithmetic, matrix: Matrix, columns: usize) {
         let depth = matrix.len() / columns;
         self.columns = columns;
-        self.depth = multiplier.words(depth);
-        self.multiplier = Some(multiplier);
-        let wide = &mut self.standing;
+        self.depth = arithmetic.words(depth);
+        self.arithmetic = Some(arithmetic);
+        let wide = &mut self.widened;
         wide.resize(wide.len().max(matrix.len() + columns), 0.0);
         matrix.widen_into(&mut wide[..matrix.len()]);
-        // Beside the last row of an odd number of them stand zeros.
+        // The last of an odd number of rows is paired with zeros.
         wide[matrix.len()..matrix.len() + columns].fill(0.0);
         let panels = columns.div_ceil(PANEL);
         self.words.resize(panels * PANEL * self.depth, 0);
@@ -147,7 +148,7 @@ impl Operand {
             for (step, words) in panel.chunks_exact_mut(PANEL).enumerate() {
                 let row = |row: usize| &wide[row * columns..][of_panel.clone()];
                 let words = &mut words[..of_panel.len()];
-                match multiplier.bf16 {
+                match arithmetic.bf16 {
                     Some(bf16) => bf16.interleave(row(2 * step), row(2 * step + 1), words),
                     None => words.copy_from_slice(bytemuck::cast_slice(row(step))),
                 }
@@ -155,13 +156,13 @@ impl Operand {
         }
     }
 
-    /// `out[rows, columns] = left[rows, depth] · self`, or `+=`: with the first rows of this operand if the left one,
-    /// in words, is less deep, and its first columns.
+    /// `out[rows, columns] = left[rows, depth] · self`, or `+=` if `add`. Reads the first `columns` columns of this operand
+    /// and, if the rows of `left`, in words, are shorter, its first rows.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
     pub(crate) fn multiply(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
-        let multiplier = self.multiplier.expect("an operand that took something");
+        let arithmetic = self.arithmetic.expect("a packed operand");
         assert!((1..=self.columns).contains(&columns), "{columns} columns of {}", self.columns);
         let out = SharedOutput::new(out, columns);
         let steps = left.len() / out.rows();
@@ -169,7 +170,7 @@ impl Operand {
         assert!((1..=self.depth).contains(&steps), "{steps} of {}", self.depth);
         for first in (0..columns).step_by(PANEL) {
             let columns: Range<usize> = first..(first + PANEL).min(columns);
-            multiplier.kernel.multiply(&Panel {
+            arithmetic.kernel.multiply(&Panel {
                 left,
                 left_stride: steps,
                 steps,

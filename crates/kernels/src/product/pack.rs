@@ -7,7 +7,7 @@ use super::kernel::{Bf16Kernel, Kernel, LANES};
 use crate::Matrix;
 use crate::vectorize::vectorize;
 
-/// Where a panel's words come from: a matrix `[columns, depth]`, which has its columns in rows.
+/// The matrix that is packed: `[columns, depth]`, the transpose of the right operand.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     /// As f32.
@@ -30,7 +30,7 @@ impl Source<'_> {
     }
 }
 
-/// Words `steps` of rows `rows` of `source[.., depth]`, turned: `panel[steps, PANEL]`.
+/// Packs words `steps` of rows `rows` of `source[.., depth]`, transposed, as `panel[steps, PANEL]`.
 pub(super) fn pack(
     kernel: &dyn Kernel,
     source: Source,
@@ -43,19 +43,20 @@ pub(super) fn pack(
     for first in (0..rows.len()).step_by(LANES) {
         let count = LANES.min(rows.len() - first);
         let (words, stride) = words(source, rows.start + first, count, depth, steps.clone(), wide);
-        turn(kernel, words, stride, count, steps.len(), &mut panel[first..]);
+        transpose(kernel, words, stride, count, steps.len(), &mut panel[first..]);
     }
 }
 
-/// Sixteen rows of a matrix on their way to a panel.
+/// Buffers for sixteen rows of a matrix, converted to words.
 #[derive(Default)]
 pub(super) struct Wide {
     words: Vec<u32>,
-    /// One of them in f32, on its way to bf16.
+    /// One of them in f32, before it is rounded to bf16.
     row: Vec<f32>,
 }
 
-/// Words `steps` of rows `first..first + count`, and the distance between rows: where they are, or in `wide`.
+/// Returns words `steps` of rows `first..first + count`, and the distance between rows; those of f32 in place, others
+/// converted in `wide`.
 fn words<'w>(
     source: Source<'w>,
     first: usize,
@@ -79,7 +80,7 @@ fn words<'w>(
             let part = 2 * steps.start..in_features.min(2 * steps.end);
             wide.resize(part.len(), 0.0);
             matrix.part(first + row, part, in_features).widen_into(wide);
-            kernel.narrow(wide, words);
+            kernel.to_bf16(wide, words);
         }),
         Source::Int8(values, in_features) => rows.for_each(|(row, words)| {
             let row = &values[(first + row) * in_features..][..in_features];
@@ -90,7 +91,7 @@ fn words<'w>(
 }
 
 /// `panel[step * PANEL + row] = words[row * stride + step]`.
-fn turn(kernel: &dyn Kernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
+fn transpose(kernel: &dyn Kernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
     let mut step = 0;
     while rows == LANES && step + LANES <= steps {
         kernel.transpose(&words[step..], stride, &mut panel[step * PANEL..], PANEL);
@@ -103,18 +104,18 @@ fn turn(kernel: &dyn Kernel, words: &[u32], stride: usize, rows: usize, steps: u
     }
 }
 
-/// Pairs of bf16, a zero in the last one of an odd number.
+/// Converts INT8 to pairs of bf16, exactly; the last of an odd number is paired with zero.
 fn exact_pairs(row: &[i8], words: &mut [u32]) {
     vectorize(
         #[inline(always)]
         || {
-            let narrow = |value: i8| f32::from(value).to_bits() >> 16;
+            let to_bf16 = |value: i8| f32::from(value).to_bits() >> 16;
             let (whole, rest) = row.as_chunks::<2>();
             for ([low, high], word) in whole.iter().zip(&mut *words) {
-                *word = narrow(*low) | narrow(*high) << 16;
+                *word = to_bf16(*low) | to_bf16(*high) << 16;
             }
             if let ([low], Some(word)) = (rest, words.last_mut()) {
-                *word = narrow(*low);
+                *word = to_bf16(*low);
             }
         },
     );

@@ -1,4 +1,4 @@
-//! Plain Rust: what others are held to, and what runs where there are no others.
+//! Plain Rust: the kernel of processors that have no other.
 
 use super::kernel::{Kernel, LANES, Panel};
 use crate::tier::Tier;

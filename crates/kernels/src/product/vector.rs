@@ -1,5 +1,5 @@
-//! Tiles of some rows of one block of columns, whose sums stay in the registers of an instruction set from the first step
-//! to the last: what is left of a kernel is what its registers can do.
+//! Tiles of some rows of one block of columns, whose sums stay in registers from the first step to the last. A kernel
+//! implements the operations on its registers, [`Vector`].
 
 use super::kernel::{LANES, Panel};
 

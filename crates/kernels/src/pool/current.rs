@@ -1,0 +1,107 @@
+//! Which pool is installed on a thread, and the loops that use it.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::team::Team;
+
+thread_local! {
+    /// The team of the pool that is installed on this thread; none on workers and inside tasks.
+    static TEAM: Cell<Option<Arc<Team>>> = const { Cell::new(None) };
+    /// Threads of that pool, also on workers and inside tasks.
+    static THREADS: Cell<usize> = const { Cell::new(1) };
+    /// Whether this thread runs a task of some pool.
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
+    static THIS_THREAD: u8 = const { 0 };
+}
+
+/// An identity of this thread that no other living thread has; not zero.
+pub(super) fn this_thread() -> usize {
+    THIS_THREAD.with(|place| std::ptr::from_ref(place).addr())
+}
+
+/// Whether this thread runs a task of some pool.
+pub(super) fn in_task() -> bool {
+    IN_TASK.get()
+}
+
+/// Makes this thread a worker of a pool of `threads` threads: all that it runs are tasks.
+pub(super) fn become_worker(threads: usize) {
+    THREADS.set(threads);
+    IN_TASK.set(true);
+}
+
+/// A pool as it is installed on a thread.
+pub(super) struct Current {
+    team: Option<Arc<Team>>,
+    threads: usize,
+}
+
+impl Current {
+    pub(super) fn new(team: &Arc<Team>, threads: usize) -> Self {
+        Self { team: Some(Arc::clone(team)), threads }
+    }
+
+    /// Installs it on this thread. Returns what was installed before.
+    pub(super) fn replace(self) -> Self {
+        Self { team: TEAM.replace(self.team), threads: THREADS.replace(self.threads) }
+    }
+}
+
+/// Number of threads of the pool that is installed here; 1 if there is none.
+pub fn threads() -> usize {
+    THREADS.get()
+}
+
+/// Calls `work` with each number below `tasks`, on the threads of the pool that is installed here. Threads take `grain`
+/// numbers at a time (at least one), the lowest first.
+///
+/// # Panics
+/// If a call panics, with the same payload.
+pub fn for_each(tasks: usize, grain: usize, work: impl Fn(usize) + Sync) {
+    let grain = grain.max(1);
+    match if tasks > grain { InTask::of_installed() } else { None } {
+        Some(in_task) => in_task.team().run(tasks, grain, &work),
+        None => (0..tasks).for_each(work),
+    }
+}
+
+/// [`for_each`] over the tasks of several parts as one operator: `counts` are the tasks of each part, and `work` is called
+/// with the part and the task's number in it. The tasks of a part come before those of the next.
+///
+/// # Panics
+/// If a call panics, with the same payload.
+pub fn for_each_of(counts: &(impl Iterator<Item = usize> + Clone + Sync), work: impl Fn(usize, usize) + Sync) {
+    for_each(counts.clone().sum(), 1, |mut task| {
+        for (part, count) in counts.clone().enumerate() {
+            if task < count {
+                return work(part, task);
+            }
+            task -= count;
+        }
+    });
+}
+
+/// While it exists, this thread runs the tasks of its team as the caller, and has no pool installed, so that operators
+/// inside the tasks are loops.
+struct InTask(Option<Arc<Team>>);
+
+impl InTask {
+    /// `None` if no pool is installed here, or inside a task.
+    fn of_installed() -> Option<Self> {
+        let team = TEAM.take()?;
+        IN_TASK.set(true);
+        Some(Self(Some(team)))
+    }
+
+    fn team(&self) -> &Team {
+        self.0.as_ref().expect("set until it is dropped")
+    }
+}
+
+impl Drop for InTask {
+    fn drop(&mut self) {
+        IN_TASK.set(false);
+        TEAM.set(self.0.take());
+    }
+}

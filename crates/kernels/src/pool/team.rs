@@ -1,0 +1,181 @@
+//! What the threads of a pool share: the current job, and [the protocol](super#the-protocol) by which a caller and its
+//! workers compute it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::spin::{SpinBeforeSleep, spin_until};
+use super::state::{AtomicState, State};
+use super::sync::{AtomicUsize, Condvar, Mutex, Ordering, UnsafeCell, lock, wait};
+
+/// A caller and its workers. At most one thread at a time is the caller: [`Pool::install`](super::Pool::install) sees to
+/// it.
+pub(super) struct Team {
+    state: AtomicState,
+    /// Written by the caller while no worker is active, read by active workers.
+    job: UnsafeCell<Option<Job>>,
+    /// The first task of the job that no thread has taken.
+    next_task: AtomicUsize,
+    /// Held by a worker from before it is counted as sleeping until it waits; taken by wakers before they notify.
+    sleep: Mutex<()>,
+    wake: Condvar,
+    /// What the first task of the job that panicked did so with.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `job` is written by the one caller while no worker is active, and read by active workers; entering and leaving
+// order these accesses.
+#[allow(unsafe_code)]
+unsafe impl Sync for Team {}
+// SAFETY: what `job` points to is used by active workers only, while the caller waits for them.
+#[allow(unsafe_code)]
+unsafe impl Send for Team {}
+
+/// The tasks of an operator.
+#[derive(Clone, Copy)]
+struct Job {
+    tasks: usize,
+    /// Tasks that a thread takes at a time.
+    grain: usize,
+    /// Valid while a worker is active.
+    work: *const (dyn Fn(usize) + Sync),
+}
+
+/// A published job. Dropping it closes it and waits until all workers have left.
+struct Published<'a>(&'a AtomicState);
+
+impl Drop for Published<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.close();
+        spin_until(|| self.0.all_left());
+    }
+}
+
+impl Team {
+    pub(super) fn new() -> Self {
+        Self {
+            state: AtomicState::new(),
+            job: UnsafeCell::new(None),
+            next_task: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// Runs all tasks of an operator, on this thread, the caller, and on the workers that enter in time.
+    ///
+    /// # Panics
+    /// With the payload of the first task that panics, after all threads have left the job.
+    pub(super) fn run(&self, tasks: usize, grain: usize, work: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime changes. Active workers use the pointer, and `Published` waits for them, also when
+        // something panics.
+        #[allow(unsafe_code)]
+        let work = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync + 'static)>(work)
+        };
+        let job = Job { tasks, grain, work };
+        self.job.with_mut(|place| {
+            // SAFETY: no worker is active: the previous job was closed and left by all of them.
+            #[allow(unsafe_code)]
+            unsafe {
+                *place = Some(job);
+            }
+        });
+        self.next_task.store(0, Ordering::Relaxed);
+        let worker_sleeps = self.state.publish();
+        let published = Published(&self.state);
+        if worker_sleeps {
+            self.wake_workers();
+        }
+        self.take_tasks(job);
+        drop(published);
+        let panic = lock(&self.panic).take();
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Runs a worker: takes part in jobs until [`Team::shut_down`].
+    pub(super) fn serve(&self) {
+        let mut last = 0;
+        while let Some(state) = self.wait_for_job(last) {
+            last = state.job();
+            if self.state.enter(state) {
+                // SAFETY: this worker is active, so nobody writes the job.
+                #[allow(unsafe_code)]
+                let job = self.job.with(|job| unsafe { *job });
+                self.take_tasks(job.expect("a published job"));
+                self.state.leave();
+            }
+        }
+    }
+
+    /// Ends the workers. There is no job.
+    pub(super) fn shut_down(&self) {
+        self.state.shut_down();
+        self.wake_workers();
+    }
+
+    /// Takes tasks until none is left. Does not panic: the first payload is kept, and ends the job.
+    fn take_tasks(&self, job: Job) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                let first = self.next_task.fetch_add(job.grain, Ordering::Relaxed);
+                if first >= job.tasks {
+                    break;
+                }
+                for task in first..(first + job.grain).min(job.tasks) {
+                    // SAFETY: this thread is active or the caller, so the closure exists.
+                    #[allow(unsafe_code)]
+                    unsafe {
+                        (*job.work)(task);
+                    }
+                }
+            }
+        }));
+        if let Err(payload) = outcome {
+            self.next_task.store(job.tasks, Ordering::Relaxed);
+            let mut first = lock(&self.panic);
+            match &*first {
+                None => *first = Some(payload),
+                // Dropping it could panic again.
+                Some(_) => std::mem::forget(payload),
+            }
+        }
+    }
+
+    /// The state as soon as a job other than `last` is open; `None` after [`Team::shut_down`].
+    fn wait_for_job(&self, last: u64) -> Option<State> {
+        let is_new = |state: State| state.is_open() && state.job() != last;
+        let mut spin = SpinBeforeSleep::new();
+        loop {
+            let state = self.state.load();
+            if state.is_shut_down() {
+                return None;
+            }
+            if is_new(state) {
+                return Some(state);
+            }
+            if !spin.again() {
+                break;
+            }
+        }
+        let mut guard = lock(&self.sleep);
+        let mut state = self.state.begin_sleep();
+        while !state.is_shut_down() && !is_new(state) {
+            guard = wait(&self.wake, guard);
+            // The latest state: wakers take the lock after their transition.
+            state = self.state.load();
+        }
+        self.state.end_sleep();
+        (!state.is_shut_down()).then_some(state)
+    }
+
+    fn wake_workers(&self) {
+        // A worker that was counted as sleeping waits once it has released the lock.
+        drop(lock(&self.sleep));
+        self.wake.notify_all();
+    }
+}
