@@ -219,6 +219,7 @@ proptest! {
         let own: f64 = lengths.iter().sum();
         let waited: Vec<_> = served.passes.iter().filter(|pass| pass.request == of_decode).collect();
         prop_assert_eq!(waited.len(), steps);
+        prop_assert!(waited[0].since == at && waited.windows(2).all(|pair| pair[1].since == pair[0].end));
         for pass in waited {
             prop_assert!(pass.start <= pass.since + max_stall + longest + ROUNDING, "{pass:?}, {longest}");
             prop_assert!(pass.end <= pass.since + max_stall + longest + own + ROUNDING, "{pass:?}, {longest}, {own}");
