@@ -80,6 +80,20 @@ impl<D: Borrow<Dag>> Passes<D> {
         }
     }
 
+    /// What decides between the tasks of one pass.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Steps of decoding yield to prompts for so many seconds from now on.
+    ///
+    /// # Panics
+    /// As [`Passes::new`].
+    pub fn set_max_stall(&mut self, seconds: f64) {
+        assert!(seconds >= 0.0, "a stall of {seconds} seconds");
+        self.max_stall = seconds;
+    }
+
     /// Adds a pass, whatever runs meanwhile. Tasks that are placed on a processor that was lost go to others;
     /// [`Passes::orphans`] returns those that cannot.
     ///

@@ -88,7 +88,7 @@ impl Pass {
     /// The subgraph and chunk of a task of prompts.
     pub(super) fn task(graph: &Graph, number: usize) -> Task {
         let subgraphs = graph.subgraphs().len();
-        Task { chunk: number / subgraphs, subgraph: number % subgraphs }
+        Task { chunk: number / subgraphs, subgraph: number % subgraphs, part: 0 }
     }
 
     /// Which slot of `slots` a task takes.

@@ -22,14 +22,17 @@ use crate::error::{Error, Result};
 
 /// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.
 const PATIENCE: (f64, Duration) = (0.125, Duration::from_millis(4));
-/// Seconds that a step is expected to take before there was one.
+/// Seconds that a step and a chunk are expected to take before there was one.
 const STEP_SECONDS: f64 = 0.01;
+const CHUNK_SECONDS: f64 = 0.1;
+/// Chunks whose time a step waits for beside prompts, unless the user gives the time.
+const CHUNKS_OF_STALL: f64 = 2.0;
 /// How much the latest chunk or step counts for what is expected of the next.
 const LATEST: f64 = 0.5;
 
 /// What the workers share.
 pub(super) struct State {
-    passes: Passes,
+    passes: Passes<Dag>,
     live: Vec<Live>,
     /// Requests that no pass has yet: of prompts, and of rows that decode.
     prompts: VecDeque<Arc<Request>>,
@@ -44,7 +47,7 @@ pub(super) struct State {
     pub(super) costs: Costs,
     pub(super) policy: triad_plan::schedule::Policy,
     /// Expected seconds of a chunk, and of a step.
-    chunk_seconds: Option<f64>,
+    chunk_seconds: f64,
     step_seconds: f64,
     pub(super) steps: u64,
     pub(super) is_closing: bool,
@@ -90,7 +93,7 @@ pub(super) struct Job {
 impl State {
     pub(super) fn new(shared: &super::Settings, units: usize) -> Self {
         Self {
-            passes: Passes::new(units, shared.policy, f64::INFINITY),
+            passes: Passes::new(units, shared.policy, 0.0),
             live: Vec::new(),
             prompts: VecDeque::new(),
             rows: VecDeque::new(),
@@ -101,7 +104,7 @@ impl State {
             spare_step: None,
             costs: Costs::default(),
             policy: shared.policy,
-            chunk_seconds: None,
+            chunk_seconds: CHUNK_SECONDS,
             step_seconds: STEP_SECONDS,
             steps: 0,
             is_closing: false,
@@ -176,16 +179,17 @@ impl State {
         let (start, end) = (start.duration_since(pass.start).as_secs_f64(), pass.start.elapsed().as_secs_f64());
         live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
         self.hidden.extend(hidden);
-        self.passes.complete(id, number, shared.seconds(Instant::now()));
         self.passes.observe(id, number, end - start);
-        let is_complete = self.passes.is_complete(id);
+        let is_complete = self.passes.complete(id, number);
         match &pass.work {
             Work::Prompts(graph) => {
-                let Task { chunk, subgraph } = Pass::task(graph, number);
+                let Task { chunk, subgraph, .. } = Pass::task(graph, number);
                 if subgraph + 1 == graph.subgraphs().len() {
                     live.is_finished[chunk] = true;
                     let chunks = live.is_finished.iter().take_while(|finished| **finished).count();
                     pass.advance(chunks.checked_sub(1).map_or(0, |last| graph.chunks()[last].end));
+                    let finished = live.is_finished.iter().filter(|finished| **finished).count();
+                    self.chunk_seconds += LATEST * (end / finished as f64 - self.chunk_seconds);
                 }
             }
             Work::Step(_) if is_complete => {
@@ -212,9 +216,6 @@ impl State {
                 for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
                     request.fail(Error::Cancelled);
                 }
-                let per_chunk = seconds / graph.chunks().len() as f64;
-                let before = self.chunk_seconds.unwrap_or(per_chunk);
-                self.chunk_seconds = Some(before + LATEST * (per_chunk - before));
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 self.costs.learn(&shared.processors, [(graph, position, &timeline)]);
@@ -234,7 +235,6 @@ impl State {
 
     /// Takes a pass from the live ones; its buffers can be used again.
     fn remove(&mut self, id: PassId) -> Live {
-        self.passes.remove(id);
         let place = self.live.iter().position(|live| live.id == id).expect("it is live");
         let mut live = self.live.swap_remove(place);
         let is_step = matches!(live.pass.work, Work::Step(_));
@@ -280,7 +280,7 @@ impl State {
         let was_lost = self.units.iter().any(|unit| unit.is_lost);
         let is_away = |unit: usize| shared.units[unit].is_away();
         if was_lost || self.passes.policy() != self.policy {
-            self.passes = Passes::new(self.units.len(), self.policy, f64::INFINITY);
+            self.passes = Passes::new(self.units.len(), self.policy, 0.0);
             for unit in 0..self.units.len() {
                 self.units[unit] = UnitState { is_lost: is_away(unit), running: None };
                 if is_away(unit) {
@@ -296,15 +296,12 @@ impl State {
         if self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() {
             return;
         }
-        let stall = shared.settings.max_stall.map_or_else(
-            || self.chunk_seconds.map_or(f64::INFINITY, |seconds| 2.0 * seconds),
-            |stall| stall.as_secs_f64(),
-        );
-        self.passes.set_max_stall(stall);
+        let stall = shared.settings.max_stall.map(|stall| stall.as_secs_f64());
+        self.passes.set_max_stall(stall.unwrap_or(CHUNKS_OF_STALL * self.chunk_seconds));
         if !self.hidden.is_empty() {
             let hidden = std::mem::take(&mut self.hidden);
             let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
-            self.add(shared, Pass::new(Vec::new(), |_| Work::Logits(hidden)), dag, 0, Urgency::Decode { since: f64::NEG_INFINITY });
+            self.add(shared, Pass::new(Vec::new(), |_| Work::Logits(hidden)), dag, 0, Urgency::Decode { since: f64::MIN });
         }
         let is_stepping = self.live.iter().any(|live| matches!(live.pass.work, Work::Step(_)));
         let is_whole = self.gang.missing.is_empty() || self.gang.until.is_none_or(|until| until <= now);
@@ -351,7 +348,7 @@ impl State {
 
     fn add(&mut self, shared: &Shared, pass: Pass, dag: Dag, slots: usize, urgency: Urgency) {
         let chunks = if let Work::Prompts(graph) = &pass.work { graph.chunks().len() } else { 0 };
-        let id = self.passes.add(dag.clone(), urgency, shared.seconds(Instant::now()));
+        let id = self.passes.add(dag.clone(), urgency);
         let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
         let losses = away.map(|unit| Loss {
             processor: shared.units[unit].name.clone(),
@@ -392,7 +389,7 @@ impl State {
             let seconds = self.costs.seconds(processor, role, tokens.len(), position + tokens.start);
             seconds.unwrap_or_else(|| costs::guess(graph, task))
         };
-        let first = |subgraph, processor| expected(Task { chunk: 0, subgraph }, processor);
+        let first = |subgraph, processor| expected(Task { chunk: 0, subgraph, part: 0 }, processor);
         let placement = Placement::new(graph, &shared.processors, first)?;
         let in_flight = shared.settings.chunks_in_flight;
         Ok(Dag::of_prefill_in_flight(graph, &shared.processors, &placement, in_flight, expected))
