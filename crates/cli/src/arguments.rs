@@ -7,17 +7,15 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
-use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
-use triad_model::checkpoint::Checkpoint;
+use triad_engine::{Cores, Error, KvFormat, Model, Threads};
+use triad_frontend::models;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, Device};
 use triad_prepare::Prune;
 use triad_prepare::calibration::text::CalibrationText;
 
-use crate::commands::pull;
-use crate::interrupt::Interrupted;
-use crate::{prepared, progress};
+use crate::{preparing, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
@@ -49,13 +47,7 @@ impl DescriptionArguments {
         if let Some(shape) = &self.shape {
             return Ok((shape.clone(), family::shape(shape)?));
         }
-        let path = self.name.path()?;
-        let description = if Package::is_at(&path) {
-            Package::open(&path)?.description().clone()
-        } else {
-            Checkpoint::open(&path)?.description().clone()
-        };
-        Ok((self.name.model.clone(), description))
+        Ok((self.name.model.clone(), models::description(&self.name.path()?)?))
     }
 }
 
@@ -166,26 +158,8 @@ impl CalibrationArguments {
 impl ModelArgument {
     /// The model's path; fetches the model if it is not there.
     pub fn path(&self) -> Result<PathBuf> {
-        pull::with_progress(|progress| fetch::resolve(&self.model, progress))
+        progress::fetch(|progress| Ok(models::path_of(&self.model, progress)?))
     }
-}
-
-/// An error of a run: that it was interrupted, or what went wrong, with the name of the model where that is it.
-pub fn run_error(error: impl Into<anyhow::Error>, model: &str) -> anyhow::Error {
-    let error = error.into();
-    match engine_error(&error) {
-        Some(Error::Cancelled) => Interrupted.into(),
-        Some(Error::NotFinite) => error.context(model.to_owned()),
-        _ => error,
-    }
-}
-
-/// The engine's error, whichever crate passed it on.
-fn engine_error(error: &anyhow::Error) -> Option<&Error> {
-    let prepare = || error.downcast_ref().and_then(triad_prepare::Error::engine);
-    let evaluate = || error.downcast_ref().and_then(triad_evaluate::Error::engine);
-    let study = || error.downcast_ref().and_then(triad_study::Error::engine);
-    error.downcast_ref().or_else(prepare).or_else(evaluate).or_else(study)
 }
 
 impl ModelArguments {
@@ -210,7 +184,7 @@ impl ModelArguments {
     pub fn load_prepared(&self, float: bool) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
-        let path = if float { path } else { prepared::package_of(&path, &name.model, threads.chosen())? };
+        let path = if float { path } else { preparing::package_of(&path, &name.model, threads.chosen())? };
         Ok(Arc::new(load(&path, &name.model, threads.chosen())?))
     }
 }
@@ -218,11 +192,7 @@ impl ModelArguments {
 /// The model at `path`, which the user calls `name`, ready to run.
 pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
-    let options = LoadOptions { threads };
-    if Package::is_at(path) {
-        return Ok(Model::from_package(&Package::open(path)?, &options)?);
-    }
-    Ok(Model::from_checkpoint(&prepared::open(path, name)?, &options)?)
+    Ok(models::load(path, name, threads)?)
 }
 
 /// Reads a number of threads.

@@ -2,20 +2,21 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`output_file`] writes files, [`chart`] draws figures, [`timeline_file`] timelines, [`prepared`] keeps packages, [`machine`] looks at
-//! the hardware.
+//! prints, [`output_file`] writes files, [`chart`] draws figures, [`timeline_file`] timelines, [`preparing`] shows how
+//! packages are made, [`failure`] reads errors. What does not print is in the crate `triad-frontend`.
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod arithmetic;
 mod chart;
 mod commands;
+mod failure;
 mod interrupt;
-mod machine;
 mod npu;
 mod output;
 mod output_file;
-mod prepared;
+mod package_fields;
+mod preparing;
 mod processors;
 mod progress;
 mod prompt;

@@ -1,12 +1,16 @@
 //! Bars and spinners on stderr; invisible where stderr is not a terminal.
 
 use std::cell::RefCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use triad_model::fetch::Progress;
+
+use crate::interrupt::{Interrupted, on_interrupt};
 
 const TICK: Duration = Duration::from_millis(100);
 
@@ -129,4 +133,16 @@ impl Progress for FetchProgress {
     fn cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }
+}
+
+/// Runs a fetch with bars on the screen; Ctrl-C ends it cleanly.
+pub fn fetch(fetch: impl FnOnce(&FetchProgress) -> Result<PathBuf>) -> Result<PathBuf> {
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&cancelled);
+    let _guard = on_interrupt(move || flag.store(true, Ordering::Relaxed));
+    let fetched = fetch(&FetchProgress::new(Arc::clone(&cancelled)));
+    if cancelled.load(Ordering::Relaxed) {
+        return Err(Interrupted.into());
+    }
+    fetched
 }

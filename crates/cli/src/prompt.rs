@@ -1,18 +1,13 @@
-//! The text of a prompt: from the command line, a file or standard input, and into tokens.
+//! The text of a prompt: from the command line, a file or standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
-use triad_engine::Model;
-use triad_model::tokenizer::Special;
 
 /// Longer prompts are refused unread: no model has a context for them, and a device file never ends.
 const MOST_BYTES: u64 = 64 << 20;
-
-/// Bytes of text for each token of context that are looked at before the whole text is; see [`encode`].
-const BYTES_PER_TOKEN: usize = 16;
 
 /// Where a prompt comes from.
 #[derive(clap::Args)]
@@ -61,22 +56,4 @@ fn read(source: impl Read, name: &str) -> Result<String> {
     let end = text.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line).len());
     text.truncate(end.unwrap_or(text.len()));
     Ok(text)
-}
-
-/// The tokens of `text`, which are at most `context`.
-///
-/// A text that is far too long is refused after reading its beginning, not after minutes.
-pub fn encode(model: &Model, text: &str, special: Special, context: usize) -> Result<Vec<u32>> {
-    let tokenizer = model.tokenizer()?;
-    let start = text.floor_char_boundary(context.saturating_mul(BYTES_PER_TOKEN));
-    if start < text.len() {
-        // Where the text is cut, a few tokens may be others than in the whole.
-        let least = tokenizer.encode(&text[..start], special)?.len().saturating_sub(8);
-        if least > context {
-            bail!("the prompt has more than {least} tokens, but the context is {context}");
-        }
-    }
-    let tokens = tokenizer.encode(text, special)?;
-    ensure!(tokens.len() <= context, "the prompt has {} tokens, but the context is {context}", tokens.len());
-    Ok(tokens)
 }

@@ -2,9 +2,10 @@
 
 use super::layout::{self, Anchor, Area, Labels};
 use super::marks::{self, Bar};
+use super::plot::Plot;
 use super::ruler::Ruler;
 use super::style;
-use super::svg::{Element, Svg};
+use super::svg::{Element, Svg, line};
 use super::{At, Chart, Figure, Guide, Mark, Panel, heat_map};
 
 /// Pixels around the figure and between panels.
@@ -41,32 +42,6 @@ pub(super) fn figure(figure: &Figure) -> Svg {
         }
     }
     svg
-}
-
-/// The part of a chart where the data is, and the rulers along its edges.
-pub(super) struct Plot {
-    pub(super) area: Area,
-    /// Pixels between the ends of the horizontal axis and those of its ruler.
-    inset: f64,
-    pub(super) x: Ruler,
-    pub(super) y: Ruler,
-}
-
-impl Plot {
-    /// Pixel of a place on the horizontal axis.
-    pub(super) fn across(&self, place: f64) -> f64 {
-        self.area.left + self.inset + place * (self.area.width() - 2.0 * self.inset)
-    }
-
-    /// Pixel of a place on the vertical axis.
-    pub(super) fn up(&self, place: f64) -> f64 {
-        self.area.bottom - place * self.area.height()
-    }
-
-    /// Pixels of the point x, y, if it has a place here.
-    pub(super) fn point(&self, x: f64, y: f64) -> Option<(f64, f64)> {
-        Some((self.across(self.x.place(x)?), self.up(self.y.place(y)?)))
-    }
 }
 
 fn draw_chart(svg: &mut Svg, area: Area, chart: &Chart) {
@@ -182,14 +157,6 @@ fn draw_guide(svg: &mut Svg, plot: &Plot, guide: &Guide, index: usize) {
 
 fn guide_line(index: usize, ends: [(f64, f64); 2]) -> Element {
     line(style::GUIDE, 1.2, ends).set("stroke-dasharray", style::dashes(index))
-}
-
-/// A straight line between two points.
-pub(super) fn line(colour: &str, width: f64, [(x1, y1), (x2, y2)]: [(f64, f64); 2]) -> Element {
-    Element::new("line")
-        .numbers([("x1", x1), ("y1", y1), ("x2", x2), ("y2", y2)])
-        .set("stroke", colour)
-        .number("stroke-width", width)
 }
 
 impl Mark {

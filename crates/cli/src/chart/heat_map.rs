@@ -1,10 +1,9 @@
 //! Heat maps: a matrix of coloured cells and the bar that explains the colours.
 
-use super::draw::line;
 use super::layout::{self, Anchor, Area, Labels};
 use super::ruler::{self, Ruler};
 use super::style;
-use super::svg::{Element, Svg};
+use super::svg::{Element, Svg, line};
 use super::{Axis, HeatMap};
 
 /// Width of the colour bar, and its distance from the matrix, in pixels.

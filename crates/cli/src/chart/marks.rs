@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::draw::{Plot, line};
+use super::plot::Plot;
 use super::style;
-use super::svg::{Element, Number, Svg};
+use super::svg::{Element, Number, Svg, line};
 use super::{Chart, Mark, Series};
 
 /// Share of a category that its bars fill.

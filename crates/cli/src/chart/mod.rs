@@ -9,6 +9,7 @@ mod draw;
 mod heat_map;
 mod layout;
 mod marks;
+mod plot;
 mod ruler;
 mod style;
 mod svg;

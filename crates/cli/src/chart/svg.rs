@@ -122,3 +122,11 @@ fn escape(text: &str) -> String {
     }
     escaped
 }
+
+/// A straight line between two points.
+pub(super) fn line(colour: &str, width: f64, [(x1, y1), (x2, y2)]: [(f64, f64); 2]) -> Element {
+    Element::new("line")
+        .numbers([("x1", x1), ("y1", y1), ("x2", x2), ("y2", y2)])
+        .set("stroke", colour)
+        .number("stroke-width", width)
+}

@@ -4,11 +4,10 @@ use triad_plan::processors::ProcessorId;
 use triad_plan::timeline::Record;
 
 use super::Axis;
-use super::draw::line;
 use super::layout::{self, Anchor, Area};
 use super::ruler::Ruler;
 use super::style;
-use super::svg::{Element, Svg};
+use super::svg::{Element, Svg, line};
 
 /// Size of the picture in pixels.
 const WIDTH: f64 = 1100.0;

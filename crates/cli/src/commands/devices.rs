@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 
-use crate::machine::{Kernels, Machine};
 use crate::output;
+use triad_frontend::machine::{Kernels, Machine};
 
 /// Show the processors of this machine, their instruction sets and memory.
 #[derive(clap::Args)]

@@ -16,7 +16,7 @@ use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
 use crate::arguments::{self, KvArgument, ModelArgument};
-use crate::{output, prepared};
+use crate::{output, package_fields};
 
 /// Show what a model is and how much memory a run needs.
 #[derive(clap::Args)]
@@ -93,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return if arguments.json {
             output::json(&of_package(&package))
         } else {
-            output::fields(&prepared::fields(&package))
+            output::fields(&package_fields::fields(&package))
         };
     }
     let checkpoint = Arc::new(Checkpoint::open(&path)?);

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde_json::json;
 use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
+use triad_frontend::{chat, machine};
 use triad_model::tokenizer::Special;
 
 use crate::arguments::{self, KvArgument, ModelArguments};
+use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::output_file::OutputFile;
-use crate::prompt::{self, PromptArguments};
-use crate::{machine, progress};
+use crate::progress;
+use crate::prompt::PromptArguments;
 
 /// Write the logits of a prompt to a safetensors file.
 ///
@@ -51,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let context = model.description().context;
     let tokens = match (&arguments.tokens, text) {
         (Some(tokens), _) => tokens.clone(),
-        (None, text) => prompt::encode(&model, &text.unwrap_or_default(), Special::AsText, context)?,
+        (None, text) => chat::encode_text(&model, &text.unwrap_or_default(), Special::AsText, context)?,
     };
     ensure!(tokens.len() <= context, "there are {} tokens, but the context is {context}", tokens.len());
     let logits = compute(&model, &tokens, arguments)?;
@@ -71,7 +73,7 @@ fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<
     match session.prefill_all_logits(tokens, &cancel) {
         Ok(logits) => Ok(logits),
         Err(Error::Cancelled) => Err(Interrupted.into()),
-        Err(error) => Err(arguments::run_error(error, &arguments.model.name.model)),
+        Err(error) => Err(run_error(error, &arguments.model.name.model)),
     }
 }
 

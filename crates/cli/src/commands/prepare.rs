@@ -9,6 +9,7 @@ use serde::Serialize;
 use triad_engine::LoadOptions;
 use triad_engine::package::Package;
 use triad_engine::quantize::{DecodeWeights, WeightScales};
+use triad_frontend::{machine, packages};
 use triad_model::fetch;
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::plan::PlanOptions;
@@ -16,7 +17,7 @@ use triad_prepare::threshold::ThresholdRule;
 use triad_prepare::{PrepareOptions, Prune};
 
 use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
-use crate::{machine, output, prepared};
+use crate::{output, package_fields, preparing};
 
 /// Prepare a model: calibrate it, quantize it to INT8, and write a package.
 ///
@@ -148,13 +149,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),
         // What has this place in the cache was prepared in the same way.
-        (None, false) => (prepared::cached(&path, &options, &text)?, Existing::Keep),
-        (None, true) => (prepared::cached(&path, &options, &text)?, Existing::Replace),
+        (None, false) => (packages::cached(&path, &options, &text)?, Existing::Keep),
+        (None, true) => (packages::cached(&path, &options, &text)?, Existing::Replace),
     };
-    let checkpoint = prepared::open(&path, &arguments.model)?;
+    let checkpoint = packages::open(&path, &arguments.model)?;
     let load = LoadOptions { threads: arguments.threads.chosen() };
     let recipe = Recipe { checkpoint, text, options, load, existing };
-    let prepared = prepared::prepare(&recipe, &destination, &arguments.model)?;
+    let prepared = preparing::prepare(&recipe, &destination, &arguments.model)?;
     let (tokens, calibration_seconds) = prepared.calibrated;
     let rate = if tokens == 0 { 0.0 } else { tokens as f64 / calibration_seconds };
     let seconds = start.elapsed().as_secs_f64();
@@ -170,7 +171,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             preparation: &package.manifest().preparation,
         });
     }
-    let mut fields = prepared::fields(package);
+    let mut fields = package_fields::fields(package);
     let memory = output::known_bytes(machine::peak_resident_bytes());
     fields.push(("time", format!("{seconds:.1} s, calibration at {rate:.0} tokens/s; peak memory {memory}")));
     fields.push(("next", format!("triad run -m {}", package.path().display())));

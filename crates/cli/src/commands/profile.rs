@@ -10,6 +10,7 @@ use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ModelArguments};
+use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::npu::NpuArgument;
 use crate::processors::Processors;
@@ -78,7 +79,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     drop(bar);
     let costs = match measured {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
-        measured => measured.map_err(|error| arguments::run_error(error, name))?,
+        measured => measured.map_err(|error| run_error(error, name))?,
     };
     let (processors, file) = (processors.key(npu.npu), CostTable::path(package));
     table.set(&processors, costs.clone());

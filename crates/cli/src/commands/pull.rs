@@ -1,15 +1,9 @@
 //! `triad pull`: a model into the cache.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use anyhow::Result;
 use triad_model::fetch;
 
-use crate::interrupt::{Interrupted, on_interrupt};
-use crate::output;
-use crate::progress::FetchProgress;
+use crate::{output, progress};
 
 /// Fetch a model into the cache and check it.
 ///
@@ -29,18 +23,6 @@ pub struct Arguments {
 
 /// Prints the path of the model.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let path = with_progress(|progress| fetch::pull(&arguments.model, progress))?;
+    let path = progress::fetch(|progress| Ok(fetch::pull(&arguments.model, progress)?))?;
     output::text(&path.display().to_string())
-}
-
-/// Runs a fetch with bars on the screen; Ctrl-C ends it cleanly.
-pub fn with_progress(fetch: impl FnOnce(&FetchProgress) -> triad_model::Result<PathBuf>) -> Result<PathBuf> {
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&cancelled);
-    let _guard = on_interrupt(move || flag.store(true, Ordering::Relaxed));
-    let fetched = fetch(&FetchProgress::new(Arc::clone(&cancelled)));
-    if cancelled.load(Ordering::Relaxed) {
-        return Err(Interrupted.into());
-    }
-    Ok(fetched?)
 }

@@ -1,12 +1,9 @@
 //! `triad tokenize`: the tokens of a text.
 
-use std::path::Path;
-
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::package::Package;
-use triad_model::checkpoint::Checkpoint;
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_frontend::models;
+use triad_model::tokenizer::Special;
 
 use crate::arguments::ModelArgument;
 use crate::output;
@@ -37,18 +34,10 @@ struct Tokens {
     tokens: Vec<u32>,
 }
 
-fn tokenizer(path: &Path) -> Result<Tokenizer> {
-    if Package::is_at(path) {
-        let package = Package::open(path)?;
-        return Ok(Tokenizer::from_source(&package.source()?, &package.manifest().generation.end_tokens)?);
-    }
-    Ok(Tokenizer::from_checkpoint(&Checkpoint::open(path)?)?)
-}
-
 /// Prints the ids, in one line or as JSON.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = arguments.prompt.require()?;
-    let tokenizer = tokenizer(&arguments.model.path()?)?;
+    let tokenizer = models::tokenizer(&arguments.model.path()?)?;
     let special = if arguments.special { Special::Parsed } else { Special::AsText };
     let tokens = tokenizer.encode(&text, special)?;
     if arguments.json {

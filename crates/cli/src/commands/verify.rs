@@ -10,6 +10,7 @@ use triad_engine::{Cancel, Error, LoadOptions, Model};
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ThreadArguments};
+use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::npu::{Npu, NpuArgument};
 use crate::processors::Processors;
@@ -73,7 +74,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     drop(spinner);
     let verified = match verified {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
-        verified => verified.map_err(|error| arguments::run_error(error, &name))?,
+        verified => verified.map_err(|error| run_error(error, &name))?,
     };
     let comparisons = verified.comparisons.len();
     let failures: Vec<_> = verified.failures().collect();

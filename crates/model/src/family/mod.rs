@@ -3,8 +3,8 @@
 //! A family is one constant in [`traits`]: what all its models have in common and no file says. Two
 //! readers fill in what a file does say: [`hugging_face`] from `config.json`, [`gguf`] from GGUF
 //! metadata. Both end in a [`draft`], which checks the numbers and writes the description out block by
-//! block; [`names`] then finds every tensor and checks its shape. [`shapes`] holds the descriptions of
-//! well-known models for benchmarks on random weights.
+//! block; [`tensors`] then finds every tensor by its [name](names) and checks its shape. [`shapes`] holds the
+//! descriptions of well-known models for benchmarks on random weights.
 //!
 //! **To add a family**: a constant in [`traits`], its tensor names in [`names`] if they are new, and
 //! one line in each reader's list of names.
@@ -19,6 +19,7 @@ mod hugging_face;
 mod names;
 mod rope;
 mod shapes;
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod traits;
@@ -48,7 +49,7 @@ pub fn from_hugging_face(
     tensors: &BTreeMap<String, TensorInfo>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, description) = hugging_face::describe(config)?;
-    let map = names::hugging_face(family, &description, tensors)?;
+    let map = tensors::hugging_face(family, &description, tensors)?;
     Ok((description, map))
 }
 
@@ -63,7 +64,7 @@ pub fn from_gguf(
     read_f32: &ReadF32<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, description) = gguf::describe(metadata, tensors, read_f32)?;
-    let map = names::gguf(family, &description, tensors)?;
+    let map = tensors::gguf(family, &description, tensors)?;
     Ok((description, map))
 }
 

@@ -1,37 +1,27 @@
-//! What tensors are called, and the check that each of them is there in the shape that the
-//! description demands.
-
-use std::collections::{BTreeMap, BTreeSet};
-
-use super::traits::Family;
-use super::{malformed, missing, unsupported};
-use crate::description::{BlockDescription, Linear, ModelDescription, Norm, NormKind, Residual};
-use crate::error::Result;
-use crate::tensor::TensorInfo;
-use crate::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorMap, TensorSlice};
+//! What tensors are called.
 
 /// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name lie one
 /// after another in the rows of one tensor. A name that a family does not need is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {
-    embedding: &'static str,
-    output_norm: &'static str,
-    output: &'static str,
+    pub(super) embedding: &'static str,
+    pub(super) output_norm: &'static str,
+    pub(super) output: &'static str,
     /// Prefix of block `i`'s names: this, `i`, a dot.
-    block: &'static str,
-    attention_norm: &'static str,
-    attention_post_norm: &'static str,
-    feed_forward_norm: &'static str,
-    feed_forward_post_norm: &'static str,
-    query_norm: &'static str,
-    key_norm: &'static str,
-    query: &'static str,
-    key: &'static str,
-    value: &'static str,
-    attention_output: &'static str,
-    gate: &'static str,
-    up: &'static str,
-    down: &'static str,
+    pub(super) block: &'static str,
+    pub(super) attention_norm: &'static str,
+    pub(super) attention_post_norm: &'static str,
+    pub(super) feed_forward_norm: &'static str,
+    pub(super) feed_forward_post_norm: &'static str,
+    pub(super) query_norm: &'static str,
+    pub(super) key_norm: &'static str,
+    pub(super) query: &'static str,
+    pub(super) key: &'static str,
+    pub(super) value: &'static str,
+    pub(super) attention_output: &'static str,
+    pub(super) gate: &'static str,
+    pub(super) up: &'static str,
+    pub(super) down: &'static str,
 }
 
 pub(super) const LLAMA: Names = Names {
@@ -83,7 +73,7 @@ pub(super) const PHI3: Names = Names {
     ..LLAMA
 };
 
-const GGUF: Names = Names {
+pub(super) const GGUF: Names = Names {
     embedding: "token_embd",
     output_norm: "output_norm",
     output: "output",
@@ -102,181 +92,3 @@ const GGUF: Names = Names {
     up: "ffn_up",
     down: "ffn_down",
 };
-
-/// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and
-/// as a part of a model with images (older and newer layout).
-const ROOTS: [(&str, &str); 3] =
-    [("model.", ""), ("language_model.model.", "language_model."), ("model.language_model.", "")];
-
-/// Ends of names that old checkpoints carry and that hold nothing to be loaded: RoPE's frequencies and
-/// the causal mask.
-const INERT: [&str; 3] = [".rotary_emb.inv_freq", ".self_attn.bias", ".self_attn.masked_bias"];
-
-/// The tensors of a Hugging Face checkpoint.
-pub(super) fn hugging_face(
-    family: &Family,
-    description: &ModelDescription,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> Result<TensorMap> {
-    let names = &family.names;
-    let here = |(root, _): &&(&str, &str)| tensors.contains_key(&format!("{root}{}.weight", names.embedding));
-    let (root, head) = *ROOTS.iter().find(here).unwrap_or(&ROOTS[0]);
-    let output = format!("{head}{}", names.output);
-    let mut mapper = Mapper { names, root, output: &output, description, tensors, used: BTreeSet::new() };
-    let map = mapper.map()?;
-    mapper.account_for_the_rest(&[root, &output])?;
-    Ok(map)
-}
-
-/// The tensors of a GGUF file.
-pub(super) fn gguf(
-    family: &Family,
-    description: &ModelDescription,
-    tensors: &BTreeMap<String, TensorInfo>,
-) -> Result<TensorMap> {
-    let has = |name: &str| tensors.contains_key(name);
-    let mut names = GGUF;
-    if has("blk.0.attn_qkv.weight") {
-        (names.query, names.key, names.value) = ("attn_qkv", "attn_qkv", "attn_qkv");
-    }
-    if family.gated && !has("blk.0.ffn_gate.weight") && has("blk.0.ffn_up.weight") {
-        names.gate = names.up;
-    }
-    let used = BTreeSet::new();
-    let mut mapper = Mapper { names: &names, root: "", output: names.output, description, tensors, used };
-    let map = mapper.map()?;
-    mapper.used.extend(super::gguf::ROPE_TENSORS.map(String::from));
-    mapper.account_for_the_rest(&[""])?;
-    Ok(map)
-}
-
-struct Mapper<'a> {
-    names: &'a Names,
-    /// Prefix of every name but the output matrix's.
-    root: &'a str,
-    output: &'a str,
-    description: &'a ModelDescription,
-    tensors: &'a BTreeMap<String, TensorInfo>,
-    used: BTreeSet<String>,
-}
-
-impl Mapper<'_> {
-    fn map(&mut self) -> Result<TensorMap> {
-        let ModelDescription { hidden, vocab, tied_output, output_bias, output_norm, .. } = *self.description;
-        let (names, root, output) = (self.names, self.root, self.output);
-        let embedding = self.tensor(&format!("{root}{}.weight", names.embedding), &[vocab, hidden])?;
-        let embedding = TensorSlice { name: embedding, rows: None };
-        let blocks = self.description.blocks.iter().enumerate();
-        let blocks = blocks.map(|(index, block)| self.block(index, block)).collect::<Result<_>>()?;
-        let output_norm = self.norm(&format!("{root}{}", names.output_norm), &output_norm, hidden)?;
-        let weight = if tied_output {
-            embedding.clone()
-        } else {
-            TensorSlice { name: self.tensor(&format!("{output}.weight"), &[vocab, hidden])?, rows: None }
-        };
-        let bias = if output_bias { Some(self.tensor(&format!("{output}.bias"), &[vocab])?) } else { None };
-        let bias = bias.map(|name| TensorSlice { name, rows: None });
-        Ok(TensorMap { embedding, blocks, output_norm, output: LinearTensors { weight, bias } })
-    }
-
-    fn block(&mut self, index: usize, block: &BlockDescription) -> Result<BlockTensors> {
-        let (names, hidden) = (self.names, self.description.hidden);
-        let prefix = format!("{}{}{index}.", self.root, names.block);
-        let mut norm_if = |there: bool, name: &str, norm: &Norm, width: usize| {
-            there.then(|| self.norm(&format!("{prefix}{name}"), norm, width)).transpose()
-        };
-        let post = block.residual == Residual::SerialPostNorm;
-        let serial = block.residual != Residual::Parallel;
-        let attention_post_norm = norm_if(post, names.attention_post_norm, &block.norm, hidden)?;
-        let feed_forward_norm = norm_if(serial, names.feed_forward_norm, &block.norm, hidden)?;
-        let feed_forward_post_norm = norm_if(post, names.feed_forward_post_norm, &block.norm, hidden)?;
-        let (has_qk_norm, qk_norm) = (block.attention.qk_norm.is_some(), block.attention.qk_norm.unwrap_or(block.norm));
-        let head_dim = block.attention.head_dim;
-        Ok(BlockTensors {
-            query_norm: norm_if(has_qk_norm, names.query_norm, &qk_norm, head_dim)?,
-            key_norm: norm_if(has_qk_norm, names.key_norm, &qk_norm, head_dim)?,
-            attention_norm: self.norm(&format!("{prefix}{}", names.attention_norm), &block.norm, hidden)?,
-            attention_post_norm,
-            feed_forward_norm,
-            feed_forward_post_norm,
-            linears: self.linears(&prefix, block)?,
-        })
-    }
-
-    fn linears(&mut self, prefix: &str, block: &BlockDescription) -> Result<BTreeMap<Linear, LinearTensors>> {
-        let shapes = block.linears(self.description.hidden);
-        // Each shape with the rows before it in a tensor that it shares, and with that tensor's rows.
-        let mut placed = Vec::with_capacity(shapes.len());
-        let mut rows: BTreeMap<&str, usize> = BTreeMap::new();
-        for shape in &shapes {
-            let name = self.names.linear(shape.linear);
-            let rows = rows.entry(name).or_default();
-            placed.push((shape, name, *rows));
-            *rows += shape.out_features;
-        }
-        let mut linears = BTreeMap::new();
-        for (shape, name, first) in placed {
-            let rows = rows[name];
-            let part = (rows != shape.out_features).then(|| first..first + shape.out_features);
-            let slice = |name| TensorSlice { name, rows: part.clone() };
-            let weight = slice(self.tensor(&format!("{prefix}{name}.weight"), &[rows, shape.in_features])?);
-            let bias = format!("{prefix}{name}.bias");
-            let bias = if shape.bias { Some(slice(self.tensor(&bias, &[rows])?)) } else { None };
-            linears.insert(shape.linear, LinearTensors { weight, bias });
-        }
-        Ok(linears)
-    }
-
-    fn norm(&mut self, name: &str, norm: &Norm, width: usize) -> Result<NormTensors> {
-        let weight = self.tensor(&format!("{name}.weight"), &[width])?;
-        let bias = match norm.kind {
-            NormKind::Rms => None,
-            NormKind::Layer => Some(self.tensor(&format!("{name}.bias"), &[width])?),
-        };
-        Ok(NormTensors { weight, bias })
-    }
-
-    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<String> {
-        let Some(tensor) = self.tensors.get(name) else {
-            return Err(missing(format!("tensor `{name}` is missing, expected one of shape {shape:?}")));
-        };
-        if tensor.shape != shape {
-            return Err(malformed(format!("tensor `{name}` has shape {:?}, expected {shape:?}", tensor.shape)));
-        }
-        self.used.insert(name.to_owned());
-        Ok(name.to_owned())
-    }
-
-    /// A tensor of the text model that no part of the description uses (a bias, a norm, a block too
-    /// many) means that the description is not this model's. Tensors elsewhere may be anything.
-    fn account_for_the_rest(&self, roots: &[&str]) -> Result<()> {
-        let output = format!("{}.weight", self.output);
-        for name in self.tensors.keys().filter(|name| !self.used.contains(*name)) {
-            let inert = INERT.iter().any(|end| name.ends_with(end)) || *name == output;
-            let ours = roots.iter().any(|root| name.starts_with(root));
-            if ours && !inert {
-                let family = &self.description.family;
-                return Err(unsupported(format!(
-                    "tensor `{name}` has no part in a {family} model of this configuration; \
-                     without it the answers would be wrong"
-                )));
-            }
-            tracing::debug!(tensor = name.as_str(), "not used by this model");
-        }
-        Ok(())
-    }
-}
-
-impl Names {
-    fn linear(&self, linear: Linear) -> &'static str {
-        match linear {
-            Linear::Query => self.query,
-            Linear::Key => self.key,
-            Linear::Value => self.value,
-            Linear::AttentionOutput => self.attention_output,
-            Linear::Gate => self.gate,
-            Linear::Up => self.up,
-            Linear::Down => self.down,
-        }
-    }
-}

@@ -16,6 +16,7 @@
 //!
 //! Special tokens are cut out of the text first ([`markers`]). [`stream`] decodes tokens one at a time.
 
+mod byte_alphabet;
 mod byte_level;
 mod from_folder;
 mod from_gguf;

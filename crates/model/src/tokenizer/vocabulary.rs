@@ -4,7 +4,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::byte_level;
+use super::byte_alphabet;
 use crate::error::{Error, ErrorKind, Result};
 
 /// More tokens than any model has; a vocabulary beyond this is refused before anything is allocated for it.
@@ -135,7 +135,7 @@ impl Vocabulary {
         match (self.kind(id), self.spelling) {
             (TokenKind::Control | TokenKind::Unused | TokenKind::Unknown, _) => {}
             (TokenKind::Byte, _) => bytes.extend(byte_of_piece(self.piece(id))),
-            (TokenKind::Normal, Spelling::ByteLevel) => byte_level::append_bytes(self.piece(id), bytes),
+            (TokenKind::Normal, Spelling::ByteLevel) => byte_alphabet::append_bytes(self.piece(id), bytes),
             (TokenKind::UserDefined, Spelling::ByteLevel) => bytes.extend_from_slice(self.piece(id).as_bytes()),
             (TokenKind::Normal | TokenKind::UserDefined, Spelling::SentencePiece) => {
                 bytes.extend_from_slice(self.marker(id).as_bytes());

@@ -9,7 +9,7 @@ use triad_engine::execute::Execution;
 use triad_engine::{Cancel, Error, KvFormat, Model, Session, SessionOptions};
 use triad_plan::schedule::Policy;
 
-use crate::arguments::run_error;
+use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::npu::Npu;
 use crate::processors::{self, Executed, Processors};

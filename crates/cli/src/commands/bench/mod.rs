@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use triad_engine::{LoadOptions, Model, Threads, memory};
+use triad_frontend::machine;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
@@ -21,7 +22,7 @@ use triad_plan::schedule::Policy;
 use crate::arguments::{self, KvArgument, ModelArgument};
 use crate::output_file::OutputFile;
 use crate::processors::{self, ProcessorArguments};
-use crate::{machine, output, prepared, progress};
+use crate::{output, preparing, progress};
 use limit::Limit;
 use measure::{Measurement, Plan, Several};
 use report::{Compared, Report};
@@ -156,7 +157,7 @@ fn lengths(asked: &[usize]) -> Vec<usize> {
 fn load(name: &str, threads: usize, float: bool) -> Result<(String, Model, f64)> {
     let path = ModelArgument { model: name.into() }.path()?;
     let prepared = || {
-        let package = prepared::package_of(&path, name, Threads::Count(threads));
+        let package = preparing::package_of(&path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}, --float measures it without"))
     };
     let path = if float { path.clone() } else { prepared()? };

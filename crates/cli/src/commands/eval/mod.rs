@@ -18,6 +18,7 @@ use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
 use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
+use crate::failure::run_error;
 use crate::interrupt::on_interrupt;
 use crate::{output, progress};
 use methods::{MethodArguments, Variant};
@@ -102,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let bar = progress::tokens("calibrating", 0);
         let show = |done, total| bar.set_to(done, total);
         Calibration::of_text(&model, &text, arguments.calibration.tokens, &cancel, show)
-            .map_err(|error| arguments::run_error(error, name))?
+            .map_err(|error| run_error(error, name))?
     } else {
         (Calibration::new(model.description(), &text.name), Vec::new())
     };
@@ -116,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for variant in &variants {
         // One quantized model at a time: it is gone before the next one comes.
         let (quantized, seconds) =
-            quantize(variant, &model, &calibrated, &cancel).map_err(|error| arguments::run_error(error, name))?;
+            quantize(variant, &model, &calibrated, &cancel).map_err(|error| run_error(error, name))?;
         let preparation = package.as_ref().map(|package| &package.manifest().preparation);
         let preparation = quantized.preparation.as_ref().or(preparation);
         let outcome = |evaluation| Outcome {
@@ -128,7 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         };
         let evaluations = datasets.iter().map(|dataset| {
             let evaluation = arguments.evaluate(variant, &quantized.model, dataset, &cancel);
-            evaluation.map(outcome).map_err(|error| arguments::run_error(error, name))
+            evaluation.map(outcome).map_err(|error| run_error(error, name))
         });
         let outcomes = evaluations.collect::<Result<Vec<_>>>()?;
         if let Some(table) = &mut table {

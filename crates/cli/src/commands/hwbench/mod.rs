@@ -11,10 +11,10 @@ use triad_engine::Threads;
 use triad_kernels::pool::Pool;
 use triad_model::family;
 
-use crate::machine::Machine;
 use crate::{arguments, output, progress};
 use kernels::{Bench, Measured};
 use peaks::Peaks;
+use triad_frontend::machine::Machine;
 
 /// Measure this machine's peaks, and every kernel against the one that binds it.
 ///

@@ -4,7 +4,7 @@ use serde::Serialize;
 use triad_kernels::peak;
 
 use crate::arithmetic::Arithmetic;
-use crate::machine::Cache;
+use triad_frontend::machine::Cache;
 
 /// Of some threads at once.
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
-//! `triad run`: an answer to one prompt, or a conversation ([`chat`]).
+//! `triad run`: an answer to one prompt, or a conversation ([`terminal`]).
 
-mod chat;
+mod terminal;
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -8,19 +8,18 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::sampler::SamplerOptions;
-use triad_engine::{
-    Cancel, Error, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions, generate, memory,
-};
+use triad_engine::{Cancel, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions};
+use triad_frontend::{answer, chat, machine};
 use triad_model::template::Message;
-use triad_model::tokenizer::Special;
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, KvArgument, ModelArguments};
+use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::output;
 use crate::processors::{self, Executed, ProcessorArguments};
 use crate::progress::{self, Shown};
-use crate::prompt::{self, PromptArguments};
-use crate::{machine, output};
+use crate::prompt::PromptArguments;
 
 /// Context of a conversation, unless the model was made for less or another one is asked for.
 const CHAT_CONTEXT: usize = 4096;
@@ -135,7 +134,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let speaker = Speaker { model, arguments };
     match prompt {
         Some(prompt) => one_answer(&speaker, &prompt),
-        None => chat::run(&speaker),
+        None => terminal::run(&speaker),
     }
 }
 
@@ -171,30 +170,20 @@ impl Speaker<'_> {
     fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
-        let last = messages.last().map_or("", |message| message.content.as_str());
-        match self.model.chat_template().filter(|_| self.chats()) {
-            Some(template) => {
-                let text = template.render(messages, true).map_err(|error| error.at(self.name()))?;
-                prompt::encode(&self.model, &text, Special::Parsed, context)
-            }
-            None => prompt::encode(&self.model, last, Special::AsText, context),
-        }
+        let tokens = if self.chats() {
+            chat::encode(&self.model, self.name(), messages, context)?
+        } else {
+            chat::encode_plain(&self.model, messages, context)?
+        };
+        Ok(tokens)
     }
 
     fn session(&self, needed: usize) -> Result<Session> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(needed.min(longest));
-        if context > longest {
-            return Err(Error::ContextTooLong { asked: context, longest }.into());
-        }
         let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
-        let memory = memory::of_session(self.model.description(), 0, context, options.chunk, options.kv_format);
         let ProcessorArguments { processors, npu, chunks_in_flight, .. } = &self.arguments.several;
-        let description = self.model.description();
-        let more =
-            processors.as_ref().map(|_| memory::of_executor(description, context, options.chunk, *chunks_in_flight));
-        machine::check_memory(&format!("a context of {context} tokens"), memory.total() + more.unwrap_or(0))?;
-        let session = Session::new(&self.model, &options)?;
+        let session = answer::session(&self.model, &options, processors.as_ref().map(|_| *chunks_in_flight))?;
         Ok(match processors {
             Some(processors) => {
                 let (policy, chunk) = (self.arguments.policy, session.chunk());
@@ -215,25 +204,18 @@ impl Speaker<'_> {
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
         let mut bar: Option<Shown> = None;
-        let mut shown = Ok(());
-        let answer = generate(session, prompt, &options, &cancel, &mut |event| match event {
-            Event::Prefill { done, total } if done < total => {
-                bar.get_or_insert_with(|| progress::tokens("reading the prompt", total)).set(done);
-            }
-            Event::Prefill { .. } => drop(bar.take()),
-            Event::Text(_) if self.arguments.json => {}
-            Event::Text(text) => {
-                if shown.is_ok() {
-                    shown = show(text);
+        let answer = answer::stream(session, prompt, &options, &cancel, &mut |event| {
+            match event {
+                Event::Prefill { done, total } if done < total => {
+                    bar.get_or_insert_with(|| progress::tokens("reading the prompt", total)).set(done);
                 }
-                if shown.is_err() {
-                    cancel.cancel();
-                }
+                Event::Prefill { .. } => drop(bar.take()),
+                Event::Text(_) if self.arguments.json => {}
+                Event::Text(text) => show(text)?,
             }
+            Ok(())
         });
-        let answer = answer.map_err(|error| arguments::run_error(error, self.name()))?;
-        shown?;
-        Ok(answer)
+        answer.map_err(|error| run_error(error, self.name()))
     }
 }
 

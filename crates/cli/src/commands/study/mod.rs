@@ -28,6 +28,7 @@ use triad_study::Subject;
 
 use crate::arguments::{self, CalibrationArguments};
 use crate::chart::Figure;
+use crate::failure::run_error;
 use crate::interrupt::on_interrupt;
 use crate::output_file::OutputFile;
 use crate::{output, progress};
@@ -127,7 +128,7 @@ impl OutputArguments {
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let report = study(&cancel).map_err(|error| arguments::run_error(error, name))?;
+        let report = study(&cancel).map_err(|error| run_error(error, name))?;
         if let Some(file) = svg {
             file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
         }

@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Result, bail};
 use serde::Serialize;
 use triad_kernels::{int8, matmul};
 
-use crate::output;
+use crate::error::{Error, Result};
 
 /// The processor and its memory.
 #[derive(Debug, Serialize)]
@@ -39,9 +38,11 @@ pub struct Machine {
 /// Names of the kernels for each number format.
 #[derive(Debug, Serialize)]
 pub struct Kernels {
+    /// Of INT8.
     pub int8: &'static str,
     /// `None` where bf16 is multiplied as f32.
     pub bf16: Option<&'static str>,
+    /// Of f32.
     pub f32: &'static str,
 }
 
@@ -100,14 +101,16 @@ fn available_memory() -> Option<u64> {
 }
 
 /// Refuses what would not fit, before it is allocated: `what` needs `bytes`.
+///
+/// # Errors
+/// [`Error::Memory`] with both numbers; never where the system does not tell how much is available.
 pub fn check_memory(what: &str, bytes: usize) -> Result<()> {
     available_memory().map_or(Ok(()), |available| fits(what, bytes as u64, available))
 }
 
 fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
     if needed > available {
-        let (needed, available) = (output::bytes(needed), output::bytes(available));
-        bail!("{what} needs {needed} of memory, but {available} are available on this machine");
+        return Err(Error::Memory { what: what.into(), needed, available });
     }
     Ok(())
 }

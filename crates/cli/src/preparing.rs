@@ -1,0 +1,75 @@
+//! Models become packages, with bars on the screen; Ctrl-C ends that cleanly, and the next preparation goes on from there.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use triad_engine::{Cancel, Threads};
+use triad_frontend::packages;
+use triad_prepare::package::{Prepared, Progress, Recipe};
+
+use crate::failure::run_error;
+use crate::interrupt::on_interrupt;
+use crate::progress::{self, Shown};
+
+/// The package of the model at `path`, which the user calls `name`; says so if it is made now.
+pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
+    let found = shown(|cancel, show| packages::package_of(path, name, threads, cancel, show), name)?;
+    if let Some(time) = found.prepared {
+        let (seconds, path) = (time.as_secs_f64(), found.path.display());
+        eprintln!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}");
+    }
+    Ok(found.path)
+}
+
+/// Prepares the model that the user calls `name`.
+pub fn prepare(recipe: &Recipe, destination: &Path, name: &str) -> Result<Prepared> {
+    shown(|cancel, show| packages::prepare(recipe, destination, cancel, show), name)
+}
+
+fn shown<R>(
+    prepare: impl FnOnce(&Cancel, &mut dyn FnMut(Progress)) -> triad_frontend::Result<R>,
+    name: &str,
+) -> Result<R> {
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    let mut screen = Screen { shown: None };
+    prepare(&cancel, &mut |progress| screen.show(progress)).map_err(|error| run_error(error, name))
+}
+
+/// The bar or spinner of the step that a preparation is in.
+struct Screen {
+    shown: Option<(&'static str, Shown)>,
+}
+
+impl Screen {
+    fn show(&mut self, progress: Progress) {
+        match progress {
+            Progress::Waiting => self.step("waiting for another process that prepares this model", progress::spinner),
+            Progress::Loading => self.step("reading the model", progress::spinner),
+            Progress::Deciding => self.step("choosing clip thresholds and shadows", progress::spinner),
+            Progress::Calibrating { done, total } => {
+                self.step("calibrating", |what| progress::tokens(what, total));
+                self.set(done);
+            }
+            Progress::Writing { done, total } => {
+                self.step("quantizing", |what| progress::layers(what, total));
+                self.set(done);
+            }
+        }
+    }
+
+    fn step(&mut self, what: &'static str, show: impl FnOnce(&'static str) -> Shown) {
+        if self.shown.as_ref().is_none_or(|(shown, _)| *shown != what) {
+            // The old line goes before the new one comes.
+            self.shown = None;
+            self.shown = Some((what, show(what)));
+        }
+    }
+
+    fn set(&self, position: usize) {
+        if let Some((_, shown)) = &self.shown {
+            shown.set(position);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Models as users name them: by the path of a package, a GGUF file or a safetensors folder, or by the name of one that
+//! can be fetched.
+
+use std::path::{Path, PathBuf};
+
+use triad_engine::package::Package;
+use triad_engine::{LoadOptions, Model, Threads};
+use triad_model::checkpoint::Checkpoint;
+use triad_model::description::ModelDescription;
+use triad_model::fetch::{self, Progress};
+use triad_model::tokenizer::Tokenizer;
+
+use crate::error::Result;
+use crate::packages;
+
+/// The path of the model called `name`; fetches the model if it is not there.
+///
+/// # Errors
+/// If there is no such model, or it cannot be fetched.
+pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
+    Ok(fetch::resolve(name, progress)?)
+}
+
+/// The model at `path`, which the user calls `name`, ready to run: a model file in float, a package in INT8.
+///
+/// # Errors
+/// If a file is damaged or holds what Triad does not run; if a model file does not fit into memory.
+pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
+    let options = LoadOptions { threads };
+    if Package::is_at(path) {
+        return Ok(Model::from_package(&Package::open(path)?, &options)?);
+    }
+    Ok(Model::from_checkpoint(&packages::open(path, name)?, &options)?)
+}
+
+/// What the model at `path` is, without its weights.
+///
+/// # Errors
+/// As [`load`], but for memory.
+pub fn description(path: &Path) -> Result<ModelDescription> {
+    Ok(if Package::is_at(path) {
+        Package::open(path)?.description().clone()
+    } else {
+        Checkpoint::open(path)?.description().clone()
+    })
+}
+
+/// The tokenizer of the model at `path`, without its weights.
+///
+/// # Errors
+/// As [`description`]; if the model has none.
+pub fn tokenizer(path: &Path) -> Result<Tokenizer> {
+    if Package::is_at(path) {
+        let package = Package::open(path)?;
+        return Ok(Tokenizer::from_source(&package.source()?, &package.manifest().generation.end_tokens)?);
+    }
+    Ok(Tokenizer::from_checkpoint(&Checkpoint::open(path)?)?)
+}
