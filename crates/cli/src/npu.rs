@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::execute::Int8Processor;
+use triad_engine::execute::Products;
 use triad_engine::{Model, Threads};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
@@ -42,11 +42,12 @@ impl FromStr for Npu {
 }
 
 impl Npu {
-    /// Makes all INT8 layers of `model` ready for chunks of up to `rows` tokens; `threads` drive it.
+    /// Makes all INT8 layers of `model` ready for chunks of up to `rows` tokens, which `threads` drive; `None` for our own
+    /// kernels.
     #[cfg_attr(not(feature = "npu"), allow(unused_variables, clippy::unnecessary_wraps))]
-    pub fn prepare(self, model: &Arc<Model>, rows: usize, threads: Threads) -> Result<Int8Processor> {
+    pub fn prepare(self, model: &Arc<Model>, rows: usize, threads: &Threads) -> Result<Option<Box<dyn Products>>> {
         match self {
-            Self::Kernels => Ok(Int8Processor::Kernels(threads)),
+            Self::Kernels => Ok(None),
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(provider) => {
                 use triad_engine::execute::Programs;
@@ -64,7 +65,7 @@ impl Npu {
                 if let Some(error) = npu.not_kept() {
                     eprintln!("note: {error}, and every run compiles them again");
                 }
-                Ok(Int8Processor::Programs { threads, products: Box::new(products) })
+                Ok(Some(Box::new(products)))
             }
         }
     }

@@ -6,22 +6,31 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
-use triad_engine::execute::{CostTable, Execution, Executor, ExecutorOptions, Loss};
-use triad_engine::{Cores, Model, Session, Threads};
-use triad_plan::processors::label;
+use triad_engine::execute::{CostTable, Execution, Loss};
+use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
+use triad_frontend::answer;
+use triad_plan::processors::{Processor as Description, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
 use crate::npu::{Npu, NpuArgument};
 use crate::timeline_file::TimelineFile;
 
-/// Processors that run prompts.
+/// Processors that compute.
 #[derive(Clone, Debug)]
 pub struct Processors {
-    cpu: Threads,
-    npu: Option<Threads>,
+    list: Vec<Named>,
     /// As the user wrote it.
     text: String,
+}
+
+/// One of them.
+#[derive(Clone, Debug)]
+struct Named {
+    /// `cpu`, `cpu2`, `npu`.
+    name: String,
+    is_npu: bool,
+    threads: Threads,
 }
 
 /// One thread, wherever the system puts it.
@@ -30,7 +39,7 @@ const ONE: Threads = Threads::Count(1);
 impl FromStr for Processors {
     type Err = String;
 
-    /// Reads `cpu=0-2,4,npu=3`: names, and behind each its cores if any are given.
+    /// Reads `cpu=0-2,4,npu=3`: names, any of them more than once, and behind each its cores if any are given.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected =
             || "expected cpu or cpu,npu, each with its cores if they are to be kept: cpu=0-2,npu=3".to_owned();
@@ -44,56 +53,64 @@ impl FromStr for Processors {
                 (false, _) => return Err(expected()),
             }
         }
-        let threads = |cores: &[&str]| match cores {
-            [] => Ok(ONE),
-            some => Cores::parse(&some.join(",")).map(Threads::On),
-        };
-        let (cpu, npu) = match &named[..] {
-            [("cpu", cpu)] => (threads(cpu)?, None),
-            [("cpu", cpu), ("npu", npu)] | [("npu", npu), ("cpu", cpu)] => (threads(cpu)?, Some(threads(npu)?)),
-            _ => return Err(expected()),
-        };
-        if let (Threads::On(cpu), Some(Threads::On(npu))) = (&cpu, &npu)
-            && let Some(core) = cpu.iter().find(|core| npu.iter().any(|other| other == *core))
-        {
-            return Err(format!("core {core} is of both processors: expected cores of their own for each"));
+        let mut list: Vec<Named> = Vec::new();
+        for (kind, cores) in named {
+            let is_npu = match kind {
+                "cpu" => false,
+                "npu" => true,
+                _ => return Err(expected()),
+            };
+            let threads = if cores.is_empty() { ONE } else { Threads::On(Cores::parse(&cores.join(","))?) };
+            let name = match list.iter().filter(|other| other.is_npu == is_npu).count() {
+                0 => kind.to_owned(),
+                others => format!("{kind}{}", others + 1),
+            };
+            list.push(Named { name, is_npu, threads });
         }
-        Ok(Self { cpu, npu, text: text.to_owned() })
+        if !list.iter().any(|processor| !processor.is_npu) {
+            return Err(expected());
+        }
+        let mut taken = Vec::new();
+        for cores in list.iter().filter_map(|processor| if let Threads::On(cores) = &processor.threads { Some(cores) } else { None }) {
+            if let Some(core) = cores.iter().find(|core| taken.contains(core)) {
+                return Err(format!("core {core} is of two processors: expected cores of their own for each"));
+            }
+            taken.extend(cores.iter());
+        }
+        Ok(Self { list, text: text.to_owned() })
     }
 }
 
 impl Processors {
     /// Threads of all of them.
     pub fn threads(&self) -> usize {
-        self.cpu.count() + self.npu.as_ref().map_or(0, Threads::count)
+        self.list.iter().map(|processor| processor.threads.count()).sum()
     }
 
-    /// Starts them, for chunks of up to `chunk` tokens of `model`; what tasks take is expected as `triad profile` has
-    /// measured it, if it has.
-    pub fn executor(
-        &self,
-        what: Npu,
-        model: &Arc<Model>,
-        chunk: usize,
-        policy: Policy,
-        chunks_in_flight: usize,
-    ) -> Result<Executor> {
-        let npu = self.npu.clone().map(|threads| what.prepare(model, chunk, threads)).transpose()?;
-        let options =
-            ExecutorOptions { cpu: self.cpu.clone(), npu, policy, chunks_in_flight, ..ExecutorOptions::default() };
-        let mut executor = Executor::new(options)?;
+    /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
+    pub fn engine(&self, what: Npu, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+        let chunk = options.session.chunk.min(options.session.context);
+        let prepare = |Named { name, is_npu, threads }: &Named| {
+            let products = if *is_npu { what.prepare(model, chunk, threads)? } else { None };
+            let cpu = Description::cpu(name);
+            // Threads that drive an NPU compute floats where everything else is lost.
+            let kind = if *is_npu { ProcessorKind::Npu } else { cpu.kind };
+            Ok(ProcessorOptions { description: Description { kind, ..cpu }, threads: threads.clone(), products })
+        };
+        let processors = self.list.iter().map(prepare).collect::<Result<_>>()?;
+        let engine = answer::engine(model, EngineOptions { processors, ..options })?;
         if let Some(package) = model.package()
             && let Some(costs) = CostTable::open(package)?.of(&self.key(what))
         {
-            executor.set_costs(costs.clone());
+            engine.set_costs(costs.clone());
         }
-        Ok(executor)
+        Ok(engine)
     }
 
-    /// The CPU of them, where there is more.
+    /// The CPUs of them, where there is more.
     pub fn cpu_alone(&self) -> Option<Self> {
-        self.npu.as_ref()?;
-        Some(Self { npu: None, ..self.clone() })
+        let list: Vec<_> = self.list.iter().filter(|processor| !processor.is_npu).cloned().collect();
+        (list.len() < self.list.len()).then(|| Self { list, text: self.text.clone() })
     }
 
     /// What their costs are kept under.
@@ -101,7 +118,7 @@ impl Processors {
         self.names(what).join(", ")
     }
 
-    /// Names for people: what stands in for an NPU is called what it is.
+    /// Names for people: what takes the place of an NPU is called what it is.
     fn names(&self, what: Npu) -> Vec<String> {
         let cores = |threads: &Threads| match threads {
             Threads::On(cores) => {
@@ -110,8 +127,11 @@ impl Processors {
             }
             _ => "any core".into(),
         };
-        let npu = self.npu.as_ref().map(|npu| format!("{what} ({})", cores(npu)));
-        [format!("CPU ({})", cores(&self.cpu))].into_iter().chain(npu).collect()
+        let name = |processor: &Named| {
+            let name = if processor.is_npu { what.to_string() } else { label(&processor.name) };
+            format!("{name} ({})", cores(&processor.threads))
+        };
+        self.list.iter().map(name).collect()
     }
 }
 
@@ -198,8 +218,7 @@ impl Executed {
 
 /// Says which processors failed in the latest prompt of `session`.
 pub fn tell_losses(session: &Session) {
-    let latest = session.executor().and_then(Executor::latest);
-    for loss in latest.iter().flat_map(|execution| &execution.losses) {
+    for loss in session.execution().iter().flat_map(|execution| &execution.losses) {
         eprintln!("note: {}", failure(loss));
     }
 }
@@ -231,11 +250,11 @@ mod tests {
     #[test]
     fn processors_are_names_and_cores() {
         let count = |text: &str| text.parse::<Processors>().map(|processors| processors.threads());
-        assert_eq!(["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4"].map(count), [Ok(1), Ok(2), Ok(2), Ok(6)]);
-        for wrong in ["", "gpu", "npu", "cpu,cpu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,gpu=2"] {
+        assert_eq!(["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1"].map(count), [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2)]);
+        for wrong in ["", "gpu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,gpu=2"] {
             assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
         }
-        assert!(count("cpu=0-2,npu=2").unwrap_err().contains("core 2 is of both"));
+        assert!(count("cpu=0-2,npu=2").unwrap_err().contains("core 2 is of two processors"));
     }
 
     #[test]

@@ -120,8 +120,7 @@ pub fn generate(
         let (prompt, context) = (prompt.len(), session.context());
         return Err(Error::PromptTooLong { prompt, free: context, context });
     }
-    let reused = reusable(session.tokens(), prompt);
-    session.truncate(reused);
+    let reused = session.reuse(prompt);
     let mut timing = Timing { reused_tokens: reused, ..Timing::default() };
     let mut answer = Answer { tokens: Vec::new(), text: String::new(), stop: StopMatcher::new(&options.stop) };
     let mut stream = tokenizer.stream(prompt);
@@ -130,6 +129,7 @@ pub fn generate(
         on_event(Event::Prefill { done: reused + done, total: prompt.len() });
     });
     let prefill = prefill.map(|_logits| ());
+    session.share();
     timing.prefill_seconds = start.elapsed().as_secs_f64();
     timing.prefill_tokens = session.tokens().len() - reused;
     let mut finish = match prefill {
@@ -176,13 +176,6 @@ pub fn generate(
         }
     }
     Ok(answer.end(finish, timing, on_event))
-}
-
-/// How many leading tokens of `prompt` the session holds; never all of them, since the last one's logits
-/// are needed.
-fn reusable(seen: &[u32], prompt: &[u32]) -> usize {
-    let common = seen.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-    common.min(prompt.len().saturating_sub(1))
 }
 
 struct Answer<'a> {

@@ -1,31 +1,34 @@
-//! Sessions that fit into memory, and answers as they come.
+//! Engines that fit into memory, and answers as they come.
 
 use std::io;
 use std::sync::Arc;
 
 use triad_engine::{
-    Cancel, Error as EngineError, Event, GenerateOptions, Generation, Model, Session, SessionOptions, generate, memory,
+    Cancel, Engine, EngineOptions, Error as EngineError, Event, GenerateOptions, Generation, Model, Session,
+    SessionOptions, generate, memory,
 };
 
 use crate::error::{Error, Result};
 use crate::machine;
 
-/// Opens a session after a check that its memory is there. `chunks_in_flight` is what an executor that it will be given
-/// keeps on the way at once, if it will be given one.
+/// Starts an engine after a check that the memory for a session of the whole context is there.
 ///
 /// # Errors
-/// If the context is longer than the model was made for, or does not fit into memory; as [`Session::new`].
-pub fn session(model: &Arc<Model>, options: &SessionOptions, chunks_in_flight: Option<usize>) -> Result<Session> {
-    let SessionOptions { context, chunk, kv_format } = *options;
+/// If the context is longer than the model was made for, or does not fit into memory; as [`Engine::new`].
+pub fn engine(model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+    let SessionOptions { context, chunk, kv_format } = options.session;
     let description = model.description();
     if context > description.context {
         return Err(EngineError::ContextTooLong { asked: context, longest: description.context }.into());
     }
     let memory = memory::of_session(description, 0, context, chunk, kv_format).total();
-    let more = chunks_in_flight.filter(|_| chunk.min(context) > 0);
-    let more = more.map_or(0, |chunks| memory::of_executor(description, context, chunk, chunks));
+    let more = if options.processors.len() < 2 || chunk.min(context) == 0 {
+        0
+    } else {
+        memory::of_chunks_in_flight(description, context, chunk, options.chunks_in_flight)
+    };
     machine::check_memory(&format!("a context of {context} tokens"), memory + more)?;
-    Ok(Session::new(model, options)?)
+    Ok(Engine::new(model, options)?)
 }
 
 /// Runs `prompt` behind what `session` has seen and generates the answer, of which `on_event` is given each part as it

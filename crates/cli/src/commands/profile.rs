@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::execute::{self, CostTable, Costs};
-use triad_engine::{Cancel, Error};
+use triad_engine::{Cancel, EngineOptions, Error, SessionOptions};
 use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 
@@ -66,16 +66,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // The last chunk is a short one: what does not depend on a chunk's tokens shows.
     let tokens = (7 * chunk / 2).max(1).min(model.description().context);
     let chunks = tokens.div_ceil(*chunk);
-    let both = processors.executor(npu.npu, &model, *chunk, Policy::InOrder, chunks)?;
-    let mut executors = vec![both];
+    let options = || EngineOptions {
+        session: SessionOptions { context: tokens, chunk: *chunk, ..SessionOptions::default() },
+        policy: Policy::InOrder,
+        chunks_in_flight: chunks,
+        ..EngineOptions::default()
+    };
+    let mut engines = vec![processors.engine(npu.npu, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
-        executors.push(alone.executor(npu.npu, &model, *chunk, Policy::InOrder, chunks)?);
+        engines.push(alone.engine(npu.npu, &model, options())?);
     }
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), executors.len() * (repeat + 1));
-    let measured = execute::profile(&model, executors, (tokens, *chunk), *repeat, &cancel, |done| bar.set(done));
+    let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), engines.len() * (repeat + 1));
+    let measured = execute::profile(&engines, *repeat, &cancel, |done| bar.set(done));
     drop(bar);
     let costs = match measured {
         Err(Error::Cancelled) => return Err(Interrupted.into()),

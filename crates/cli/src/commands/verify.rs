@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use triad_engine::execute::{self, Comparison};
 use triad_engine::package::Package;
-use triad_engine::{Cancel, Error, LoadOptions, Model};
+use triad_engine::{Cancel, EngineOptions, Error, LoadOptions, Model, SessionOptions};
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ThreadArguments};
@@ -64,13 +64,17 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
     let npu = arguments.npu.npu;
-    let executor = processors.executor(npu, &model, arguments.chunk, Policy::InOrder, CHUNKS_IN_FLIGHT)?;
+    let lengths = execute::lengths(arguments.chunk, model.description().context);
+    let context = lengths.iter().copied().max().unwrap_or(1);
+    let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
+    let options = EngineOptions { session, chunks_in_flight: CHUNKS_IN_FLIGHT, ..EngineOptions::default() };
+    let engine = processors.engine(npu, &model, options)?;
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);
         spinner = Some(progress::spinner(format!("running {tokens} tokens, {how}")));
     };
-    let verified = execute::verify(&model, executor, arguments.chunk, npu.rounding(), &cancel, &mut show);
+    let verified = execute::verify(&engine, npu.rounding(), &cancel, &mut show);
     drop(spinner);
     let verified = match verified {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
@@ -85,7 +89,6 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
             fault(first)
         );
     }
-    let lengths = execute::lengths(arguments.chunk, model.description().context);
     let lengths: Vec<_> = lengths.iter().map(usize::to_string).collect();
     let largest = verified.comparisons.iter().map(|comparison| comparison.difference).fold(0.0, f32::max);
     let same = if largest == 0.0 {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
-use triad_engine::{Cancel, Error, KvFormat, Model, Session, SessionOptions};
+use triad_engine::{Cancel, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
 use triad_plan::schedule::Policy;
 
 use crate::failure::run_error;
@@ -105,8 +105,10 @@ impl Plan {
         let Some(longest) = self.prompts.iter().max() else { return Ok((Vec::new(), None)) };
         let options = SessionOptions { context: *longest, chunk: self.chunk, kv_format: self.kv_format };
         let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
-        let executor = several.processors.executor(several.npu, model, self.chunk, policy, several.chunks_in_flight)?;
-        let mut session = Session::new(model, &options)?.with_executor(executor);
+        let chunks_in_flight = several.chunks_in_flight;
+        let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
+        let engine = several.processors.engine(several.npu, model, options)?;
+        let mut session = engine.session();
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
@@ -115,10 +117,10 @@ impl Plan {
             let _spinner = progress::spinner(format!("measuring a prefill of {tokens} tokens by {}", policy.name()));
             let mut run = || {
                 session.truncate(0);
-                session.executor_mut().expect("it was given one").set_policy(policy);
+                engine.set_policy(policy);
                 let seconds = prefill(&mut session, tokens, &cancel)?;
                 processors::tell_losses(&session);
-                let latest = session.executor().and_then(|executor| executor.latest()).expect("a prompt ran");
+                let latest = session.execution().expect("a prompt ran");
                 Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu)))
             };
             // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
@@ -133,7 +135,7 @@ impl Plan {
             self.prompts.iter().flat_map(|tokens| several.policies.iter().map(move |policy| (*tokens, *policy)));
         let measured: Result<_, Error> = pairs.map(|(tokens, policy)| measure(tokens, policy)).collect();
         let measured = measured.map_err(|error| failed(error, name))?;
-        Ok((measured, session.executor().and_then(|executor| executor.latest()).cloned()))
+        Ok((measured, session.execution().cloned()))
     }
 
     /// Runs all tests on a model called `name` that has `threads` threads.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use half::f16;
 use serde::Serialize;
 use triad_kernels::activation::{Activation, activate_and_multiply, add};
-use triad_kernels::attention::{Precision, Shape};
+use triad_kernels::attention::{PAGE, Precision, Row, Shape, Slab};
 use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
 use triad_kernels::norm::rms_norm;
 use triad_kernels::{Matrix, Phase, int4, int8, matmul};
@@ -151,12 +151,11 @@ impl Bench<'_> {
         for before in [0, 3 * rows] {
             let (attention, shape) = self.attention_shape(Precision::Fast);
             let context = before + rows;
-            let cache: Vec<f16> = halves(attention.kv_heads * context * attention.head_dim);
+            let cache: Vec<f16> = halves(paged(context, &attention));
             let queries = numbers(rows * attention.heads * attention.head_dim);
             let mut out = vec![0.0; queries.len()];
-            let (keys, values) = (Matrix::F16(&cache), Matrix::F16(&cache));
-            let seconds =
-                median(|| triad_kernels::attention(&queries, before, keys, values, context, &attention, &mut out));
+            let cache = slab(&cache, &cache, &attention);
+            let seconds = median(|| triad_kernels::attention(&queries, before, &cache, &attention, &mut out));
             let seen = (before + 1..=context).sum::<usize>();
             let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
             let (kernel, by, peak) =
@@ -171,7 +170,7 @@ impl Bench<'_> {
 
     fn attention_of_one_row(&mut self) {
         let (attention, shape) = self.attention_shape(Precision::Fast);
-        let length = attention.kv_heads * DECODE_CONTEXT * attention.head_dim;
+        let length = paged(DECODE_CONTEXT, &attention);
         let size = 2 * length * size_of::<f16>();
         let caches = vec![(halves(length), halves(length)); DECODE_BYTES.div_ceil(size)];
         let queries = numbers(attention.heads * attention.head_dim);
@@ -179,8 +178,8 @@ impl Bench<'_> {
         let mut turn = caches.iter().cycle();
         let seconds = median(|| {
             let (keys, values) = turn.next().expect("endless");
-            let (keys, values) = (Matrix::F16(keys), Matrix::F16(values));
-            triad_kernels::attention(&queries, DECODE_CONTEXT - 1, keys, values, DECODE_CONTEXT, &attention, &mut out);
+            let row = Row { cache: &slab(keys, values, &attention), position: DECODE_CONTEXT - 1 };
+            triad_kernels::attention_of_rows(&queries, &[row], &attention, &mut out);
         });
         let shape = format!("1 × {shape}, {DECODE_CONTEXT}");
         self.push("attention", "f32 × f16", shape, seconds, self.reading(size));
@@ -317,4 +316,14 @@ fn median_of(mut run: impl FnMut() -> f64) -> f64 {
     }
     times.sort_unstable_by(f64::total_cmp);
     times[times.len() / 2]
+}
+
+/// Numbers of the pages that hold `context` keys or values.
+fn paged(context: usize, shape: &Shape) -> usize {
+    context.div_ceil(PAGE) * PAGE * shape.kv_heads * shape.head_dim
+}
+
+fn slab<'a>(keys: &'a [f16], values: &'a [f16], shape: &Shape) -> Slab<'a> {
+    let (keys, values) = (Matrix::F16(keys), Matrix::F16(values));
+    Slab { keys, values, kv_heads: shape.kv_heads, head_dim: shape.head_dim }
 }

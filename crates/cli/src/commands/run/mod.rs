@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::sampler::SamplerOptions;
-use triad_engine::{Cancel, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Event, Finish, EngineOptions, GenerateOptions, Generation, Model, Session, SessionOptions};
 use triad_frontend::{answer, chat, machine};
 use triad_model::template::Message;
 use triad_plan::schedule::Policy;
@@ -183,14 +183,13 @@ impl Speaker<'_> {
         let context = self.arguments.context.unwrap_or(needed.min(longest));
         let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
         let ProcessorArguments { processors, npu, chunks_in_flight, .. } = &self.arguments.several;
-        let session = answer::session(&self.model, &options, processors.as_ref().map(|_| *chunks_in_flight))?;
-        Ok(match processors {
-            Some(processors) => {
-                let (policy, chunk) = (self.arguments.policy, session.chunk());
-                session.with_executor(processors.executor(npu.npu, &self.model, chunk, policy, *chunks_in_flight)?)
-            }
-            None => session,
-        })
+        let (policy, chunks_in_flight) = (self.arguments.policy, *chunks_in_flight);
+        let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
+        let engine = match processors {
+            Some(processors) => processors.engine(npu.npu, &self.model, options)?,
+            None => answer::engine(&self.model, options)?,
+        };
+        Ok(engine.session())
     }
 
     /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it.
@@ -248,7 +247,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let prompt = speaker.encode(&messages)?;
     let mut session = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
     let answer = speaker.answer(&mut session, &prompt)?;
-    let execution = session.executor().and_then(|executor| executor.latest());
+    let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
     processors::tell_losses(&session);
     if speaker.arguments.json {
