@@ -63,36 +63,36 @@ impl Kernel for Avx2 {
 #[target_feature(enable = "avx2")]
 fn multiply_int8(task: &Int8Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
-    let block = (BLOCK / task.x.in_features()).max(1).next_multiple_of(COLUMNS);
-    for start in (0..count).step_by(block) {
-        let end = (start + block).min(count);
-        for rows in parts(rows, ROWS) {
-            let mut column = start;
-            while column < end {
-                let pair = column + COLUMNS <= end;
-                match (rows.len(), pair) {
-                    (1, _) => int8_tile::<1, 1>(task, rows.start, column),
-                    (2, true) => int8_tile::<2, COLUMNS>(task, rows.start, column),
-                    (3, true) => int8_tile::<3, COLUMNS>(task, rows.start, column),
-                    (4, true) => int8_tile::<ROWS, COLUMNS>(task, rows.start, column),
-                    _ => rows.clone().for_each(|row| int8_tile::<1, 1>(task, row, column)),
+    // One row meets one column after the other: the processor fetches one stream ahead faster than several.
+    let distance = if rows == 1 { 0 } else { count / COLUMNS };
+    let block = (BLOCK / (COLUMNS * task.x.in_features())).max(1);
+    for start in (0..distance).step_by(block) {
+        for part in parts(rows, ROWS) {
+            for column in start..(start + block).min(distance) {
+                let columns = [column, column + distance];
+                match part.len() {
+                    1 => int8_tile::<1, COLUMNS>(task, part.start, columns),
+                    2 => int8_tile::<2, COLUMNS>(task, part.start, columns),
+                    3 => int8_tile::<3, COLUMNS>(task, part.start, columns),
+                    _ => int8_tile::<ROWS, COLUMNS>(task, part.start, columns),
                 }
-                column += if pair && rows.len() > 1 { COLUMNS } else { 1 };
             }
+        }
+    }
+    for column in COLUMNS * distance..count {
+        for row in 0..rows {
+            int8_tile::<1, 1>(task, row, [column]);
         }
     }
 }
 
+/// Some rows of some columns. Two that are far from each other each begin a stream of their own that the processor
+/// fetches ahead.
 #[target_feature(enable = "avx2")]
-fn int8_tile<const ROWS: usize, const COLUMNS: usize>(task: &Int8Columns, row: usize, column: usize) {
+fn int8_tile<const ROWS: usize, const COLUMNS: usize>(task: &Int8Columns, row: usize, columns: [usize; COLUMNS]) {
     let depth = task.x.in_features();
-    let (mut x, mut weights): ([&[i16]; ROWS], [&[i8]; COLUMNS]) = ([&[]; ROWS], [&[]; COLUMNS]);
-    for (index, x) in x.iter_mut().enumerate() {
-        *x = task.x.row(row + index);
-    }
-    for (index, weights) in weights.iter_mut().enumerate() {
-        *weights = task.weights_of(column + index);
-    }
+    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
+    let weights = columns.map(|column| task.weights_of(column));
     assert!(x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth));
     let mut sums = [[_mm256_setzero_si256(); COLUMNS]; ROWS];
     let whole = depth / LANES * LANES;
@@ -115,12 +115,11 @@ fn int8_tile<const ROWS: usize, const COLUMNS: usize>(task: &Int8Columns, row: u
     }
     for (index, (sums, x)) in sums.into_iter().zip(x).enumerate() {
         let unit = task.x.scales()[row + index];
-        for (place, sum) in sums.into_iter().enumerate() {
-            let rest = x[whole..].iter().zip(&weights[place][whole..]);
-            let rest: i32 = rest.map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum();
-            // Together they fit, each part alone may not.
-            let sum = lanes(sum).into_iter().fold(rest, i32::wrapping_add);
-            task.write(row + index, column + place, sum as f32 * (unit * task.scales[column + place]));
+        for ((column, weights), sum) in columns.into_iter().zip(weights).zip(sums) {
+            let rest = x[whole..].iter().zip(&weights[whole..]);
+            let rest = rest.map(|(x, weight)| i32::from(*x) * i32::from(*weight));
+            let sum: i32 = rest.chain(lanes(sum)).sum();
+            task.write(row + index, column, sum as f32 * (unit * task.scales[column]));
         }
     }
 }
@@ -158,13 +157,11 @@ fn multiply_int4(task: &Int4Columns) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn int4_tile<const ROWS: usize>(task: &Int4Columns, row: usize, column: usize) {
     let groups = task.groups();
-    let mut x: [&[Step]; ROWS] = [&[]; ROWS];
-    for (index, x) in x.iter_mut().enumerate() {
-        *x = task.steps(row + index);
-    }
+    let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
     assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
-    let (weights, rest) = task.weights[column * groups * HALF..][..groups * HALF].as_chunks::<STEP>();
-    let (scales, rest_scales) = task.scales[column * groups..][..groups].as_chunks::<GROUPS>();
+    let (weights, scales) = task.column(column);
+    let (weights, rest) = weights.as_chunks::<STEP>();
+    let (scales, rest_scales) = scales.as_chunks::<GROUPS>();
     let (mut last, mut last_scales) = ([0; STEP], [f16::ZERO; GROUPS]);
     last[..rest.len()].copy_from_slice(rest);
     last_scales[..rest_scales.len()].copy_from_slice(rest_scales);

@@ -14,6 +14,7 @@ use std::arch::x86_64::{
 };
 
 use std::arch::asm;
+use std::ops::Range;
 
 use half::f16;
 
@@ -21,6 +22,7 @@ use super::kernel::{Int4Columns, Int8Columns, Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use crate::chunks::parts;
 use crate::int4::HALF;
+use crate::shared_output::SharedOutput;
 use crate::tier::Tier;
 
 /// Numbers that an instruction takes.
@@ -29,6 +31,9 @@ const LANES: usize = 32;
 const ROWS: usize = 6;
 /// Columns of a tile.
 const COLUMNS: usize = 4;
+/// Columns of a stream that several rows meet one after the other: with those of the other streams, weights that the
+/// second-level cache holds, and a line of each row's outputs.
+const BLOCK: usize = 16;
 /// Rows of the largest tile with weights in INT4, which need more operands.
 const INT4_ROWS: usize = 4;
 /// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
@@ -122,11 +127,13 @@ fn multiply_int8(task: &Int8Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
     // One row meets one column after the other: the processor fetches one stream ahead faster than several.
     let distance = if rows == 1 { 0 } else { count / COLUMNS };
-    for column in 0..distance {
-        for part in parts(rows, ROWS) {
-            // While rows meet weights that are in the cache, those of the next columns come.
-            let prefetch = part.start > 0 && part.end == rows;
-            tile!(part.len(), int8_tile, task, part.start, column, distance, prefetch);
+    let tiles = rows.div_ceil(ROWS);
+    for start in (0..distance).step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(distance);
+        for (index, part) in parts(rows, ROWS).enumerate() {
+            // While later rows meet weights that are in the cache, those of the next block come, some with each tile.
+            let ahead = (index > 0).then(|| Ahead { lines: tiles - 1, first: index - 1 });
+            tile!(part.len(), int8_tiles, task, part.start, block.clone(), distance, ahead.as_ref());
         }
     }
     for column in COLUMNS * distance..count {
@@ -168,20 +175,73 @@ fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
 
-/// Some rows of [`COLUMNS`] columns, each at a distance from the one before it, so that each begins a stream of its own
-/// that the processor fetches ahead.
+/// Which lines of the weights that are needed later a tile asks for: the `first`, and every one at so many `lines` from it.
+struct Ahead {
+    lines: usize,
+    first: usize,
+}
+
+/// Some rows of [`COLUMNS`] times the columns of a block, each of which begins a stream of its own that the processor
+/// fetches ahead.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn int8_tile<const ROWS: usize>(task: &Int8Columns, row: usize, column: usize, distance: usize, prefetch: bool) {
+fn int8_tiles<const ROWS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    block: Range<usize>,
+    distance: usize,
+    ahead: Option<&Ahead>,
+) {
+    let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
+    for (index, column) in block.clone().enumerate() {
+        int8_tile::<ROWS>(task, row, (column, distance), ahead, (index, &mut out));
+    }
+    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+}
+
+/// Writes what a block's tiles computed, line by line: the lines of one column in several rows may be in the same set of
+/// the cache, which holds few of them at once.
+fn write<const ROWS: usize>(
+    to: SharedOutput,
+    row: usize,
+    column: usize,
+    (count, distance): (usize, usize),
+    out: &[[[f32; BLOCK]; COLUMNS]; ROWS],
+) {
+    for (index, row_out) in out.iter().enumerate() {
+        for (stream, line) in row_out.iter().enumerate() {
+            let start = column + stream * distance;
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            let to = unsafe { to.row(row + index, start..start + count) };
+            to.copy_from_slice(&line[..count]);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn int8_tile<const ROWS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    (column, distance): (usize, usize),
+    ahead: Option<&Ahead>,
+    (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
+) {
     let depth = task.x.in_features();
     let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
     let columns: [usize; COLUMNS] = std::array::from_fn(|index| column + index * distance);
     let weights = columns.map(|column| task.weights_of(column));
     assert!(x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth));
+    // Of two vectors of weights, which are a line.
+    let (period, phase) = ahead.map_or((usize::MAX, usize::MAX), |ahead| (ahead.lines, ahead.first));
+    let mut line = 0;
     let mut sums = [[_mm512_setzero_si512(); COLUMNS]; ROWS];
     let whole = depth / LANES * LANES;
     for first in (0..whole).step_by(LANES) {
-        if prefetch && first % (2 * LANES) == 0 {
-            weights.iter().for_each(|weights| prefetch_ahead(weights[first..].as_ptr(), depth));
+        if first % (2 * LANES) == 0 {
+            if line == phase {
+                weights.iter().for_each(|weights| prefetch_ahead(weights[first..].as_ptr(), BLOCK * depth));
+            }
+            line = if line + 1 == period { 0 } else { line + 1 };
         }
         let mut factors = [_mm512_setzero_si512(); COLUMNS];
         for (factor, weights) in factors.iter_mut().zip(weights) {
@@ -208,8 +268,8 @@ fn int8_tile<const ROWS: usize>(task: &Int8Columns, row: usize, column: usize, d
     }
     let scales = columns.map(|column| task.scales[column]);
     for (index, sums) in sums.into_iter().enumerate() {
-        let out = finish_int8(sums, task.x.scales()[row + index], &scales);
-        columns.iter().zip(out).for_each(|(column, out)| task.write(row + index, *column, out));
+        let values = finish_int8(sums, task.x.scales()[row + index], &scales);
+        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
     }
 }
 
@@ -236,9 +296,10 @@ fn finish_int8(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> 
 fn multiply_int4(task: &Int4Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
     let distance = if rows == 1 { 0 } else { count / COLUMNS };
-    for column in 0..distance {
+    for start in (0..distance).step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(distance);
         for part in parts(rows, INT4_ROWS) {
-            tile!(part.len(), int4_tile, task, part.start, column, distance);
+            tile!(part.len(), int4_tiles, task, part.start, block.clone(), distance);
         }
     }
     for column in COLUMNS * distance..count {
@@ -281,9 +342,23 @@ fn int4_output(task: &Int4Columns, row: usize, column: usize) {
     task.write(row, column, _mm512_reduce_add_ps(sums) * task.x.scales()[row]);
 }
 
-/// Some rows of [`COLUMNS`] columns, as in [`int8_tile`].
+/// As [`int8_tiles`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-fn int4_tile<const ROWS: usize>(task: &Int4Columns, row: usize, column: usize, distance: usize) {
+fn int4_tiles<const ROWS: usize>(task: &Int4Columns, row: usize, block: Range<usize>, distance: usize) {
+    let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
+    for (index, column) in block.clone().enumerate() {
+        int4_tile::<ROWS>(task, row, (column, distance), (index, &mut out));
+    }
+    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn int4_tile<const ROWS: usize>(
+    task: &Int4Columns,
+    row: usize,
+    (column, distance): (usize, usize),
+    (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
+) {
     let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
     let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(column + index * distance));
     let steps = x[0].len();
@@ -313,9 +388,8 @@ fn int4_tile<const ROWS: usize>(task: &Int4Columns, row: usize, column: usize, d
     }
     for index in 0..ROWS {
         let sums = sums.each_ref().map(|column| column[index]);
-        for (place, out) in finish_int4(sums, task.x.scales()[row + index]).into_iter().enumerate() {
-            task.write(row + index, column + place * distance, out);
-        }
+        let values = finish_int4(sums, task.x.scales()[row + index]);
+        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
     }
 }
 

@@ -68,10 +68,7 @@ fn each_tile(rows: usize, columns: usize, bytes: usize, tile: impl Fn(usize, usi
 
 fn int8_tile<const ROWS: usize>(task: &Int8Columns, row: usize, column: usize) {
     let depth = task.x.in_features();
-    let mut x: [&[i16]; ROWS] = [&[]; ROWS];
-    for (index, x) in x.iter_mut().enumerate() {
-        *x = task.x.row(row + index);
-    }
+    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
     let weights = task.weights_of(column);
     assert!(weights.len() == depth && x.iter().all(|x| x.len() == depth));
     let whole = depth / LANES * LANES;
@@ -91,25 +88,20 @@ fn int8_tile<const ROWS: usize>(task: &Int8Columns, row: usize, column: usize) {
     };
     for (index, (sum, x)) in sums.into_iter().zip(x).enumerate() {
         let rest = x[whole..].iter().zip(&weights[whole..]);
-        // Together they fit, each part alone may not.
-        let sum = rest.fold(sum, |sum, (x, weight)| sum.wrapping_add(i32::from(*x) * i32::from(*weight)));
+        let sum = sum + rest.map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum::<i32>();
         task.write(row + index, column, sum as f32 * (task.x.scales()[row + index] * task.scales[column]));
     }
 }
 
 fn int4_tile<const ROWS: usize>(task: &Int4Columns, row: usize, column: usize) {
     let groups = task.groups();
-    let mut x: [&[Step]; ROWS] = [&[]; ROWS];
-    for (index, x) in x.iter_mut().enumerate() {
-        *x = task.steps(row + index);
-    }
+    let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
     assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
-    let weights = task.weights[column * groups * HALF..][..groups * HALF].chunks(STEP);
-    let scales = task.scales[column * groups..][..groups].chunks(GROUPS);
+    let (weights, scales) = task.column(column);
     // SAFETY: NEON is part of aarch64.
     #[allow(unsafe_code)]
     let mut sums = unsafe { [[vdupq_n_f32(0.0); GROUPS]; ROWS] };
-    for (step, (weights, scales)) in weights.zip(scales).enumerate() {
+    for (step, (weights, scales)) in weights.chunks(STEP).zip(scales.chunks(GROUPS)).enumerate() {
         for (group, (weights, scale)) in weights.as_chunks().0.iter().zip(scales).enumerate() {
             let factors = factors(weights);
             for (sums, x) in sums.iter_mut().zip(x) {

@@ -5,7 +5,6 @@ use half::f16;
 use super::kernel::{Int4Columns, Int8Columns, Kernel};
 use super::steps::{GROUPS, MASK, STEP, SUMS, Step};
 use crate::dot::sum;
-use crate::int4::HALF;
 use crate::tier::Tier;
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
@@ -42,13 +41,11 @@ impl Kernel for Reference {
     }
 
     fn multiply_int4(&self, columns: &Int4Columns) {
-        let groups = columns.groups();
         vectorize_fused(
             #[inline(always)]
             |fused| {
                 for column in 0..columns.columns.len() {
-                    let weights = &columns.weights[column * groups * HALF..][..groups * HALF];
-                    let scales = &columns.scales[column * groups..][..groups];
+                    let (weights, scales) = columns.column(column);
                     for row in 0..columns.x.rows() {
                         let mut sums = [0.0f32; SUMS];
                         let of_steps = weights.chunks(STEP).zip(scales.chunks(GROUPS));
