@@ -36,9 +36,6 @@ const COLUMNS: usize = 4;
 const BLOCK: usize = 16;
 /// Rows of the largest tile with weights in INT4, which need more operands.
 const INT4_ROWS: usize = 4;
-/// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
-/// longer together meet one row one by one.
-const STREAM: usize = 4096;
 /// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
 
@@ -298,13 +295,6 @@ fn finish_int8(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn multiply_int4(task: &Int4Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
-    let tiled = count / COLUMNS * COLUMNS;
-    if rows == 1 && COLUMNS * task.groups() * HALF < STREAM {
-        for column in (0..tiled).step_by(COLUMNS) {
-            int4_tiles::<1>(task, 0, column..column + 1, 1);
-        }
-        return (tiled..count).for_each(|column| int4_output(task, 0, column));
-    }
     let distance = if rows == 1 { 0 } else { count / COLUMNS };
     for start in (0..distance).step_by(BLOCK) {
         let block = start..(start + BLOCK).min(distance);
