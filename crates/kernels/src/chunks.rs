@@ -1,6 +1,7 @@
 //! Slices cut into chunks of one length, on the threads of the pool that is installed.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use crate::pool;
 
@@ -90,6 +91,12 @@ pub fn map<R: Send>(tasks: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     results.into_iter().map(|result| result.expect("every task ran")).collect()
 }
 
+/// Cuts `count` into parts of at most `most`, as even as can be.
+pub(crate) fn parts(count: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let parts = count.div_ceil(most);
+    (0..parts).map(move |part| part * count / parts..(part + 1) * count / parts)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +121,14 @@ mod tests {
         fn results_come_in_the_order_of_tasks(tasks in 0usize..100, threads in 1usize..4) {
             let results = pool::Pool::new(threads).unwrap().install(|| map(tasks, |task| task * 3));
             prop_assert_eq!(results, (0..tasks).map(|task| task * 3).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn parts_are_even_and_cover_all(count in 0usize..200, most in 1usize..9) {
+            let parts: Vec<_> = parts(count, most).collect();
+            prop_assert_eq!(parts.iter().cloned().flatten().collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
+            let longest = parts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+            prop_assert!(longest <= most && parts.iter().all(|part| part.len() + 1 >= longest && !part.is_empty()));
         }
     }
 }

@@ -9,8 +9,7 @@
 use std::cell::RefCell;
 
 use crate::dot::{dot, dot_bf16};
-use crate::int4::{self, SplitRows};
-use crate::int16::Int16Rows;
+use crate::int16::{self, Int4Columns, Int8Columns, Int16Rows};
 use crate::product::{self, Bf16Rows, PANEL, Write, product};
 use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize_fused;
@@ -18,8 +17,6 @@ use crate::{Matrix, Phase, pool};
 
 /// Weights read by one task of scalar products, at least.
 const DOT_WEIGHTS: usize = 1 << 17;
-/// Weights that stay in the first-level cache while all rows of a task are multiplied by them.
-const BLOCK_WEIGHTS: usize = 1 << 14;
 
 thread_local! {
     static WIDENED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
@@ -124,7 +121,7 @@ pub fn kernel_name() -> &'static str {
 
 /// The name of the kernel that a decode's products with weights in INT8 use on this processor.
 pub fn int16_kernel_name() -> &'static str {
-    Int16Rows::default().kernel_name()
+    int16::kernel_name()
 }
 
 /// The name of the kernel that a prefill's products in bf16 use on this processor; `None` if they are made in f32.
@@ -139,8 +136,6 @@ struct Forms {
     bf16: Option<Bf16Rows>,
     /// For a decode with weights in INT8 and INT4.
     int16: Int16Rows,
-    /// For a decode with weights in INT4, where the processor multiplies it as integers.
-    split: Option<SplitRows>,
 }
 
 impl Forms {
@@ -155,14 +150,11 @@ impl Forms {
             }
             return;
         }
-        if int4 {
-            self.split = self.split.take().or_else(SplitRows::new);
-        }
-        if int8 || int4 && self.split.is_some() {
+        if int8 || int4 {
             self.int16.fill(x, in_features);
         }
-        if let Some(split) = self.split.as_mut().filter(|_| int4) {
-            split.fill(&self.int16);
+        if int4 {
+            self.int16.fill_steps();
         }
     }
 }
@@ -180,23 +172,11 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn by_dot(&self) {
-        let columns = self.columns.len();
-        // One row meets each weight once: nothing to keep in a cache.
-        let block = if self.rows == 1 { columns } else { BLOCK_WEIGHTS.div_ceil(self.in_features) };
-        for first in (0..columns).step_by(block) {
-            let count = block.min(columns - first);
-            let weight = self.weight.rows(first, count, self.in_features);
-            let start = self.columns.start + first;
-            for row in 0..self.rows {
-                // SAFETY: these columns belong to this task alone.
-                #[allow(unsafe_code)]
-                let out = unsafe { self.out.row(row, start..start + count) };
-                match (weight, &self.forms.split) {
-                    (Matrix::Int8 { values, scales }, _) => self.forms.int16.dots_int8(row, values, scales, out),
-                    (Matrix::Int4 { values, scales }, Some(split)) => split.dots(row, values, scales, out),
-                    _ => return self.by_float_dot(),
-                }
-            }
+        let (x, columns, out) = (&self.forms.int16, self.columns.clone(), self.out);
+        match self.weight {
+            Matrix::Int8 { values: weights, scales } => Int8Columns { x, weights, scales, columns, out }.multiply(),
+            Matrix::Int4 { values: weights, scales } => Int4Columns { x, weights, scales, columns, out }.multiply(),
+            Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) => self.by_float_dot(),
         }
     }
 
@@ -217,8 +197,7 @@ impl Task<'_> {
                             out[0] = match weight {
                                 Matrix::F32(weight) => dot(x, weight, fused),
                                 Matrix::Bf16(weight) => dot_bf16(x, weight, fused),
-                                Matrix::Int4 { values, scales } => int4::dot(x, values, scales),
-                                Matrix::F16(_) | Matrix::Int8 { .. } => unreachable!("widened above, or integers"),
+                                _ => unreachable!("widened above, or multiplied as integers"),
                             };
                         }
                     }

@@ -1,61 +1,165 @@
-//! Scalar products of INT16 with INT8 by AVX-512 with VNNI: `vpdpwssd` adds two products of 16-bit numbers to each of
-//! sixteen sums.
+//! AVX-512 with VNNI (Ice Lake, Zen 4 and later): `vpdpwssd` adds two products of 16-bit numbers to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512i, _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_cvtepi8_epi16, _mm512_dpwssd_epi32,
-    _mm512_maskz_loadu_epi16, _mm512_reduce_add_epi32, _mm512_setzero_si512,
+    __m128, __m512, __m512i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_loadu_ps,
+    _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_prefetch, _mm_set1_ps, _mm_shuffle_ps,
+    _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_castsi256_si128,
+    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256,
+    _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_permutexvar_ps,
+    _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
 };
 
-use crate::tier::{self, Tier};
+use std::arch::asm;
+use std::ops::Range;
+
+use half::f16;
+
+use super::kernel::{Int4Columns, Int8Columns, Kernel};
+use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
+use crate::chunks::parts;
+use crate::int4::HALF;
+use crate::shared_output::SharedOutput;
+use crate::tier::Tier;
 
 /// Numbers that an instruction takes.
 const LANES: usize = 32;
+/// Rows of the largest tile: with [`COLUMNS`] they make 24 registers of sums and leave eight for operands.
+const ROWS: usize = 6;
+/// Columns of a tile.
+const COLUMNS: usize = 4;
+/// Columns of a stream that several rows meet one after the other: with those of the other streams, weights that the
+/// second-level cache holds, and a line of each row's outputs.
+const BLOCK: usize = 16;
+/// Rows of the largest tile with weights in INT4, which need more operands.
+const INT4_ROWS: usize = 4;
+/// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
+const AHEAD: usize = 8192;
 
-/// Proves that the processor can run it, and that it may be used.
-#[derive(Clone, Copy, Debug)]
+/// The kernel; having one proves that the processor can run it.
 pub(super) struct Avx512Vnni(());
 
 impl Avx512Vnni {
     pub(super) fn new() -> Option<Self> {
-        (Tier::has_vnni() && tier::may_be_used(Tier::Avx512)).then_some(Self(()))
+        Tier::has_vnni().then_some(Self(()))
+    }
+}
+
+impl Kernel for Avx512Vnni {
+    fn name(&self) -> &'static str {
+        "avx512-vpdpwssd"
     }
 
-    /// Calls `each` with every column of `weights[columns, x.len()]` and its Σ x·w, modulo 2³².
-    ///
-    /// # Panics
-    /// If a slice's length contradicts the others.
-    pub(super) fn dots(self, x: &[i16], weights: &[i8], each: impl FnMut(usize, i32)) {
+    fn tier(&self) -> Tier {
+        Tier::Avx512
+    }
+
+    fn multiply_int8(&self, columns: &Int8Columns) {
         // SAFETY: `new` has found the instructions.
         #[allow(unsafe_code)]
         unsafe {
-            dots(x, weights, each);
+            multiply_int8(columns);
+        }
+    }
+
+    fn multiply_int4(&self, columns: &Int4Columns) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            multiply_int4(columns);
         }
     }
 }
 
-/// One column after the other: the processor fetches one stream ahead faster than several.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn dots(x: &[i16], weights: &[i8], mut each: impl FnMut(usize, i32)) {
-    assert!(
-        !x.is_empty() && weights.len().is_multiple_of(x.len()),
-        "{} weights in columns of {}",
-        weights.len(),
-        x.len()
-    );
-    for (column, weights) in weights.chunks_exact(x.len()).enumerate() {
-        let mut sums = [_mm512_setzero_si512(); 2];
-        let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
-        for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
-            for (half, sum) in sums.iter_mut().enumerate() {
-                *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
-            }
+/// Calls the tile of so many rows.
+macro_rules! tile {
+    ($rows:expr, $function:ident, $($argument:expr),*) => {
+        match $rows {
+            1 => $function::<1>($($argument),*),
+            2 => $function::<2>($($argument),*),
+            3 => $function::<3>($($argument),*),
+            4 => $function::<4>($($argument),*),
+            5 => $function::<5>($($argument),*),
+            _ => $function::<ROWS>($($argument),*),
         }
-        for first in (0..rest.len()).step_by(LANES) {
-            let start = x.len() - rest.len() + first;
-            sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
+    };
+}
+
+/// The exact sums of a [`Step`]. As a function it would not always be inlined, and take its operands through memory; as
+/// intrinsics, LLVM would make two instructions of each of these, to shorten a chain that waits for nothing.
+macro_rules! products {
+    ($factors:expr, $step:expr) => {{
+        let ([a, b, c, d], step): ([__m512i; SHIFTS], &Step) = ($factors, $step);
+        let mut sum: __m512i;
+        // SAFETY: instructions that AVX-512 with VNNI has, on registers and the 320 bytes of a step.
+        #[allow(unsafe_code)]
+        unsafe {
+            asm!(
+                "vmovdqa64 {sum}, [{step} + 256]",
+                "vpdpwssd {sum}, {a}, [{step}]",
+                "vpdpwssd {sum}, {b}, [{step} + 64]",
+                "vpdpwssd {sum}, {c}, [{step} + 128]",
+                "vpdpwssd {sum}, {d}, [{step} + 192]",
+                sum = out(zmm_reg) sum, step = in(reg) std::ptr::from_ref(step),
+                a = in(zmm_reg) a, b = in(zmm_reg) b, c = in(zmm_reg) c, d = in(zmm_reg) d,
+                options(pure, readonly, nostack, preserves_flags)
+            );
         }
-        each(column, _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1])));
+        sum
+    }};
+}
+
+/// Has weights fetched that are needed later. What lies beyond them is fetched in vain.
+#[inline(always)]
+fn prefetch_ahead<T>(place: *const T, ahead: usize) {
+    // SAFETY: fetching ahead reads nothing, wherever it points.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(place.wrapping_byte_add(ahead).cast());
     }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn multiply_int8(task: &Int8Columns) {
+    let (rows, count) = (task.x.rows(), task.columns.len());
+    // One row meets one column after the other: the processor fetches one stream ahead faster than several.
+    let distance = if rows == 1 { 0 } else { count / COLUMNS };
+    let tiles = rows.div_ceil(ROWS);
+    for start in (0..distance).step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(distance);
+        for (index, part) in parts(rows, ROWS).enumerate() {
+            // While later rows meet weights that are in the cache, those of the next block come, some with each tile.
+            let ahead = (index > 0).then(|| Ahead { lines: tiles - 1, first: index - 1 });
+            tile!(part.len(), int8_tiles, task, part.start, block.clone(), distance, ahead.as_ref());
+        }
+    }
+    for column in COLUMNS * distance..count {
+        for row in 0..rows {
+            int8_output(task, row, column);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn int8_output(task: &Int8Columns, row: usize, column: usize) {
+    let (x, weights) = (task.x.row(row), task.weights_of(column));
+    // Two sums, so that no instruction waits for the one before it.
+    let mut sums = [_mm512_setzero_si512(); 2];
+    let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
+    for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
+        for (half, sum) in sums.iter_mut().enumerate() {
+            *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
+        }
+    }
+    for first in (0..rest.len()).step_by(LANES) {
+        let start = x.len() - rest.len() + first;
+        sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
+    }
+    let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
+    task.write(row, column, sum as f32 * (task.x.scales()[row] * task.scales[column]));
 }
 
 /// Adds the products of the first `count` of both, at most [`LANES`], to `sum`.
@@ -69,4 +173,261 @@ fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512
     let (x, weights) =
         unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
+}
+
+/// Which lines of the weights that are needed later a tile asks for: the `first`, and every one at so many `lines` from it.
+struct Ahead {
+    lines: usize,
+    first: usize,
+}
+
+/// Some rows of [`COLUMNS`] times the columns of a block, each of which begins a stream of its own that the processor
+/// fetches ahead.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn int8_tiles<const ROWS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    block: Range<usize>,
+    distance: usize,
+    ahead: Option<&Ahead>,
+) {
+    let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
+    for (index, column) in block.clone().enumerate() {
+        int8_tile::<ROWS>(task, row, (column, distance), ahead, (index, &mut out));
+    }
+    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+}
+
+/// Writes what a block's tiles computed, line by line: the lines of one column in several rows may be in the same set of
+/// the cache, which holds few of them at once.
+fn write<const ROWS: usize>(
+    to: SharedOutput,
+    row: usize,
+    column: usize,
+    (count, distance): (usize, usize),
+    out: &[[[f32; BLOCK]; COLUMNS]; ROWS],
+) {
+    for (index, row_out) in out.iter().enumerate() {
+        for (stream, line) in row_out.iter().enumerate() {
+            let start = column + stream * distance;
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            let to = unsafe { to.row(row + index, start..start + count) };
+            to.copy_from_slice(&line[..count]);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn int8_tile<const ROWS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    (column, distance): (usize, usize),
+    ahead: Option<&Ahead>,
+    (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
+) {
+    let depth = task.x.in_features();
+    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
+    let columns: [usize; COLUMNS] = std::array::from_fn(|index| column + index * distance);
+    let weights = columns.map(|column| task.weights_of(column));
+    assert!(x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth));
+    // Of two vectors of weights, which are a line.
+    let (period, phase) = ahead.map_or((usize::MAX, usize::MAX), |ahead| (ahead.lines, ahead.first));
+    let mut line = 0;
+    let mut sums = [[_mm512_setzero_si512(); COLUMNS]; ROWS];
+    let whole = depth / LANES * LANES;
+    for first in (0..whole).step_by(LANES) {
+        if first % (2 * LANES) == 0 {
+            if line == phase {
+                weights.iter().for_each(|weights| prefetch_ahead(weights[first..].as_ptr(), BLOCK * depth));
+            }
+            line = if line + 1 == period { 0 } else { line + 1 };
+        }
+        let mut factors = [_mm512_setzero_si512(); COLUMNS];
+        for (factor, weights) in factors.iter_mut().zip(weights) {
+            // SAFETY: so many more numbers are in the column.
+            #[allow(unsafe_code)]
+            let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().add(first).cast()) };
+            *factor = _mm512_cvtepi8_epi16(bytes);
+        }
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: so many more numbers are in the row.
+            #[allow(unsafe_code)]
+            let x = unsafe { _mm512_loadu_si512(x.as_ptr().add(first).cast()) };
+            for (sum, factor) in sums.iter_mut().zip(factors) {
+                *sum = _mm512_dpwssd_epi32(*sum, factor, x);
+            }
+        }
+    }
+    if whole < depth {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            for (sum, weights) in sums.iter_mut().zip(weights) {
+                *sum = add_products(*sum, &x[whole..], &weights[whole..], depth - whole);
+            }
+        }
+    }
+    let scales = columns.map(|column| task.scales[column]);
+    for (index, sums) in sums.into_iter().enumerate() {
+        let values = finish_int8(sums, task.x.scales()[row + index], &scales);
+        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
+    }
+}
+
+/// From the sums of four columns to their outputs.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn finish_int8(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> [f32; COLUMNS] {
+    let mut out = [0.0; COLUMNS];
+    let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let (ab, cd) = (pairs(sums[0], sums[1]), pairs(sums[2], sums[3]));
+    let sum = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    let sum = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum));
+    let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+    // SAFETY: four numbers each.
+    #[allow(unsafe_code)]
+    unsafe {
+        let scales = _mm_mul_ps(_mm_set1_ps(unit), _mm_loadu_ps(scales.as_ptr()));
+        _mm_storeu_ps(out.as_mut_ptr(), _mm_mul_ps(_mm_cvtepi32_ps(sum), scales));
+    }
+    out
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn multiply_int4(task: &Int4Columns) {
+    let (rows, count) = (task.x.rows(), task.columns.len());
+    let distance = if rows == 1 { 0 } else { count / COLUMNS };
+    for start in (0..distance).step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(distance);
+        for part in parts(rows, INT4_ROWS) {
+            tile!(part.len(), int4_tiles, task, part.start, block.clone(), distance);
+        }
+    }
+    for column in COLUMNS * distance..count {
+        for row in 0..rows {
+            int4_output(task, row, column);
+        }
+    }
+}
+
+/// Of a column's group `first` and the three behind it, weights and a scale for each of sixteen sums; what is missing
+/// is zero. `ahead` bytes of weights ahead of them are asked for.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+fn int4_operands(weights: &[u8], scales: &[f16], first: usize, ahead: usize) -> (__m512i, __m512) {
+    // Of the last step, the groups that there are.
+    let left = (scales.len() - first).min(GROUPS);
+    assert!(left > 0 && weights.len() == scales.len() * HALF);
+    let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
+    let (weights, scales) = (weights[first * HALF..].as_ptr(), scales[first..].as_ptr());
+    if ahead > 0 {
+        prefetch_ahead(weights, ahead);
+        prefetch_ahead(scales, ahead * size_of::<f16>() / HALF);
+    }
+    // SAFETY: the masks leave what lies beyond the column's groups alone.
+    #[allow(unsafe_code)]
+    let (words, scales) =
+        unsafe { (_mm512_maskz_loadu_epi8(bytes, weights.cast()), _mm_maskz_loadu_epi16(halves, scales.cast())) };
+    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    (words, _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(scales))))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn int4_output(task: &Int4Columns, row: usize, column: usize) {
+    let (weights, scales) = task.column(column);
+    let mut sums = _mm512_setzero_ps();
+    for (step, x) in task.steps(row).iter().enumerate() {
+        let (words, scales) = int4_operands(weights, scales, step * GROUPS, AHEAD);
+        sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products!(factors(words), x)), scales, sums);
+    }
+    task.write(row, column, _mm512_reduce_add_ps(sums) * task.x.scales()[row]);
+}
+
+/// As [`int8_tiles`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn int4_tiles<const ROWS: usize>(task: &Int4Columns, row: usize, block: Range<usize>, distance: usize) {
+    let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
+    for (index, column) in block.clone().enumerate() {
+        int4_tile::<ROWS>(task, row, (column, distance), (index, &mut out));
+    }
+    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn int4_tile<const ROWS: usize>(
+    task: &Int4Columns,
+    row: usize,
+    (column, distance): (usize, usize),
+    (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
+) {
+    let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
+    let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(column + index * distance));
+    let steps = x[0].len();
+    assert!(x.iter().all(|x| x.len() == steps));
+    // Later rows find the weights in the cache.
+    let ahead = if row == 0 { AHEAD } else { 0 };
+    let mut sums = [[_mm512_setzero_ps(); ROWS]; COLUMNS];
+    for step in 0..steps {
+        // Spelled out: a loop would be too large to be unrolled, and its sums would leave their registers.
+        macro_rules! add_column {
+            ($column:literal) => {
+                let (words, scales) = int4_operands(columns[$column].0, columns[$column].1, step * GROUPS, ahead);
+                let factors = factors(words);
+                for row in 0..ROWS {
+                    // SAFETY: a row has so many steps, by the assertion.
+                    #[allow(unsafe_code)]
+                    let step = unsafe { &*x[row].as_ptr().add(step) };
+                    let exact = products!(factors, step);
+                    sums[$column][row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, sums[$column][row]);
+                }
+            };
+        }
+        add_column!(0);
+        add_column!(1);
+        add_column!(2);
+        add_column!(3);
+    }
+    for index in 0..ROWS {
+        let sums = sums.each_ref().map(|column| column[index]);
+        let values = finish_int4(sums, task.x.scales()[row + index]);
+        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
+    }
+}
+
+/// Words of weights shifted and masked, as pairs of 16-bit numbers.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn factors(words: __m512i) -> [__m512i; SHIFTS] {
+    let mask = _mm512_set1_epi32(MASK);
+    [
+        _mm512_and_si512(words, mask),
+        _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask),
+        _mm512_and_si512(_mm512_srli_epi32::<8>(words), mask),
+        _mm512_and_si512(_mm512_srli_epi32::<12>(words), mask),
+    ]
+}
+
+/// From the sums of four columns to their outputs, each in the order of a sum of halves.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn finish_int4(sums: [__m512; COLUMNS], unit: f32) -> [f32; COLUMNS] {
+    let mut out = [0.0; COLUMNS];
+    let [a, b, c, d] = sums.map(|sum| quarter(sum));
+    let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+    let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+    let sum = _mm_add_ps(_mm_shuffle_ps::<0b10_00_10_00>(ab, cd), _mm_shuffle_ps::<0b11_01_11_01>(ab, cd));
+    // SAFETY: four numbers.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm_storeu_ps(out.as_mut_ptr(), _mm_mul_ps(sum, _mm_set1_ps(unit)));
+    }
+    out
+}
+
+/// Sixteen sums as four.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quarter(sums: __m512) -> __m128 {
+    let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sums)));
+    let sums = _mm256_add_ps(_mm512_castps512_ps256(sums), upper);
+    _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums))
 }

@@ -1,25 +1,45 @@
 //! Activations in INT16, for scalar products with weights in INT8 and INT4: exact sums of integers, twice as fast as
 //! widening every weight to a float, and closer to the activations than bf16.
+//!
+//! `kernel` holds the table of kernels, best first. Each loads and widens a vector of weights once for several rows, and
+//! goes through all rows while the weights of some columns are in the first-level cache, so that weights are read from
+//! memory once. `steps` is the order of activations for weights in INT4.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512_vnni;
+mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod reference;
+mod steps;
+#[cfg(test)]
+mod tests;
 
+use half::f16;
+
+use crate::int4::{self, GROUP};
 use crate::int8::weight::largest_magnitude;
 use crate::vectorize::vectorize;
-#[cfg(target_arch = "x86_64")]
-use avx512_vnni::Avx512Vnni;
+pub(crate) use kernel::{Int4Columns, Int8Columns};
+use steps::{GROUPS, Step};
 
 /// Rows of activations, each with a scale so small that neither a number nor a sum of products overflows.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Int16Rows {
     in_features: usize,
-    /// `[rows, in_features]`.
+    /// `[rows, stride]`.
     values: Vec<i16>,
     scales: Vec<f32>,
-    #[cfg(target_arch = "x86_64")]
-    kernel: Option<Avx512Vnni>,
+    /// `[rows, steps_of_row]`, by [`fill_steps`](Self::fill_steps).
+    steps: Vec<Step>,
 }
 
+/// Numbers of a cache line.
+const LINE: usize = 32;
+/// What is added to a weight in INT4 to store it.
+const INT4_OFFSET: i32 = 8;
 /// The largest magnitude of a number: 256 times one byte's.
 const LARGEST: f32 = 32512.0;
 /// Features of a row: with more, rounding alone could make sums of products overflow.
@@ -27,28 +47,12 @@ const MOST_FEATURES: usize = 1 << 23;
 /// The largest magnitude of a weight in INT8; one more than those that Triad makes.
 const LARGEST_WEIGHT: f64 = 128.0;
 
-impl Default for Int16Rows {
-    fn default() -> Self {
-        Self {
-            in_features: 0,
-            values: Vec::new(),
-            scales: Vec::new(),
-            #[cfg(target_arch = "x86_64")]
-            kernel: Avx512Vnni::new(),
-        }
-    }
+/// The name of the best kernel on this processor.
+pub(crate) fn kernel_name() -> &'static str {
+    kernel::available()[0].name()
 }
 
 impl Int16Rows {
-    /// What multiplies it by INT8.
-    pub(crate) fn kernel_name(&self) -> &'static str {
-        #[cfg(target_arch = "x86_64")]
-        if self.kernel.is_some() {
-            return "avx512-vpdpwssd";
-        }
-        "vectorized"
-    }
-
     /// Takes `x`, `[rows, in_features]`, in place of what it held.
     ///
     /// # Panics
@@ -56,63 +60,70 @@ impl Int16Rows {
     pub(crate) fn fill(&mut self, x: &[f32], in_features: usize) {
         assert!(in_features <= MOST_FEATURES, "{in_features} input features");
         self.in_features = in_features;
-        self.values.resize(x.len(), 0);
+        let stride = self.stride();
+        self.values.resize(x.len() / in_features * stride, 0);
         self.scales.clear();
-        for (x, values) in x.chunks_exact(in_features).zip(self.values.chunks_exact_mut(in_features)) {
-            self.scales.push(quantize(x, values));
+        self.steps.clear();
+        for (x, values) in x.chunks_exact(in_features).zip(self.values.chunks_exact_mut(stride)) {
+            self.scales.push(quantize(x, &mut values[..in_features]));
+        }
+    }
+
+    /// Brings the numbers into the order for weights in INT4 as well.
+    ///
+    /// # Panics
+    /// If rows are no whole number of groups.
+    pub(crate) fn fill_steps(&mut self) {
+        assert!(self.in_features.is_multiple_of(GROUP), "{} features in groups of {GROUP}", self.in_features);
+        self.steps.clear();
+        for row in self.values.chunks_exact(self.stride()) {
+            Step::append(&row[..self.in_features], &mut self.steps);
         }
     }
 
     /// The activations that the numbers stand for.
     #[cfg(test)]
     pub(crate) fn to_f32(&self) -> Vec<f32> {
-        let rows = self.values.chunks_exact(self.in_features).zip(&self.scales);
+        let rows = (0..self.rows()).map(|row| (self.row(row), self.scales[row]));
         rows.flat_map(|(row, scale)| row.iter().map(move |x| f32::from(*x) * scale)).collect()
     }
 
-    /// `out[columns]` = Σ x·w · scale of a row with weights `[columns, in_features]` in INT8 and their `scales[columns]`.
-    ///
-    /// # Panics
-    /// If a slice's length contradicts the others.
-    pub(crate) fn dots_int8(&self, row: usize, weights: &[i8], scales: &[f32], out: &mut [f32]) {
-        let (x, unit) = (self.row(row), self.scales[row]);
-        assert_eq!(weights.len(), x.len() * out.len(), "weights are [{}, {}]", out.len(), x.len());
-        assert_eq!(scales.len(), out.len(), "one scale for each column");
-        #[cfg(target_arch = "x86_64")]
-        if let Some(kernel) = self.kernel {
-            return kernel.dots(x, weights, |column, sum| out[column] = sum as f32 * (unit * scales[column]));
-        }
-        vectorize(
-            #[inline(always)]
-            || {
-                for ((out, scale), weights) in out.iter_mut().zip(scales).zip(weights.chunks_exact(x.len())) {
-                    let mut sum = 0;
-                    // LLVM sums pairs of products of 16-bit numbers, as the instructions do.
-                    for (x, weight) in x.iter().zip(weights) {
-                        sum += i32::from(*x) * i32::from(*weight);
-                    }
-                    *out = sum as f32 * (unit * scale);
-                }
-            },
-        );
-    }
-
     /// Features of a row.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn in_features(&self) -> usize {
+    fn in_features(&self) -> usize {
         self.in_features
     }
 
+    /// Numbers from one row to the next: an odd number of cache lines, so that the same feature of several rows is not in
+    /// the same set of the cache.
+    fn stride(&self) -> usize {
+        (self.in_features.div_ceil(LINE) | 1) * LINE
+    }
+
+    /// Number of rows.
+    fn rows(&self) -> usize {
+        self.scales.len()
+    }
+
     /// The numbers of a row, from −32512 to 32512: 127 · 256.
-    pub(crate) fn row(&self, row: usize) -> &[i16] {
-        &self.values[row * self.in_features..][..self.in_features]
+    fn row(&self, row: usize) -> &[i16] {
+        &self.values[row * self.stride()..][..self.in_features]
     }
 
     /// What one unit is worth `[rows]`; NaN for a row with an activation that is not finite.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn scales(&self) -> &[f32] {
+    fn scales(&self) -> &[f32] {
         &self.scales
     }
+
+    /// Steps of each row, if they were filled.
+    fn steps_of_row(&self) -> usize {
+        self.in_features.div_ceil(GROUPS * GROUP)
+    }
+}
+
+/// Asserts that weights and scales of `columns` in INT4 are as long as they should be.
+fn check_int4(in_features: usize, columns: usize, weights: &[u8], scales: &[f16]) {
+    assert_eq!(scales.len(), columns * in_features / GROUP, "weights are [{columns}, {in_features}]");
+    int4::check(weights, scales);
 }
 
 /// The nearest numbers to one row, and what one unit is worth.
@@ -161,74 +172,4 @@ fn sum_of_magnitudes(x: &[f32]) -> f64 {
             sums.iter().sum()
         },
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::values;
-    use proptest::prelude::*;
-
-    /// Without a kernel, as on other processors, or with the one that this processor has.
-    fn rows(portable: bool) -> Int16Rows {
-        let rows = Int16Rows::default();
-        #[cfg(target_arch = "x86_64")]
-        let rows = Int16Rows { kernel: rows.kernel.filter(|_| !portable), ..rows };
-        let _ = portable;
-        rows
-    }
-
-    fn dot(rows: &Int16Rows, row: usize, weights: &[i8]) -> f32 {
-        let mut out = [f32::NAN];
-        rows.dots_int8(row, weights, &[1.0], &mut out);
-        out[0]
-    }
-
-    proptest! {
-        #[test]
-        fn sums_are_those_of_numbers_within_half_a_unit(
-            depth in 1usize..700, columns in 1usize..10, seed: u64, exponent in -30i32..30, outlier in 0f32..1e4,
-            portable: bool,
-        ) {
-            let mut x: Vec<f32> = values(depth, seed).iter().map(|x| x * 2f32.powi(exponent)).collect();
-            x[seed as usize % depth] *= outlier;
-            let weights: Vec<i8> = values(columns * depth, seed ^ 1).iter().map(|x| (x * 128.0) as i8).collect();
-            let mut rows = rows(portable);
-            rows.fill(&x, depth);
-            for (x, value) in x.iter().zip(rows.to_f32()) {
-                prop_assert!((x - value).abs() <= 0.501 * rows.scales[0], "{} is not {}", value, x);
-            }
-            let scales = values(columns, seed ^ 2);
-            let mut sums = vec![f32::NAN; columns];
-            rows.dots_int8(0, &weights, &scales, &mut sums);
-            for ((sum, scale), weights) in sums.iter().zip(&scales).zip(weights.chunks_exact(depth)) {
-                let products = rows.values.iter().zip(weights).map(|(x, weight)| i64::from(*x) * i64::from(*weight));
-                prop_assert_eq!(*sum, products.sum::<i64>() as f32 * (rows.scales[0] * scale));
-            }
-        }
-    }
-
-    #[test]
-    fn no_sum_overflows_with_the_largest_numbers_of_all() {
-        for depth in [1, 516, 517, 576, 2048, 65_536] {
-            for sign in [1.0, -1.0] {
-                for portable in [false, true] {
-                    let mut rows = rows(portable);
-                    rows.fill(&vec![sign * 3.0; depth], depth);
-                    let sum = dot(&rows, 0, &vec![-128; depth]);
-                    let expected = -384.0 * sign * depth as f32;
-                    assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_number_that_is_not_finite_shows_and_zeros_are_zeros() {
-        let mut rows = Int16Rows::default();
-        rows.fill(&[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0], 2);
-        let sums: Vec<_> = (0..4).map(|row| dot(&rows, row, &[1, 1])).collect();
-        assert!(sums[0].is_nan() && sums[1].is_nan());
-        assert_eq!(sums[2..], [0.0, 0.0]);
-    }
 }

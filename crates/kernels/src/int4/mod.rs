@@ -4,24 +4,16 @@
 //! four; sixteen neighbours come out of sixteen bytes by one mask or shift. Four bits hold the number plus
 //! eight, so that numbers go from −8 to 7.
 
-#[cfg(target_arch = "x86_64")]
-mod avx512_vnni;
-#[cfg(not(target_arch = "x86_64"))]
-mod unsplit;
-
-#[cfg(target_arch = "x86_64")]
-pub(crate) use avx512_vnni::SplitRows;
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) use unsplit::SplitRows;
-
 use half::f16;
 
 use crate::chunks::{chunks_mut, for_each_chunk};
+use crate::int16;
 use crate::vectorize::vectorize;
 
 /// Neighbours of a row that share a scale.
 pub const GROUP: usize = 32;
-const HALF: usize = GROUP / 2;
+/// Bytes of a group.
+pub(crate) const HALF: usize = GROUP / 2;
 /// Groups quantized by a thread at a time.
 const TASK_GROUPS: usize = 1024;
 /// What is added to a number to store it.
@@ -84,9 +76,9 @@ fn nibble(scaled: f32) -> u8 {
     (scaled.round_ties_even() + f32::from(OFFSET)).clamp(0.0, 15.0) as u8
 }
 
-/// The name of the kernel that products of few rows use on this processor.
+/// The name of the kernel that a decode's products use on this processor.
 pub fn kernel_name() -> &'static str {
-    if SplitRows::new().is_some() { "avx512-vpdpbusd" } else { "f32 × INT4" }
+    int16::kernel_name()
 }
 
 pub(crate) fn check(values: &[u8], scales: &[f16]) {
@@ -105,22 +97,6 @@ pub(crate) fn widen(values: &[u8], scales: &[f16], wide: &mut [f32]) {
             wide[lane + HALF] = high[lane] * scale;
         }
     }
-}
-
-/// Σ a·b, with `b` in whole groups.
-#[inline(always)]
-pub(crate) fn dot(a: &[f32], values: &[u8], scales: &[f16]) -> f32 {
-    debug_assert_eq!(a.len(), values.len() * 2);
-    let mut sums = [0.0f32; HALF];
-    let groups = a.as_chunks::<GROUP>().0.iter().zip(values.as_chunks::<HALF>().0).zip(scales);
-    for ((a, bytes), scale) in groups {
-        let scale = scale.to_f32();
-        let (low, high) = halves(bytes);
-        for lane in 0..HALF {
-            sums[lane] += (a[lane] * low[lane] + a[lane + HALF] * high[lane]) * scale;
-        }
-    }
-    sums.iter().sum()
 }
 
 /// The numbers of a group without their scale.

@@ -12,12 +12,17 @@ use super::avx512_rows;
 use super::kernel::{Kernel, Rectangle};
 use super::layout::{BLOCK, QUAD, STEP};
 use super::shadow::ShadowColumns;
+use crate::chunks::parts;
 use crate::tier::Tier;
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
 const ROWS: usize = 6;
 /// Blocks of output channels of the largest tile.
 const BLOCKS: usize = 4;
+/// As many rows as this are bound by memory: tiles are of [`FEW_ROWS`] at most, so that there are several, during all of
+/// which weights come from there.
+const FEW: usize = 16;
+const FEW_ROWS: usize = 4;
 /// Steps between which lines that are needed later are asked for.
 const STRETCH: usize = 8;
 
@@ -78,25 +83,25 @@ fn multiply(rectangle: &Rectangle) {
     }
 }
 
-/// All rows of some blocks of output channels. Meanwhile the weights of the blocks behind them come from memory.
+/// All rows of some blocks of output channels. Meanwhile the weights of the blocks behind them come from memory; where
+/// there is one tile only, it reads its own from there, which the processor fetches ahead.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn panel<const BLOCKS: usize>(rectangle: &Rectangle, column: usize) {
-    let mut row = rectangle.rows.start;
     let mut ahead = rectangle.weight.blocks(column / BLOCK + BLOCKS, BLOCKS);
-    let tiles = rectangle.rows.len() / ROWS;
-    let lines = ahead.len().div_ceil(tiles.max(1));
-    while row + ROWS <= rectangle.rows.end {
-        let now = ahead.split_off(..lines.min(ahead.len())).expect("as many as are left");
-        tile::<ROWS, BLOCKS>(rectangle, row, column, now);
-        row += ROWS;
-    }
-    match rectangle.rows.end - row {
-        0 => {}
-        1 => tile::<1, BLOCKS>(rectangle, row, column, &[]),
-        2 => tile::<2, BLOCKS>(rectangle, row, column, &[]),
-        3 => tile::<3, BLOCKS>(rectangle, row, column, &[]),
-        4 => tile::<4, BLOCKS>(rectangle, row, column, &[]),
-        _ => tile::<5, BLOCKS>(rectangle, row, column, &[]),
+    let most = if rectangle.rows.len() <= FEW { FEW_ROWS } else { ROWS };
+    let tiles = rectangle.rows.len().div_ceil(most);
+    let lines = if tiles > 1 { ahead.len().div_ceil(tiles) } else { 0 };
+    for part in parts(rectangle.rows.len(), most) {
+        let (row, now) = (rectangle.rows.start + part.start, lines.min(ahead.len()));
+        let now = ahead.split_off(..now).expect("as many as are left");
+        match part.len() {
+            1 => tile::<1, BLOCKS>(rectangle, row, column, now),
+            2 => tile::<2, BLOCKS>(rectangle, row, column, now),
+            3 => tile::<3, BLOCKS>(rectangle, row, column, now),
+            4 => tile::<4, BLOCKS>(rectangle, row, column, now),
+            5 => tile::<5, BLOCKS>(rectangle, row, column, now),
+            _ => tile::<ROWS, BLOCKS>(rectangle, row, column, now),
+        }
     }
 }
 

@@ -9,6 +9,10 @@ use crate::shared_output::SharedOutput;
 const PANEL: usize = 64;
 /// Rows of one task: enough that a panel of weights, once in the cache, is used well.
 const TASK_ROWS: usize = 96;
+/// Up to so many rows, reading the weights takes longer than multiplying.
+const FEW_ROWS: usize = 16;
+/// Tasks of each thread with few rows, in case one has less of its core.
+const STRETCHES: usize = 4;
 /// Products of one task, at least; waking a thread costs as much as some ten thousand.
 const TASK_PRODUCTS: usize = 1 << 17;
 
@@ -83,9 +87,15 @@ fn each_with(kernel: &dyn Kernel, x: &QuantizedRows, products: &mut [Int8Product
     }
     let task_rows = rows.min(TASK_ROWS);
     let down = rows.div_ceil(task_rows);
-    let task_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
-    let counts = products.iter().map(|product| down * product.weight.out_features.div_ceil(task_columns));
+    let least_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
+    let task_columns = |product: &Int8Product| {
+        // Few rows are bound by memory: long stretches of weights, which the processor and the kernels fetch ahead.
+        let stretch = product.weight.out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
+        if rows <= FEW_ROWS { least_columns.max(stretch) } else { least_columns }
+    };
+    let counts = products.iter().map(|product| down * product.weight.out_features.div_ceil(task_columns(product)));
     pool::for_each_of(&counts, |index, task| {
+        let task_columns = task_columns(&products[index]);
         let Int8Product { weight, bias, out } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
         let (row, column) = (task % down * task_rows, task / down * task_columns);

@@ -98,53 +98,67 @@ impl Bench<'_> {
         }
     }
 
-    /// Kernels of a decode, of one row.
-    pub fn decode(&mut self) {
+    /// Kernels of decode steps of so many sequences each, on weights that no cache holds; attention of one.
+    pub fn decode(&mut self, rows: &[usize]) {
         for (in_features, out_features) in self.linear_shapes() {
-            let shape = format!("1 × {in_features} × {out_features}");
-            let x = numbers(in_features);
-            let mut out = vec![0.0; out_features];
-            let weights = in_features * out_features;
-            let mut quantized = QuantizedRows::default();
-            quantized.quantize_static(&x, in_features, 1.0 / 127.0, None, false);
-            let copies = |bytes: usize| DECODE_BYTES.div_ceil(bytes);
-
-            let packed = vec![PackedInt8::random(in_features, out_features); copies(weights)];
-            let mut turn = packed.iter().cycle();
-            let seconds = median(|| matmul_int8(&quantized, turn.next().expect("endless").view(), None, &mut out));
-            self.push("INT8 matvec", int8::kernel_name(), shape.clone(), seconds, self.reading(weights));
-            drop(packed);
-
-            let scales = vec![0.01; out_features];
-            let values = vec![bytes(weights); copies(weights)];
-            let mut turn = values.iter().cycle();
-            let seconds = median(|| {
-                let weight = Matrix::Int8 { values: turn.next().expect("endless"), scales: &scales };
-                matmul(&x, 1, weight, out_features, None, Phase::Decode, &mut out);
-            });
-            self.push(
-                "matvec of INT8 weights",
-                matmul::int16_kernel_name(),
-                shape.clone(),
-                seconds,
-                self.reading(weights),
-            );
-            drop(values);
-
-            if in_features.is_multiple_of(int4::GROUP) {
-                let scales = vec![f16::from_f32(0.01); weights / int4::GROUP];
-                let size = weights / 2 + scales.len() * 2;
-                let values: Vec<u8> = bytes(weights / 2).iter().map(|byte| *byte as u8).collect();
-                let values = vec![values; copies(size)];
-                let mut turn = values.iter().cycle();
-                let seconds = median(|| {
-                    let weight = Matrix::Int4 { values: turn.next().expect("endless"), scales: &scales };
-                    matmul(&x, 1, weight, out_features, None, Phase::Decode, &mut out);
-                });
-                self.push("matvec of INT4 weights", int4::kernel_name(), shape.clone(), seconds, self.reading(size));
-            }
+            self.decode_int8(rows, in_features, out_features);
+            self.decode_weights(rows, in_features, out_features);
         }
         self.attention_of_one_row();
+    }
+
+    fn decode_int8(&mut self, rows: &[usize], in_features: usize, out_features: usize) {
+        let weights = in_features * out_features;
+        let packed = vec![PackedInt8::random(in_features, out_features); DECODE_BYTES.div_ceil(weights)];
+        let mut turn = packed.iter().cycle();
+        for rows in rows.iter().copied() {
+            let mut out = vec![0.0; rows * out_features];
+            let mut quantized = QuantizedRows::default();
+            quantized.quantize_static(&numbers(rows * in_features), in_features, 1.0 / 127.0, None, false);
+            let seconds = median(|| matmul_int8(&quantized, turn.next().expect("endless").view(), None, &mut out));
+            let shape = format!("{rows} × {in_features} × {out_features}");
+            self.push("INT8 matvec", int8::kernel_name(), shape, seconds, self.reading(weights));
+        }
+    }
+
+    fn decode_weights(&mut self, rows: &[usize], in_features: usize, out_features: usize) {
+        let weights = in_features * out_features;
+        let scales = vec![0.01; out_features];
+        let values = vec![bytes(weights); DECODE_BYTES.div_ceil(weights)];
+        let matrices = values.iter().map(|values| Matrix::Int8 { values, scales: &scales });
+        let shape = (in_features, out_features);
+        self.decode_matrices("matvec of INT8 weights", matmul::int16_kernel_name(), rows, shape, weights, matrices);
+        drop(values);
+        if in_features.is_multiple_of(int4::GROUP) {
+            let scales = vec![f16::from_f32(0.01); weights / int4::GROUP];
+            let size = weights / 2 + scales.len() * 2;
+            let values: Vec<u8> = bytes(weights / 2).iter().map(|byte| *byte as u8).collect();
+            let copies = vec![(values, scales); DECODE_BYTES.div_ceil(size)];
+            let matrices = copies.iter().map(|(values, scales)| Matrix::Int4 { values, scales });
+            self.decode_matrices("matvec of INT4 weights", int4::kernel_name(), rows, shape, size, matrices);
+        }
+    }
+
+    /// Takes turns on `matrices`, each of so many bytes.
+    fn decode_matrices<'m>(
+        &mut self,
+        operator: &'static str,
+        kernel: &'static str,
+        rows: &[usize],
+        (in_features, out_features): (usize, usize),
+        bytes: usize,
+        matrices: impl Iterator<Item = Matrix<'m>> + Clone,
+    ) {
+        let mut turn = matrices.cycle();
+        for rows in rows.iter().copied() {
+            let (x, mut out) = (numbers(rows * in_features), vec![0.0; rows * out_features]);
+            let seconds = median(|| {
+                let weight = turn.next().expect("endless");
+                matmul(&x, rows, weight, out_features, None, Phase::Decode, &mut out);
+            });
+            let shape = format!("{rows} × {in_features} × {out_features}");
+            self.push(operator, kernel, shape, seconds, self.reading(bytes));
+        }
     }
 
     fn attention_of_rows(&mut self, rows: usize) {

@@ -20,12 +20,13 @@ use triad_frontend::machine::Machine;
 ///
 /// Peaks are products in registers and bytes read from each level of cache and from memory. Kernels run on the linear
 /// layers, norms and attention of a model's shape, with random numbers: many rows, as in prefill, against the peak of
-/// what they multiply; one row, as in decode, on weights that no cache holds, against the memory's bandwidth; what works
+/// what they multiply; few rows, as in decode, on weights that no cache holds, against the memory's bandwidth; what works
 /// element by element, on one thread, against the bandwidth of the level that holds its rows.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad hwbench
   triad hwbench --shape qwen1.5-1.8b --threads 1,2
+  triad hwbench --shape qwen1.5-1.8b --decode-rows 1,2,4,8,16
   triad hwbench --rows 64,256 --json > kernels.json")]
 pub struct Arguments {
     /// The shape of this model
@@ -34,6 +35,9 @@ pub struct Arguments {
     /// Rows of a prefill's kernels
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "256", value_parser = arguments::tokens)]
     rows: Vec<usize>,
+    /// Rows of a decode's kernels: sequences that share a step
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = arguments::tokens)]
+    decode_rows: Vec<usize>,
     /// Numbers of threads to measure with [default: 1, and one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
     threads: Vec<usize>,
@@ -70,8 +74,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let _spinner = progress::spinner(format!("measuring kernels on {rows} rows and {count} threads"));
             pool.install(|| bench.prefill(*rows));
         }
-        let _spinner = progress::spinner(format!("measuring kernels on one row and {count} threads"));
-        pool.install(|| bench.decode());
+        let _spinner = progress::spinner(format!("measuring kernels of decode on {count} threads"));
+        pool.install(|| bench.decode(&arguments.decode_rows));
         report.peaks.push(peaks);
     }
     if arguments.json { output::json(&report) } else { output::text(&report.to_string()) }

@@ -1,0 +1,158 @@
+//! The table of kernels.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use half::f16;
+
+#[cfg(target_arch = "aarch64")]
+use super::neon::Neon;
+use super::reference::Reference;
+use super::steps::Step;
+use super::{Int16Rows, check_int4};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2::Avx2, avx512_vnni::Avx512Vnni};
+use crate::int4::{GROUP, HALF};
+use crate::shared_output::SharedOutput;
+use crate::tier::{self, Tier};
+
+/// One way to multiply rows of INT16 by weights in INT8 and INT4. A row has the same bits beside any others.
+///
+/// With weights in INT8, a sum of products is exact, and its output is `sum as f32 * (unit * scale)`.
+///
+/// With weights in INT4, each step of four groups gives sixteen exact sums, which are converted to f32, multiplied by
+/// their group's scale and added to sixteen sums of the row and column. The output is the sum of these, halves first, times
+/// the row's unit. Kernels differ only in whether products are rounded before they are added: where a processor has an
+/// instruction that rounds once, they are not.
+pub(super) trait Kernel: Send + Sync {
+    /// Instruction set and, after it, the instruction that multiplies.
+    fn name(&self) -> &'static str;
+
+    /// The tier that it belongs to.
+    fn tier(&self) -> Tier;
+
+    /// All rows of some columns of weights in INT8.
+    fn multiply_int8(&self, columns: &Int8Columns);
+
+    /// All rows of some columns of weights in INT4.
+    fn multiply_int4(&self, columns: &Int4Columns);
+}
+
+/// Columns of an output matrix that belong to one task alone, with weights in INT8.
+pub(crate) struct Int8Columns<'a> {
+    pub x: &'a Int16Rows,
+    /// `[columns, in_features]`.
+    pub weights: &'a [i8],
+    /// `[columns]`.
+    pub scales: &'a [f32],
+    pub columns: Range<usize>,
+    pub out: SharedOutput<'a>,
+}
+
+/// Columns of an output matrix that belong to one task alone, with weights in INT4.
+pub(crate) struct Int4Columns<'a> {
+    /// With the order that these weights need: [`Int16Rows::fill_steps`].
+    pub x: &'a Int16Rows,
+    /// `[columns, in_features / 2]`.
+    pub weights: &'a [u8],
+    /// `[columns, groups]`.
+    pub scales: &'a [f16],
+    pub columns: Range<usize>,
+    pub out: SharedOutput<'a>,
+}
+
+impl Int8Columns<'_> {
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub(crate) fn multiply(&self) {
+        self.multiply_with(&*available()[0]);
+    }
+
+    /// By one kernel of the table.
+    pub(super) fn multiply_with(&self, kernel: &dyn Kernel) {
+        let (count, in_features) = (self.columns.len(), self.x.in_features);
+        assert_eq!(self.weights.len(), count * in_features, "weights are [{count}, {in_features}]");
+        assert_eq!(self.scales.len(), count, "one scale for each column");
+        kernel.multiply_int8(self);
+    }
+
+    /// The weights of a column of these.
+    pub(super) fn weights_of(&self, column: usize) -> &[i8] {
+        &self.weights[column * self.x.in_features..][..self.x.in_features]
+    }
+
+    /// Writes the output of a row and one of these columns.
+    #[inline]
+    pub(super) fn write(&self, row: usize, column: usize, value: f32) {
+        write(self.out, row, &self.columns, column, value);
+    }
+}
+
+impl Int4Columns<'_> {
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub(crate) fn multiply(&self) {
+        self.multiply_with(&*available()[0]);
+    }
+
+    /// By one kernel of the table.
+    pub(super) fn multiply_with(&self, kernel: &dyn Kernel) {
+        check_int4(self.x.in_features, self.columns.len(), self.weights, self.scales);
+        assert_eq!(self.x.steps.len(), self.x.rows() * self.x.steps_of_row(), "steps of all rows");
+        kernel.multiply_int4(self);
+    }
+
+    /// Groups of a column.
+    pub(super) fn groups(&self) -> usize {
+        self.x.in_features / GROUP
+    }
+
+    /// Weights and scales of a column of these.
+    pub(super) fn column(&self, column: usize) -> (&[u8], &[f16]) {
+        let groups = self.groups();
+        (&self.weights[column * groups * HALF..][..groups * HALF], &self.scales[column * groups..][..groups])
+    }
+
+    /// The steps of a row.
+    pub(super) fn steps(&self, row: usize) -> &[Step] {
+        &self.x.steps[row * self.x.steps_of_row()..][..self.x.steps_of_row()]
+    }
+
+    /// As [`Int8Columns::write`].
+    #[inline]
+    pub(super) fn write(&self, row: usize, column: usize, value: f32) {
+        write(self.out, row, &self.columns, column, value);
+    }
+}
+
+#[inline]
+fn write(out: SharedOutput, row: usize, columns: &Range<usize>, column: usize, value: f32) {
+    let place = columns.start + column;
+    assert!(place < columns.end, "a column of this task");
+    // SAFETY: these columns belong to this task alone, which has no other slice of them.
+    #[allow(unsafe_code)]
+    unsafe {
+        out.row(row, place..place + 1)[0] = value;
+    }
+}
+
+/// The kernels that this processor can run and that may be used, best first; the last is the reference.
+pub(super) fn available() -> &'static [Box<dyn Kernel>] {
+    static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
+        let table = [
+            #[cfg(target_arch = "x86_64")]
+            boxed(Avx512Vnni::new()),
+            #[cfg(target_arch = "x86_64")]
+            boxed(Avx2::new()),
+            #[cfg(target_arch = "aarch64")]
+            boxed(Some(Neon)),
+            boxed(Some(Reference)),
+        ];
+        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
+    });
+    &AVAILABLE
+}
+
+fn boxed<K: Kernel + 'static>(kernel: Option<K>) -> Option<Box<dyn Kernel>> {
+    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
+}

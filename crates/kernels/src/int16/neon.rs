@@ -1,0 +1,158 @@
+//! NEON (every aarch64): `smlal` adds products of 16-bit numbers to 32-bit sums.
+
+use std::arch::aarch64::{
+    float32x4_t, int16x8_t, int32x4_t, vaddq_f32, vaddq_s32, vaddvq_s32, vandq_s32, vcvtq_f32_s32, vdupq_n_f32,
+    vdupq_n_s32, vfmaq_n_f32, vget_low_s16, vld1_s8, vld1q_s16, vld1q_s32, vld1q_u8, vmlal_high_s16, vmlal_s16,
+    vmovl_s8, vpaddq_s32, vreinterpretq_s16_s32, vreinterpretq_s32_u8, vreinterpretq_s32_u32, vreinterpretq_u32_s32,
+    vshrq_n_u32, vst1q_f32,
+};
+
+use half::f16;
+
+use super::kernel::{Int4Columns, Int8Columns, Kernel};
+use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
+use crate::chunks::parts;
+use crate::dot::sum;
+use crate::int4::HALF;
+use crate::tier::Tier;
+
+/// Numbers of a register.
+const LANES: usize = 8;
+/// Rows of the largest tile.
+const ROWS: usize = 4;
+/// Bytes of weights that stay in the first-level cache beside the activations of a tile while all rows pass by.
+const BLOCK: usize = 1 << 14;
+
+/// The kernel, which every processor of this kind can run.
+pub(super) struct Neon;
+
+impl Kernel for Neon {
+    fn name(&self) -> &'static str {
+        "neon-smlal"
+    }
+
+    fn tier(&self) -> Tier {
+        Tier::Neon
+    }
+
+    fn multiply_int8(&self, task: &Int8Columns) {
+        each_tile(task.x.rows(), task.columns.len(), task.x.in_features(), |rows, row, column| match rows {
+            1 => int8_tile::<1>(task, row, column),
+            2 => int8_tile::<2>(task, row, column),
+            3 => int8_tile::<3>(task, row, column),
+            _ => int8_tile::<ROWS>(task, row, column),
+        });
+    }
+
+    fn multiply_int4(&self, task: &Int4Columns) {
+        each_tile(task.x.rows(), task.columns.len(), task.groups() * HALF, |rows, row, column| match rows {
+            1 => int4_tile::<1>(task, row, column),
+            2 => int4_tile::<2>(task, row, column),
+            3 => int4_tile::<3>(task, row, column),
+            _ => int4_tile::<ROWS>(task, row, column),
+        });
+    }
+}
+
+/// Calls `tile` with a number of rows, the first of them and a column, for all rows and columns of so many bytes.
+fn each_tile(rows: usize, columns: usize, bytes: usize, tile: impl Fn(usize, usize, usize)) {
+    let block = (BLOCK / bytes.max(1)).max(1);
+    for start in (0..columns).step_by(block) {
+        for rows in parts(rows, ROWS) {
+            for column in start..(start + block).min(columns) {
+                tile(rows.len(), rows.start, column);
+            }
+        }
+    }
+}
+
+fn int8_tile<const ROWS: usize>(task: &Int8Columns, row: usize, column: usize) {
+    let depth = task.x.in_features();
+    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
+    let weights = task.weights_of(column);
+    assert!(weights.len() == depth && x.iter().all(|x| x.len() == depth));
+    let whole = depth / LANES * LANES;
+    // SAFETY: NEON is part of aarch64; every load covers numbers of one row or column.
+    #[allow(unsafe_code)]
+    let sums: [i32; ROWS] = unsafe {
+        let mut sums = [[vdupq_n_s32(0); 2]; ROWS];
+        for first in (0..whole).step_by(LANES) {
+            let factor = vmovl_s8(vld1_s8(weights.as_ptr().add(first)));
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = vld1q_s16(x.as_ptr().add(first));
+                sums[0] = vmlal_s16(sums[0], vget_low_s16(factor), vget_low_s16(x));
+                sums[1] = vmlal_high_s16(sums[1], factor, x);
+            }
+        }
+        sums.map(|[low, high]| vaddvq_s32(vaddq_s32(low, high)))
+    };
+    for (index, (sum, x)) in sums.into_iter().zip(x).enumerate() {
+        let rest = x[whole..].iter().zip(&weights[whole..]);
+        let sum = sum + rest.map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum::<i32>();
+        task.write(row + index, column, sum as f32 * (task.x.scales()[row + index] * task.scales[column]));
+    }
+}
+
+fn int4_tile<const ROWS: usize>(task: &Int4Columns, row: usize, column: usize) {
+    let groups = task.groups();
+    let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
+    assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
+    let (weights, scales) = task.column(column);
+    // SAFETY: NEON is part of aarch64.
+    #[allow(unsafe_code)]
+    let mut sums = unsafe { [[vdupq_n_f32(0.0); GROUPS]; ROWS] };
+    for (step, (weights, scales)) in weights.chunks(STEP).zip(scales.chunks(GROUPS)).enumerate() {
+        for (group, (weights, scale)) in weights.as_chunks().0.iter().zip(scales).enumerate() {
+            let factors = factors(weights);
+            for (sums, x) in sums.iter_mut().zip(x) {
+                sums[group] = add(sums[group], factors, &x[step], group, *scale);
+            }
+        }
+    }
+    for (index, sums) in sums.into_iter().enumerate() {
+        let mut halves = [0.0; 4];
+        // SAFETY: four numbers. Halves of sixteen sums first, then those of eight.
+        #[allow(unsafe_code)]
+        unsafe {
+            let sums = vaddq_f32(vaddq_f32(sums[0], sums[2]), vaddq_f32(sums[1], sums[3]));
+            vst1q_f32(halves.as_mut_ptr(), sums);
+        }
+        task.write(row + index, column, sum(halves) * task.x.scales()[row + index]);
+    }
+}
+
+/// The words of a group shifted and masked, as pairs of 16-bit numbers.
+#[inline(always)]
+fn factors(weights: &[u8; HALF]) -> [int16x8_t; SHIFTS] {
+    // SAFETY: NEON is part of aarch64; sixteen bytes.
+    #[allow(unsafe_code)]
+    unsafe {
+        let words = vreinterpretq_s32_u8(vld1q_u8(weights.as_ptr()));
+        let unsigned = vreinterpretq_u32_s32(words);
+        let shifted = [
+            words,
+            vreinterpretq_s32_u32(vshrq_n_u32::<4>(unsigned)),
+            vreinterpretq_s32_u32(vshrq_n_u32::<8>(unsigned)),
+            vreinterpretq_s32_u32(vshrq_n_u32::<12>(unsigned)),
+        ];
+        shifted.map(|words: int32x4_t| vreinterpretq_s16_s32(vandq_s32(words, vdupq_n_s32(MASK))))
+    }
+}
+
+/// Adds the products of a group to its four sums.
+#[inline(always)]
+fn add(sums: float32x4_t, factors: [int16x8_t; SHIFTS], step: &Step, group: usize, scale: f16) -> float32x4_t {
+    // SAFETY: NEON is part of aarch64; the loads cover the group's pairs and offsets.
+    #[allow(unsafe_code)]
+    unsafe {
+        let mut pairs = [vdupq_n_s32(0); 2];
+        for (factor, x) in factors.into_iter().zip(&step.x) {
+            let x = vld1q_s16(x[2 * 4 * group..][..LANES].as_ptr());
+            pairs[0] = vmlal_s16(pairs[0], vget_low_s16(factor), vget_low_s16(x));
+            pairs[1] = vmlal_high_s16(pairs[1], factor, x);
+        }
+        let offset = vld1q_s32(step.offset[4 * group..][..4].as_ptr());
+        let exact = vaddq_s32(vpaddq_s32(pairs[0], pairs[1]), offset);
+        vfmaq_n_f32(sums, vcvtq_f32_s32(exact), scale.to_f32())
+    }
+}

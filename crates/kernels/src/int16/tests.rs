@@ -1,0 +1,135 @@
+//! Every kernel against the definition.
+
+use half::f16;
+use proptest::prelude::*;
+
+use super::kernel::{Kernel, available};
+use super::*;
+use crate::dot::sum;
+use crate::int4::HALF;
+use crate::shared_output::SharedOutput;
+use crate::testing::values;
+use crate::tier::Tier;
+
+/// All rows of a product with weights in INT8 `[columns, in_features]`.
+fn int8(kernel: &dyn Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
+    let mut out = vec![f32::NAN; x.rows() * scales.len()];
+    let (columns, shared) = (0..scales.len(), SharedOutput::new(&mut out, scales.len()));
+    Int8Columns { x, weights, scales, columns, out: shared }.multiply_with(kernel);
+    out
+}
+
+/// All rows of a product with weights in INT4 `[columns, in_features / 2]`.
+fn int4(kernel: &dyn Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16]) -> Vec<f32> {
+    let columns = weights.len() * 2 / x.in_features;
+    let mut out = vec![f32::NAN; x.rows() * columns];
+    let shared = SharedOutput::new(&mut out, columns);
+    Int4Columns { x, weights, scales, columns: 0..columns, out: shared }.multiply_with(kernel);
+    out
+}
+
+/// One output of a row and a column in INT4, as [`Kernel`] defines it.
+fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: bool) -> f32 {
+    let mut sums = [0.0f32; 16];
+    for (group, (x, bytes)) in x.as_chunks::<GROUP>().0.iter().zip(weights.as_chunks::<HALF>().0).enumerate() {
+        let number = |index: usize| {
+            let byte = bytes[index % HALF];
+            i32::from(if index < HALF { byte & 15 } else { byte >> 4 })
+        };
+        let offset: i32 = x.iter().map(|x| -INT4_OFFSET * i32::from(*x)).sum();
+        for quad in 0..4 {
+            let places = (4 * quad..4 * quad + 4).flat_map(|place| [place, place + HALF]);
+            let products: i32 = places.map(|place| i32::from(x[place]) * number(place)).sum();
+            let exact = products + if quad == 0 { offset } else { 0 };
+            let (sum, scale) = (&mut sums[group % GROUPS * 4 + quad], scales[group].to_f32());
+            *sum = if fused { (exact as f32).mul_add(scale, *sum) } else { exact as f32 * scale + *sum };
+        }
+    }
+    sum(sums) * unit
+}
+
+/// Whether a kernel rounds once where it multiplies and adds.
+fn fuses(kernel: &dyn Kernel) -> bool {
+    kernel.tier() != Tier::Reference || Tier::supported().next() != Some(Tier::Reference)
+}
+
+proptest! {
+    #[test]
+    fn int8_sums_are_exact_on_every_kernel(
+        rows in prop_oneof![1usize..20, 60usize..66], depth in 1usize..700, columns in 1usize..14, seed: u64,
+        exponent in -30i32..30, outlier in 0f32..1e4,
+    ) {
+        let mut x: Vec<f32> = values(rows * depth, seed).iter().map(|x| x * 2f32.powi(exponent)).collect();
+        x[seed as usize % (rows * depth)] *= outlier;
+        let weights: Vec<i8> = values(columns * depth, seed ^ 1).iter().map(|x| (x * 128.0) as i8).collect();
+        let scales = values(columns, seed ^ 2);
+        let mut x16 = Int16Rows::default();
+        x16.fill(&x, depth);
+        for ((x, value), index) in x.iter().zip(x16.to_f32()).zip(0..) {
+            prop_assert!((x - value).abs() <= 0.505 * x16.scales[index / depth], "{} is not {}", value, x);
+        }
+        for kernel in available() {
+            let out = int8(&**kernel, &x16, &weights, &scales);
+            for (index, out) in out.iter().enumerate() {
+                let (row, column) = (index / columns, index % columns);
+                let weights = &weights[column * depth..][..depth];
+                let products = x16.row(row).iter().zip(weights).map(|(x, weight)| i64::from(*x) * i64::from(*weight));
+                let expected = products.sum::<i64>() as f32 * (x16.scales[row] * scales[column]);
+                prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernel.name(), row, column);
+            }
+        }
+    }
+
+    #[test]
+    fn int4_outputs_have_the_bits_of_the_definition_on_every_kernel(
+        rows in prop_oneof![1usize..20, 60usize..66], groups in 1usize..20, columns in 1usize..14, seed: u64,
+        exponent in -20i32..20,
+    ) {
+        let depth = groups * GROUP;
+        let x: Vec<f32> = values(rows * depth, seed).iter().map(|x| x * 2f32.powi(exponent)).collect();
+        let weights: Vec<u8> = values(columns * depth / 2, seed ^ 1).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+        let scales = values(columns * groups, seed ^ 2);
+        let scales: Vec<f16> = scales.iter().map(|x| f16::from_f32(*x)).collect();
+        let mut x16 = Int16Rows::default();
+        x16.fill(&x, depth);
+        x16.fill_steps();
+        for kernel in available() {
+            let out = int4(&**kernel, &x16, &weights, &scales);
+            for (index, out) in out.iter().enumerate() {
+                let (row, column) = (index / columns, index % columns);
+                let weights = &weights[column * groups * HALF..][..groups * HALF];
+                let scales = &scales[column * groups..][..groups];
+                let expected =
+                    int4_definition(x16.row(row), x16.scales[row], weights, scales, fuses(&**kernel));
+                prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernel.name(), row, column);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_sum_overflows_with_the_largest_numbers_of_all() {
+    for depth in [1, 516, 517, 576, 2048, 65_536] {
+        for sign in [1.0, -1.0] {
+            for kernel in available() {
+                let mut rows = Int16Rows::default();
+                rows.fill(&vec![sign * 3.0; 2 * depth], depth);
+                for sum in int8(&**kernel, &rows, &vec![-128; 5 * depth], &[1.0; 5]) {
+                    let expected = -384.0 * sign * depth as f32;
+                    assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_not_finite_shows_and_zeros_are_zeros() {
+    let mut rows = Int16Rows::default();
+    rows.fill(&[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0], 2);
+    for kernel in available() {
+        let sums = int8(&**kernel, &rows, &[1, 1], &[1.0]);
+        assert!(sums[0].is_nan() && sums[1].is_nan());
+        assert_eq!(sums[2..], [0.0, 0.0]);
+    }
+}
