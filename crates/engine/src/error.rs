@@ -1,6 +1,8 @@
 //! What can go wrong while a model is prepared or runs.
 
+use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
@@ -58,21 +60,21 @@ pub enum Error {
         /// What would do.
         expected: &'static str,
     },
-    /// A file of the user's, such as a calibration text.
-    #[error("{}{}: {message}", .path.display(), .line.map_or_else(String::new, |line| format!(", line {line}")))]
+    /// A file beside a package.
+    #[error("{}: {problem}", .path.display())]
     File {
         /// Which file.
         path: PathBuf,
-        /// The line concerned, counted from one.
-        line: Option<usize>,
-        /// What is wrong there, and what was expected.
-        message: String,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+        /// What found it.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The model has no tokenizer, so text cannot be read or written.
-    #[error("the model has no tokenizer, so text cannot be run: {reason}")]
+    #[error("the model has no tokenizer, so text cannot be run")]
     NoTokenizer {
         /// Why not.
-        reason: String,
+        source: Arc<triad_model::Error>,
     },
     /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file says.
     #[error("the model computed logits that are not finite: its weights are damaged or not what the file says")]
@@ -141,12 +143,12 @@ pub enum Error {
         reason: String,
     },
     /// The threads could not be started.
-    #[error("could not start {threads} threads: {reason}")]
+    #[error("could not start {threads} threads")]
     Threads {
         /// How many.
         threads: usize,
         /// Why not.
-        reason: String,
+        source: io::Error,
     },
 }
 

@@ -94,10 +94,11 @@ impl Model {
     pub fn random(description: ModelDescription, options: &LoadOptions, seed: u64) -> Result<Self> {
         let pool = pool(options)?;
         let weights = pool.install(|| Weights::random(&description, seed));
+        let no_text = triad_model::Error::new(ErrorKind::Missing, "its weights are random");
         Ok(Self {
             description,
             weights,
-            text: Arc::new(Text { tokenizer: Err("its weights are random".into()), template: None }),
+            text: Arc::new(Text { tokenizer: Err(Arc::new(no_text)), template: None }),
             generation_defaults: GenerationDefaults::default(),
             pool,
             package: None,
@@ -173,7 +174,7 @@ impl Model {
     /// # Errors
     /// If the file has none: such a model runs on token ids only.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.text.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
+        self.text.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { source: Arc::clone(reason) })
     }
 
     /// Its chat template, if the file has one.
@@ -221,7 +222,7 @@ impl std::fmt::Debug for Model {
 /// What a model needs to read and write text.
 struct Text {
     /// Or why there is none.
-    tokenizer: Result<Tokenizer, String>,
+    tokenizer: Result<Tokenizer, Arc<triad_model::Error>>,
     template: Option<ChatTemplate>,
 }
 
@@ -233,7 +234,7 @@ fn text(source: &Source, defaults: &GenerationDefaults, path: &Path) -> Result<T
             Ok(Text { tokenizer: Ok(tokenizer), template })
         }
         Err(error) if error.kind() == ErrorKind::Missing => {
-            Ok(Text { tokenizer: Err(error.to_string()), template: None })
+            Ok(Text { tokenizer: Err(Arc::new(error)), template: None })
         }
         Err(error) => Err(error.into()),
     }

@@ -45,6 +45,6 @@ impl Threads {
             Self::On(cores) => Pool::pinned(cores),
             _ => Pool::new(threads),
         };
-        pool.map_err(|error| Error::Threads { threads, reason: error.to_string() })
+        pool.map_err(|source| Error::Threads { threads, source })
     }
 }

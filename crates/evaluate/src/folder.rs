@@ -15,8 +15,7 @@ impl Task {
     /// # Errors
     /// If the folder cannot be read, or has no such file or several.
     pub fn file_in(self, folder: &Path) -> Result<PathBuf, DataError> {
-        let cannot_read =
-            |error: std::io::Error| DataError::new(folder, None, format!("cannot read the folder: {error}"));
+        let cannot_read = |error| DataError::new(folder, None, "cannot read the folder").caused_by(error);
         let mut names = Vec::new();
         for entry in folder.read_dir().map_err(cannot_read)? {
             let name = entry.map_err(cannot_read)?.file_name();
@@ -70,7 +69,7 @@ mod tests {
             (Task::Mmlu, "mmlu.jsonl"),
             (Task::Perplexity, "wikitext2.txt"),
         ] {
-            assert_eq!(task.file_in(folder.path()), Ok(folder.path().join(name)));
+            assert_eq!(task.file_in(folder.path()).unwrap(), folder.path().join(name));
         }
     }
 

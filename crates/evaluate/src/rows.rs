@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 const MOST_BYTES: u64 = 256 << 20;
 
 /// What is wrong with a data file.
-#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+#[derive(Debug, thiserror::Error)]
 #[error("{}{}: {message}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
 pub struct DataError {
     /// Where.
@@ -20,18 +20,24 @@ pub struct DataError {
     pub line: Option<usize>,
     /// What, and what was expected.
     pub message: String,
+    /// What the system said, where that is the reason.
+    pub source: Option<std::io::Error>,
 }
 
 impl DataError {
     pub(super) fn new(file: &Path, line: Option<usize>, message: impl Into<String>) -> Self {
-        Self { file: file.into(), line, message: message.into() }
+        Self { file: file.into(), line, message: message.into(), source: None }
+    }
+
+    pub(super) fn caused_by(self, source: std::io::Error) -> Self {
+        Self { source: Some(source), ..self }
     }
 }
 
 /// The text of a file.
 pub(super) fn text(path: &Path) -> Result<String, DataError> {
     let error = |message: String| DataError::new(path, None, message);
-    let cannot_read = |reason: std::io::Error| error(format!("cannot read the data file: {reason}"));
+    let cannot_read = |reason| error("cannot read the data file".into()).caused_by(reason);
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(cannot_read)?;
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(cannot_read)?;
@@ -156,7 +162,7 @@ pub(super) mod tests {
     #[test]
     fn an_answer_may_be_a_number_or_a_text() {
         let row = row(r#"{"number": 3, "text": "3"}"#);
-        assert_eq!(row.one_of("number", &["2", "3"]), Ok(1));
-        assert_eq!(row.one_of("text", &["2", "3"]), Ok(1));
+        assert_eq!(row.one_of("number", &["2", "3"]).unwrap(), 1);
+        assert_eq!(row.one_of("text", &["2", "3"]).unwrap(), 1);
     }
 }

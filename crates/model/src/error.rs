@@ -9,6 +9,7 @@ pub struct Error {
     kind: ErrorKind,
     path: Option<PathBuf>,
     message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 /// What sort of failure an [`Error`] is, for callers that react to it.
@@ -38,13 +39,20 @@ fn location(path: Option<&Path>) -> String {
 impl Error {
     /// An error of `kind`; `message` names the field and what was expected of it.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, path: None, message: message.into() }
+        Self { kind, path: None, message: message.into(), source: None }
     }
 
     /// The same error, said of the file at `path`, unless it already names one.
     #[must_use]
     pub fn at(mut self, path: impl Into<PathBuf>) -> Self {
         self.path.get_or_insert_with(|| path.into());
+        self
+    }
+
+    /// The same error with what caused it, which the message need not repeat.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
         self
     }
 

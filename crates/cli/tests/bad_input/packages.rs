@@ -95,7 +95,7 @@ pub fn cases() -> Vec<Case> {
                 format!("{{\"x\": [{{\"processor\": \"npu\", \"role\": \"attention\", \"cost\": {cost}}}]}}")
                     .into_bytes()
             },
-            &["package/costs.json: attention on the NPU: expected seconds", "triad profile"],
+            &["package/costs.json: not what `triad profile` writes", "attention on the NPU: expected seconds"],
         ),
         package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
         case(

@@ -471,7 +471,7 @@ impl Device {
     fn new(products: Box<dyn Products>) -> Result<Self> {
         const THREADS: usize = 2;
         let beside = Pool::anywhere(THREADS);
-        let beside = beside.map_err(|error| Error::Threads { threads: THREADS, reason: error.to_string() })?;
+        let beside = beside.map_err(|source| Error::Threads { threads: THREADS, source })?;
         Ok(Self { products: Mutex::new(products), beside })
     }
 }

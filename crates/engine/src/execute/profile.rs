@@ -33,13 +33,13 @@ impl CostTable {
     /// If it can't be read, or is none.
     pub fn open(package: &Path) -> Result<Self> {
         let path = Self::path(package);
-        let damaged = |message: String| Error::File { path: path.clone(), line: None, message };
         match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                damaged(format!("{error}: expected what `triad profile` writes; delete the file, or measure again"))
+                let problem = "not what `triad profile` writes: delete the file, or measure again";
+                Error::File { path, problem, source: error.into() }
             }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(damaged(format!("cannot read the file: {error}"))),
+            Err(error) => Err(Error::File { path, problem: "cannot read the file", source: error.into() }),
         }
     }
 
@@ -67,11 +67,8 @@ impl CostTable {
             file.persist(&path)?;
             Ok::<_, std::io::Error>(())
         };
-        write().map_err(|error| Error::File {
-            path: path.clone(),
-            line: None,
-            message: format!("cannot write the file: {error}"),
-        })
+        let written = write();
+        written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
     }
 }
 

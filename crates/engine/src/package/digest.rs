@@ -23,7 +23,8 @@ impl FileDigest {
     /// # Errors
     /// If it cannot be read.
     pub fn of_file(path: &Path) -> Result<Self> {
-        let failed = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
+        let failed =
+            |error: std::io::Error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(path);
         // Read and not mapped: the pages count for this process only while they are copied.
         let mut file = File::open(path).map_err(failed)?;
         let mut hasher = Sha256::new();

@@ -79,7 +79,7 @@ impl Manifest {
         if bytes.len() > MAX_BYTES {
             return Err(malformed(format!("{} bytes, expected at most {MAX_BYTES}", bytes.len())));
         }
-        let not_one = |error| malformed(format!("not the description of a package: {error}"));
+        let not_one = |error: serde_json::Error| malformed("not the description of a package".into()).caused_by(error);
         let Version { format } = serde_json::from_slice(bytes).map_err(not_one)?;
         if format > FORMAT {
             return Err(unsupported(format!(
@@ -104,7 +104,7 @@ impl Manifest {
                 int8::LAYOUT
             )));
         }
-        self.model.check().map_err(|error| malformed(format!("field `model`: {error}")))?;
+        self.model.check().map_err(|error| malformed("field `model`".into()).caused_by(error))?;
         self.formats()?;
         self.check_inputs()?;
         match self.files.keys().find(|name| **name != WEIGHTS && !Source::TEXT_FILES.contains(&name.as_str())) {
@@ -144,7 +144,7 @@ impl Manifest {
             let (block, place) = (index / 4, LinearInput::ALL[index % 4]);
             let channels = place.channels(&self.model.blocks[block], self.model.hidden);
             check_input(input, block, place, channels)
-                .map_err(|error| malformed(format!("field `preparation.inputs[{index}]`: {error}")))?;
+                .map_err(|error| malformed(format!("field `preparation.inputs[{index}]`")).caused_by(error))?;
         }
         Ok(())
     }

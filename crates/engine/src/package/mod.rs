@@ -74,7 +74,7 @@ impl Package {
             let length = std::fs::metadata(&path).map_err(|error| {
                 let kind =
                     if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::Missing } else { ErrorKind::Io };
-                Error::new(kind, format!("{MANIFEST} names this file: {error}")).at(&path)
+                Error::new(kind, format!("{MANIFEST} names this file")).caused_by(error).at(&path)
             })?;
             if length.len() != digest.bytes {
                 let message = format!("{} bytes, {MANIFEST} says {}: truncated or altered", length.len(), digest.bytes);
@@ -128,7 +128,7 @@ impl Package {
         let manifest = self.path.join(MANIFEST);
         let stated = self.path.join(MANIFEST_DIGEST);
         let line = std::fs::read_to_string(&stated)
-            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&stated))?;
+            .map_err(|error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(&stated))?;
         digest::check(&manifest, line.split_whitespace().next().unwrap_or_default())?;
         self.manifest.files.iter().try_for_each(|(name, file)| digest::check(&self.path.join(name), &file.sha256))
     }

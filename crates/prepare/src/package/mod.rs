@@ -212,5 +212,5 @@ fn write_file(part: &Part, name: &str, content: &[u8]) -> Result<()> {
         file.write_all(content)?;
         file.sync_all()
     };
-    write().map_err(|error| write_error(&error, &path))
+    write().map_err(|error| write_error(error, &path))
 }

@@ -53,13 +53,13 @@ impl Part {
             if exists(destination, existing)? {
                 return Ok(Opened::Kept);
             }
-            fs::create_dir_all(&folder).map_err(|error| io("cannot create this folder", &error, &folder))?;
+            fs::create_dir_all(&folder).map_err(|error| io("cannot create this folder", error, &folder))?;
             let path = folder.join(LOCK);
             let lock = match OpenOptions::new().create(true).write(true).truncate(false).open(&path) {
                 Ok(lock) => lock,
                 // Another process has just given the folder its name.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(io("cannot write in this folder", &error, &folder)),
+                Err(error) => return Err(io("cannot write in this folder", error, &folder)),
             };
             match lock.try_lock() {
                 Ok(()) if path.exists() => {
@@ -70,7 +70,7 @@ impl Part {
                     return Ok(Opened::Part(Self { destination: destination.into(), folder, lock: Some(lock) }));
                 }
                 Ok(()) => {}
-                Err(TryLockError::Error(error)) => return Err(io("cannot lock this folder", &error, &folder)),
+                Err(TryLockError::Error(error)) => return Err(io("cannot lock this folder", error, &folder)),
                 Err(TryLockError::WouldBlock) => {
                     if !std::mem::replace(&mut told, true) {
                         waiting();
@@ -88,28 +88,28 @@ impl Part {
 
     /// Gives the folder its name. A package that had it is moved aside first and removed after.
     pub(super) fn finish(mut self) -> Result<()> {
-        let failed = |error: &std::io::Error| io("cannot give the package its name", error, &self.destination);
+        let failed = |error: std::io::Error| io("cannot give the package its name", error, &self.destination);
         let remove = |name| match fs::remove_file(self.folder.join(name)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
-        remove(Self::CALIBRATION).map_err(|error| failed(&error))?;
+        remove(Self::CALIBRATION).map_err(failed)?;
         // Windows renames no folder with an open file. Elsewhere the lock holds until the folder has its name.
         if cfg!(windows) {
             drop(self.lock.take());
-            remove(LOCK).map_err(|error| failed(&error))?;
+            remove(LOCK).map_err(failed)?;
         }
         let old = beside(&self.destination, ".old").expect("the part has such a name, too");
         let replaces = self.destination.exists();
         if replaces {
             let cleared = if old.exists() { fs::remove_dir_all(&old) } else { Ok(()) };
-            cleared.and_then(|()| fs::rename(&self.destination, &old)).map_err(|error| failed(&error))?;
+            cleared.and_then(|()| fs::rename(&self.destination, &old)).map_err(failed)?;
         }
         if let Err(error) = fs::rename(&self.folder, &self.destination) {
             if replaces {
                 let _ = fs::rename(&old, &self.destination);
             }
-            return Err(failed(&error));
+            return Err(failed(error));
         }
         let _ = fs::remove_file(self.destination.join(LOCK));
         if replaces {
@@ -156,6 +156,6 @@ fn exists(destination: &Path, existing: Existing) -> Result<bool> {
     }
 }
 
-fn io(what: &str, error: &std::io::Error, path: &Path) -> crate::Error {
-    Error::new(ErrorKind::Io, format!("{what}: {error}")).at(path).into()
+fn io(what: &str, error: std::io::Error, path: &Path) -> crate::Error {
+    Error::new(ErrorKind::Io, what).caused_by(error).at(path).into()
 }

@@ -46,7 +46,7 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
         file.into_inner()?.sync_all()?;
         fs::rename(&part, path)
     };
-    write().map_err(|error| Error::new(ErrorKind::Io, format!("cannot write the file: {error}")).at(path))
+    write().map_err(|error| Error::new(ErrorKind::Io, "cannot write the file").caused_by(error).at(path))
 }
 
 /// Goes on from what [`save`] left at `path`: `calibration`, which has seen nothing yet, becomes what was saved.

@@ -108,7 +108,7 @@ impl Output {
             file.write_all(&layout.header)?;
             Ok(file)
         };
-        let file = create().map_err(|error| write_error(&error, path))?;
+        let file = create().map_err(|error| write_error(error, path))?;
         let places = entries.into_iter().map(|entry| entry.name).zip(layout.places).collect();
         Ok(Self { path: path.into(), file, places })
     }
@@ -121,7 +121,7 @@ impl Output {
         let place = self.places.remove(name).unwrap_or_else(|| panic!("no place for {name}"));
         assert_eq!(place.len(), bytes.len(), "bytes of {name}");
         let written = self.file.seek(SeekFrom::Start(place.start as u64)).and_then(|_| self.file.write_all(bytes));
-        written.map_err(|error| write_error(&error, &self.path))
+        written.map_err(|error| write_error(error, &self.path))
     }
 
     fn linear(&mut self, name: &str, linear: &Linear, decode: DecodeWeights) -> Result<()> {
@@ -174,7 +174,7 @@ impl Output {
     /// If a tensor was not written.
     fn finish(self) -> Result<()> {
         assert!(self.places.is_empty(), "not written: {:?}", self.places.keys());
-        self.file.sync_all().map_err(|error| write_error(&error, &self.path))
+        self.file.sync_all().map_err(|error| write_error(error, &self.path))
     }
 }
 
@@ -184,6 +184,6 @@ fn check_finite(numbers: &[f32]) -> Result<()> {
     if numbers.iter().all(|number| number.is_finite()) { Ok(()) } else { Err(triad_engine::Error::NotFinite.into()) }
 }
 
-pub(super) fn write_error(error: &std::io::Error, path: &Path) -> crate::Error {
-    Error::new(ErrorKind::Io, format!("cannot write the file: {error}")).at(path).into()
+pub(super) fn write_error(error: std::io::Error, path: &Path) -> crate::Error {
+    Error::new(ErrorKind::Io, "cannot write the file").caused_by(error).at(path).into()
 }

@@ -14,9 +14,15 @@ use crate::tiny::Place;
 const MANIFEST: &str = "package.json";
 const WEIGHTS: &str = "weights.safetensors";
 
+/// The error and what caused it.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// Opens and loads the package at `path`; the error if there is one.
 fn load(path: &Path) -> Result<Model, String> {
-    Model::load(path, &LoadOptions { threads: Threads::Count(1) }).map_err(|error| error.to_string())
+    Model::load(path, &LoadOptions { threads: Threads::Count(1) }).map_err(|error| chain(&error))
 }
 
 /// Changes a file of a fresh package; the error names it and has these words.
