@@ -36,6 +36,9 @@ const COLUMNS: usize = 4;
 const BLOCK: usize = 16;
 /// Rows of the largest tile with weights in INT4, which need more operands.
 const INT4_ROWS: usize = 4;
+/// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
+/// longer together meet one row one by one.
+const STREAM: usize = 4096;
 /// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
 
@@ -125,8 +128,11 @@ fn prefetch_ahead<T>(place: *const T, ahead: usize) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 fn multiply_int8(task: &Int8Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
-    // One row meets one column after the other: the processor fetches one stream ahead faster than several.
-    let distance = if rows == 1 { 0 } else { count / COLUMNS };
+    if rows == 1 {
+        // One column after the other: the processor fetches one stream ahead faster than several.
+        return int8_row(task, 0, 0..count);
+    }
+    let distance = count / COLUMNS;
     let tiles = rows.div_ceil(ROWS);
     for start in (0..distance).step_by(BLOCK) {
         let block = start..(start + BLOCK).min(distance);
@@ -136,30 +142,31 @@ fn multiply_int8(task: &Int8Columns) {
             tile!(part.len(), int8_tiles, task, part.start, block.clone(), distance, ahead.as_ref());
         }
     }
-    for column in COLUMNS * distance..count {
-        for row in 0..rows {
-            int8_output(task, row, column);
-        }
+    for row in 0..rows {
+        int8_row(task, row, COLUMNS * distance..count);
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn int8_output(task: &Int8Columns, row: usize, column: usize) {
-    let (x, weights) = (task.x.row(row), task.weights_of(column));
-    // Two sums, so that no instruction waits for the one before it.
-    let mut sums = [_mm512_setzero_si512(); 2];
-    let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
-    for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
-        for (half, sum) in sums.iter_mut().enumerate() {
-            *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
+fn int8_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
+    let (x, unit) = (task.x.row(row), task.x.scales()[row]);
+    let weights = task.weights[columns.start * x.len()..columns.end * x.len()].chunks_exact(x.len());
+    for (column, weights) in columns.zip(weights) {
+        // Two sums, so that no instruction waits for the one before it.
+        let mut sums = [_mm512_setzero_si512(); 2];
+        let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
+        for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
+            for (half, sum) in sums.iter_mut().enumerate() {
+                *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
+            }
         }
+        for first in (0..rest.len()).step_by(LANES) {
+            let start = x.len() - rest.len() + first;
+            sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
+        }
+        let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
+        task.write(row, column, sum as f32 * (unit * task.scales[column]));
     }
-    for first in (0..rest.len()).step_by(LANES) {
-        let start = x.len() - rest.len() + first;
-        sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
-    }
-    let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
-    task.write(row, column, sum as f32 * (task.x.scales()[row] * task.scales[column]));
 }
 
 /// Adds the products of the first `count` of both, at most [`LANES`], to `sum`.
@@ -295,51 +302,91 @@ fn finish_int8(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn multiply_int4(task: &Int4Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
-    let distance = if rows == 1 { 0 } else { count / COLUMNS };
+    if rows == 1 {
+        let tiled = if COLUMNS * task.groups() * HALF < STREAM { count / COLUMNS * COLUMNS } else { 0 };
+        int4_row::<COLUMNS>(task, 0, 0..tiled);
+        return int4_row::<1>(task, 0, tiled..count);
+    }
+    let distance = count / COLUMNS;
     for start in (0..distance).step_by(BLOCK) {
         let block = start..(start + BLOCK).min(distance);
         for part in parts(rows, INT4_ROWS) {
             tile!(part.len(), int4_tiles, task, part.start, block.clone(), distance);
         }
     }
-    for column in COLUMNS * distance..count {
-        for row in 0..rows {
-            int4_output(task, row, column);
+    for row in 0..rows {
+        int4_row::<1>(task, row, COLUMNS * distance..count);
+    }
+}
+
+/// One row, some neighbouring columns at once, which share the reading of activations.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn int4_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range<usize>) {
+    let (groups, steps, unit) = (task.groups(), task.steps(row), task.x.scales()[row]);
+    for first_column in columns.step_by(COLUMNS) {
+        let weights = &task.weights[first_column * groups * HALF..][..COLUMNS * groups * HALF];
+        let scales = &task.scales[first_column * groups..][..COLUMNS * groups];
+        let mut sums = [_mm512_setzero_ps(); COLUMNS];
+        for (index, step) in steps.iter().enumerate() {
+            // SAFETY: sixteen sums, and as many pairs for each shift.
+            #[allow(unsafe_code)]
+            let (offset, x) = unsafe {
+                let offset = _mm512_loadu_si512(step.offset.as_ptr().cast());
+                (offset, step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())))
+            };
+            let first = index * GROUPS;
+            // Of the last step, the groups that there are.
+            let left = (groups - first).min(GROUPS);
+            let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
+            for (column, sums) in sums.iter_mut().enumerate() {
+                let group = column * groups + first;
+                // SAFETY: the column's groups from `first` on; the masks leave what lies beyond them alone.
+                #[allow(unsafe_code)]
+                let (words, scales) = unsafe {
+                    int4_operands(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), bytes, halves, AHEAD)
+                };
+                let exact = products(factors(words), &x, offset);
+                *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
+            }
+        }
+        for (index, sums) in sums.into_iter().enumerate() {
+            task.write(row, first_column + index, _mm512_reduce_add_ps(sums) * unit);
         }
     }
 }
 
-/// Of a column's group `first` and the three behind it, weights and a scale for each of sixteen sums; what is missing
-/// is zero. `ahead` bytes of weights ahead of them are asked for.
+/// The exact sums of a step that columns share: where there are several rows, see `products!`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) -> __m512i {
+    let first = _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(offset, factors[0], x[0]), factors[1], x[1]);
+    _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(first, factors[2], x[2]), factors[3], x[3])
+}
+
+/// Of up to four groups of a column, weights and a scale for each of sixteen sums; what the masks leave out is zero.
+/// `ahead` bytes of weights ahead of them are asked for.
+///
+/// # Safety
+/// The bytes and scales in the masks can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
-fn int4_operands(weights: &[u8], scales: &[f16], first: usize, ahead: usize) -> (__m512i, __m512) {
-    // Of the last step, the groups that there are.
-    let left = (scales.len() - first).min(GROUPS);
-    assert!(left > 0 && weights.len() == scales.len() * HALF);
-    let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
-    let (weights, scales) = (weights[first * HALF..].as_ptr(), scales[first..].as_ptr());
+#[allow(unsafe_code)]
+unsafe fn int4_operands(
+    weights: *const u8,
+    scales: *const f16,
+    bytes: u64,
+    halves: u8,
+    ahead: usize,
+) -> (__m512i, __m512) {
     if ahead > 0 {
         prefetch_ahead(weights, ahead);
         prefetch_ahead(scales, ahead * size_of::<f16>() / HALF);
     }
-    // SAFETY: the masks leave what lies beyond the column's groups alone.
-    #[allow(unsafe_code)]
+    // SAFETY: as the caller promises.
     let (words, scales) =
         unsafe { (_mm512_maskz_loadu_epi8(bytes, weights.cast()), _mm_maskz_loadu_epi16(halves, scales.cast())) };
     let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
     (words, _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(scales))))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-fn int4_output(task: &Int4Columns, row: usize, column: usize) {
-    let (weights, scales) = task.column(column);
-    let mut sums = _mm512_setzero_ps();
-    for (step, x) in task.steps(row).iter().enumerate() {
-        let (words, scales) = int4_operands(weights, scales, step * GROUPS, AHEAD);
-        sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(products!(factors(words), x)), scales, sums);
-    }
-    task.write(row, column, _mm512_reduce_add_ps(sums) * task.x.scales()[row]);
 }
 
 /// As [`int8_tiles`].
@@ -362,15 +409,26 @@ fn int4_tile<const ROWS: usize>(
     let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
     let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(column + index * distance));
     let steps = x[0].len();
-    assert!(x.iter().all(|x| x.len() == steps));
+    let groups = task.groups();
+    assert!(x.iter().all(|x| x.len() == steps) && steps == groups.div_ceil(GROUPS));
     // Later rows find the weights in the cache.
     let ahead = if row == 0 { AHEAD } else { 0 };
     let mut sums = [[_mm512_setzero_ps(); ROWS]; COLUMNS];
     for step in 0..steps {
+        let first = step * GROUPS;
+        // Of the last step, the groups that there are.
+        let left = (groups - first).min(GROUPS);
+        let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
         // Spelled out: a loop would be too large to be unrolled, and its sums would leave their registers.
         macro_rules! add_column {
             ($column:literal) => {
-                let (words, scales) = int4_operands(columns[$column].0, columns[$column].1, step * GROUPS, ahead);
+                let (weights, scales) = columns[$column];
+                // SAFETY: the column's groups from `first` on; the masks leave what lies beyond them alone.
+                #[allow(unsafe_code)]
+                let (words, scales) = unsafe {
+                    let (weights, scales) = (weights.as_ptr().add(first * HALF), scales.as_ptr().add(first));
+                    int4_operands(weights, scales, bytes, halves, ahead)
+                };
                 let factors = factors(words);
                 for row in 0..ROWS {
                     // SAFETY: a row has so many steps, by the assertion.
