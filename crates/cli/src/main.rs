@@ -5,6 +5,8 @@
 //! prints, [`output_file`] writes files, [`chart`] draws figures, [`timeline_file`] timelines, [`prepared`] keeps packages, [`machine`] looks at
 //! the hardware.
 #![forbid(unsafe_code)]
+// Their macros panic where the stream cannot be written: `output` has functions that do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
 mod arithmetic;
@@ -72,7 +74,8 @@ enum Command {
 fn main() -> ExitCode {
     let Cli { command, verbose } = Cli::parse();
     if verbose {
-        tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::DEBUG).init();
+        let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
+        log.with_max_level(LevelFilter::DEBUG).init();
     }
     let tier = triad_kernels::tier::asked().map(|_| ()).map_err(anyhow::Error::msg);
     let done = tier.and_then(|()| interrupt::install()).and_then(|()| match command {
@@ -113,6 +116,6 @@ fn failure(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let sentence = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-    eprintln!("error: {sentence}");
+    output::note(&format!("error: {sentence}"));
     ExitCode::FAILURE
 }

@@ -62,7 +62,7 @@ impl Npu {
                 let products = Programs::prepare(model, &npu, rows, |done| bar.set(done))?;
                 drop(bar);
                 if let Some(error) = npu.not_kept() {
-                    eprintln!("note: {error}, and every run compiles them again");
+                    crate::output::note(&format!("note: {error}, and every run compiles them again"));
                 }
                 Ok(Int8Processor::Programs { threads, products: Box::new(products) })
             }

@@ -38,7 +38,8 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
     let recipe = Recipe { checkpoint, text, options, load: LoadOptions { threads }, existing: Existing::Keep };
     prepare(&recipe, &destination, name)?;
     let seconds = start.elapsed().as_secs_f64();
-    eprintln!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {}", destination.display());
+    let place = destination.display();
+    output::note(&format!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {place}"));
     Ok(destination)
 }
 

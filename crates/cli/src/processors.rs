@@ -12,6 +12,7 @@ use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
 use crate::npu::{Npu, NpuArgument};
+use crate::output;
 use crate::timeline_file::TimelineFile;
 
 /// Processors that run prompts.
@@ -199,7 +200,7 @@ impl Executed {
 pub fn tell_losses(session: &Session) {
     let latest = session.executor().and_then(Executor::latest);
     for loss in latest.iter().flat_map(|execution| &execution.losses) {
-        eprintln!("note: {}", failure(loss));
+        output::note(&format!("note: {}", failure(loss)));
     }
 }
 

@@ -72,7 +72,7 @@ struct OfRole {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
-    arguments::check_chunks(prompt, arguments.chunk)?;
+    arguments::check_chunks(prompt, arguments.chunk, arguments::MOST_CHUNKS)?;
     let graph = Graph::new(&description, prompt, arguments.chunk);
     let placement = Placement::new(&graph, arguments.window);
     let plan = Plan {

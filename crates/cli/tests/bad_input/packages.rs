@@ -99,6 +99,19 @@ pub fn cases() -> Vec<Case> {
         ),
         package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
         case(
+            "package whose hash never ends",
+            verify,
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                assert!(place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]).status.success());
+                std::fs::remove_file(place.path("package/package.json.sha256")).unwrap();
+                #[cfg(unix)]
+                std::os::unix::fs::symlink("/dev/zero", place.path("package/package.json.sha256")).unwrap();
+            },
+            1,
+            &["package/package.json.sha256", "expected 64 hexadecimal digits"],
+        ),
+        case(
             "package that is there already",
             prepare,
             |place| {

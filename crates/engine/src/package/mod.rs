@@ -24,6 +24,7 @@ mod resume;
 mod tensors;
 mod write;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use triad_model::checkpoint::Source;
@@ -42,6 +43,8 @@ pub const FORMAT: u64 = 2;
 /// The file that makes a folder a package.
 const MANIFEST: &str = "package.json";
 const MANIFEST_DIGEST: &str = "package.json.sha256";
+/// A hash, two spaces and a name: more is not read, whatever there is.
+const MAX_DIGEST_BYTES: u64 = 1 << 10;
 const WEIGHTS: &str = "weights.safetensors";
 /// The folder of what is made from the package on the device where it runs; no part of the package.
 const COMPILED: &str = "compiled";
@@ -80,6 +83,9 @@ impl Package {
                     if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::Missing } else { ErrorKind::Io };
                 Error::new(kind, format!("{MANIFEST} names this file: {error}")).at(&path)
             })?;
+            if !length.is_file() {
+                return Err(Error::new(ErrorKind::Malformed, "expected a regular file").at(&path));
+            }
             if length.len() != digest.bytes {
                 let message = format!("{} bytes, {MANIFEST} says {}: truncated or altered", length.len(), digest.bytes);
                 return Err(Error::new(ErrorKind::Malformed, message).at(path));
@@ -131,9 +137,16 @@ impl Package {
     pub fn verify(&self) -> Result<()> {
         let manifest = self.path.join(MANIFEST);
         let stated = self.path.join(MANIFEST_DIGEST);
-        let line = std::fs::read_to_string(&stated)
+        let mut line = String::new();
+        std::fs::File::open(&stated)
+            .and_then(|file| file.take(MAX_DIGEST_BYTES).read_to_string(&mut line))
             .map_err(|error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&stated))?;
-        digest::check(&manifest, line.split_whitespace().next().unwrap_or_default())?;
+        let digest = line.split_whitespace().next().unwrap_or_default();
+        if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            let message = format!("not the sha256 of {MANIFEST}: expected 64 hexadecimal digits");
+            return Err(Error::new(ErrorKind::Malformed, message).at(&stated));
+        }
+        digest::check(&manifest, digest)?;
         self.manifest.files.iter().try_for_each(|(name, file)| digest::check(&self.path.join(name), &file.sha256))
     }
 }
