@@ -18,7 +18,7 @@ use triad_model::{family, fetch};
 use triad_plan::device::{self, Device};
 
 use crate::commands::pull;
-use crate::{machine, prepared, progress};
+use crate::{inputs, machine, prepared, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
@@ -166,6 +166,7 @@ impl CalibrationArguments {
         if self.calibrate.is_empty() {
             return Ok(CalibrationText::builtin());
         }
+        self.calibrate.iter().for_each(|path| inputs::add(path));
         let files = self.calibrate.iter().map(|path| CalibrationText::read(path)).collect::<Result<Vec<_>, _>>()?;
         Ok(CalibrationText::join(files))
     }
@@ -174,7 +175,9 @@ impl CalibrationArguments {
 impl ModelArgument {
     /// The model's path; fetches the model if it is not there.
     pub fn path(&self) -> Result<PathBuf> {
-        pull::with_progress(|progress| fetch::resolve(&self.model, progress))
+        let path = pull::with_progress(|progress| fetch::resolve(&self.model, progress))?;
+        inputs::add_model(&path);
+        Ok(path)
     }
 }
 
@@ -268,6 +271,7 @@ pub fn device(name: &str) -> Result<Device> {
     if device::NAMES.contains(&name) || !Path::new(name).exists() {
         return Ok(Device::builtin(name)?);
     }
+    inputs::add(Path::new(name));
     let mut text = String::new();
     let file = File::open(name).with_context(|| format!("cannot read {name}"))?;
     file.take(MOST_DEVICE_BYTES + 1).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;

@@ -46,6 +46,8 @@ pub struct Arguments {
 /// Computes and writes the logits.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = if arguments.tokens.is_some() { None } else { Some(arguments.prompt.require()?) };
+    // Resolved first: the output must be none of the model's files.
+    arguments.model.name.path()?;
     let output = OutputFile::create(&arguments.output)?;
     let model = arguments.model.load()?;
     let context = model.description().context;

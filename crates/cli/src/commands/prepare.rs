@@ -15,7 +15,7 @@ use triad_engine::quantize::{DecodeWeights, WeightScales};
 use triad_model::fetch;
 
 use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
-use crate::{machine, output, prepared};
+use crate::{inputs, machine, output, prepared};
 
 /// Prepare a model: calibrate it, quantize it to INT8, and write a package.
 ///
@@ -150,6 +150,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (None, false) => (prepared::cached(&path, &options, &text)?, Existing::Keep),
         (None, true) => (prepared::cached(&path, &options, &text)?, Existing::Replace),
     };
+    inputs::check(&destination)?;
     let checkpoint = prepared::open(&path, &arguments.model)?;
     let load = LoadOptions { threads: arguments.threads.chosen() };
     let recipe = Recipe { checkpoint, text, options, load, existing };

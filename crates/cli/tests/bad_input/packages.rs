@@ -132,6 +132,16 @@ pub fn cases() -> Vec<Case> {
             1,
             &["package: ", "is no package: it is not replaced"],
         ),
+        case(
+            "folder of the model as the package",
+            &["prepare", "package/model.gguf", "-o", "package", "--force"],
+            |place| {
+                place.write("package/model.gguf", Gguf::tiny().bytes());
+                place.write("package/package.json", "");
+            },
+            1,
+            &["cannot write package: this command reads ", "model.gguf in it: expected another folder"],
+        ),
         texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
         texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),
         usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),

@@ -91,6 +91,10 @@ pub struct Arguments {
 
 /// Loads, measures, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.shape.is_none() {
+        // Resolved first: no output may be one of the model's files.
+        ModelArgument { model: arguments.model.clone() }.path()?;
+    }
     let svg = arguments.svg.as_deref().map(OutputFile::create).transpose()?;
     let plan = Plan {
         prompts: lengths(&arguments.prompt),
