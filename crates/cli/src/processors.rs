@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use triad_engine::execute::{CostTable, Execution, Executor, ExecutorOptions, Loss};
 use triad_engine::{Cores, Model, Session, Threads};
@@ -12,8 +12,8 @@ use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
 use crate::npu::{Npu, NpuArgument};
-use crate::output;
 use crate::timeline_file::TimelineFile;
+use crate::{inputs, output};
 
 /// Processors that run prompts.
 #[derive(Clone, Debug)]
@@ -140,6 +140,20 @@ pub struct ProcessorArguments {
 }
 
 impl ProcessorArguments {
+    /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU beside a model in
+    /// `float`: it runs INT8 alone, and would have nothing to do.
+    pub fn check(&self, float: bool) -> Result<()> {
+        if let Some(timeline) = &self.timeline {
+            inputs::check(timeline)?;
+        }
+        let has_npu = self.processors.as_ref().is_some_and(|processors| processors.npu.is_some());
+        ensure!(
+            !(float && has_npu),
+            "--float leaves the NPU of --processors without work, which is INT8: leave out either"
+        );
+        Ok(())
+    }
+
     /// Before the run, so that a place that can't be written is found at once.
     pub fn timeline_file(&self) -> Result<Option<TimelineFile>> {
         TimelineFile::create_if(self.timeline.as_ref())

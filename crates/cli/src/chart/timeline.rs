@@ -43,7 +43,8 @@ pub fn svg(record: &Record) -> String {
     let area = Area { left: PADDING, top: PADDING, right: WIDTH - PADDING, bottom: height - PADDING };
     let area = layout::title(&mut svg, area, &record.heading(), style::FIGURE_TITLE);
     let area = legend(&mut svg, area, record.chunks());
-    let names: Vec<_> = (0..lanes).map(|processor| layout::shortened(&record.processor(processor), LONGEST_NAME)).collect();
+    let names: Vec<_> =
+        (0..lanes).map(|processor| layout::shortened(&record.processor(processor), LONGEST_NAME)).collect();
     let widest = names.iter().map(|name| BOLD * style::text_width(name, style::TITLE)).fold(0.0, f64::max);
     let names_room = (widest + NAME_GAP).clamp(LEAST_NAMES, MOST_NAMES);
     let plot = Area { left: area.left + names_room, right: area.right - 20.0, bottom: area.top + lanes_height, ..area };
@@ -240,7 +241,8 @@ mod tests {
             let document = Document::parse(&svg).unwrap();
             let number = |node: roxmltree::Node, name| node.attribute(name).unwrap().parse::<f64>().unwrap();
             let of_class = |class| document.descendants().filter(move |node| node.attribute("class") == Some(class));
-            let bars = of_class("task").chain(of_class("bubble")).map(|node| number(node, "x")).fold(f64::MAX, f64::min);
+            let bars =
+                of_class("task").chain(of_class("bubble")).map(|node| number(node, "x")).fold(f64::MAX, f64::min);
             let shown: Vec<_> = of_class("processor").collect();
             assert_eq!(shown.len(), 2);
             for node in shown {

@@ -391,6 +391,11 @@ fn inputs() -> Vec<Case> {
             &["bench", "--processors", "cpu=0-1,npu=1"],
             &["--processors", "core 1 is of both processors"],
         ),
+        input(
+            "NPU for a model in float",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu=0,npu=1"],
+            &["--float", "NPU of --processors", "INT8"],
+        ),
         usage(
             "policy that is none",
             &["bench", "--processors", "cpu,npu", "--policy", "best"],

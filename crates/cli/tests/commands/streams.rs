@@ -21,12 +21,42 @@ fn untold(place: &Place, arguments: &[&str]) -> Output {
 #[cfg(target_os = "linux")]
 fn a_standard_error_that_cannot_be_written_changes_neither_output_nor_exit_code() {
     let place = place();
-    for run in [&["run", "-m", "model.gguf", "-p", "Hello", "-n", "4"][..], &["-v", "run", "-m", "model.gguf", "-p", "Hello"]]
+    for run in
+        [&["run", "-m", "model.gguf", "-p", "Hello", "-n", "4"][..], &["-v", "run", "-m", "model.gguf", "-p", "Hello"]]
     {
         let output = untold(&place, run);
         assert!(output.status.success() && !stdout(&output).is_empty(), "{run:?}: {}", output.status);
     }
     for (wrong, code) in [(&["run", "-m", "no.gguf", "-p", "Hello"][..], 1), (&["run", "--fly"], 2)] {
         assert_eq!(untold(&place, wrong).status.code(), Some(code), "{wrong:?}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn lines_typed_while_a_chat_loads_are_all_read() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    // It runs a command at a terminal of its own and types there what it is given.
+    const SCRIPT: &str = "/usr/bin/script";
+    if !std::path::Path::new(SCRIPT).exists() {
+        eprintln!("skipped: there is no {SCRIPT}");
+        return;
+    }
+    let place = place();
+    let triad = place.command(&[]);
+    let chat = format!("{} run -m model.gguf -n 4", triad.get_program().display());
+    let mut script = Command::new(SCRIPT);
+    script.args(["-qec", &chat, "/dev/null"]).current_dir(place.path("")).env("TERM", "xterm");
+    script.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    script.env("PATH", "/usr/bin:/bin").env("SHELL", "/bin/sh");
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // All at once, and long before the model is there: it is prepared first.
+    child.stdin.take().unwrap().write_all(b"/one\n/two\n/three\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let shown = stdout(&output);
+    for line in ["/one", "/two", "/three"] {
+        assert!(shown.contains(&format!("there is no command {line}")), "{line} is lost: {shown}");
     }
 }

@@ -91,6 +91,7 @@ pub struct Arguments {
 
 /// Loads, measures, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    arguments.several.check(arguments.float)?;
     if arguments.shape.is_none() {
         // Resolved first: no output may be one of the model's files.
         ModelArgument { model: arguments.model.clone() }.path()?;

@@ -28,7 +28,8 @@ use tasks::TaskArguments;
 ///
 /// Rows are scored as `lm-evaluation-harness` defines it, without a chat template: docs/accuracy.md says how, and what
 /// fields the files have. The first number is the score of the task; ± is its standard error. With several tasks or
-/// methods it is a table: accuracies in percent, their average, and its difference from that of float.
+/// methods it is a table: accuracies in percent, their average, and its difference from that of float. Ctrl-C ends it with
+/// what is finished by then.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad eval --task lambada --data lambada.jsonl
@@ -64,8 +65,10 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Every method on every task.
+    /// Every method on every task, as far as they were finished.
     results: Vec<Outcome>,
+    /// Whether Ctrl-C ended the command before all were.
+    interrupted: bool,
 }
 
 /// One method on one task.
@@ -116,9 +119,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         output::text(&table.head())?;
     }
     let mut results = Vec::new();
+    let mut interrupted = false;
     for variant in &variants {
         // One quantized model at a time: it is gone before the next one comes.
-        let (quantized, seconds) = quantize(variant, &model, &calibrated, &cancel).map_err(failed)?;
+        let (quantized, seconds) = match quantize(variant, &model, &calibrated, &cancel) {
+            Err(Error::Cancelled) => {
+                interrupted = true;
+                break;
+            }
+            quantized => quantized.map_err(failed)?,
+        };
         let preparation = package.as_ref().map(|package| &package.manifest().preparation);
         let preparation = quantized.preparation.as_ref().or(preparation);
         let outcome = |evaluation| Outcome {
@@ -128,21 +138,32 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             prepare_seconds: seconds + if variant.calibrates() { calibration_seconds } else { 0.0 },
             evaluation,
         };
-        let evaluations = datasets.iter().map(|dataset| {
-            let evaluation = arguments.evaluate(variant, &quantized.model, dataset, &cancel);
-            evaluation.map(outcome).map_err(failed)
-        });
-        let outcomes = evaluations.collect::<Result<Vec<_>>>()?;
-        if let Some(table) = &mut table {
+        let mut outcomes = Vec::new();
+        for dataset in &datasets {
+            match arguments.evaluate(variant, &quantized.model, dataset, &cancel) {
+                Err(Error::Cancelled) => {
+                    interrupted = true;
+                    break;
+                }
+                evaluation => outcomes.push(outcome(evaluation.map_err(failed)?)),
+            }
+        }
+        if let Some(table) = table.as_mut().filter(|_| !outcomes.is_empty()) {
             output::text(&table.row(variant, &outcomes))?;
         }
         results.extend(outcomes);
+        if interrupted {
+            break;
+        }
     }
     match (&table, &results[..]) {
-        (Some(table), _) => table.notes().try_for_each(output::text),
-        (None, [outcome]) if !arguments.json => print(&outcome.evaluation),
-        (None, _) => output::json(&Report { model: name, results }),
+        (Some(table), _) => table.notes().try_for_each(output::text)?,
+        (None, [outcome]) if !arguments.json => print(&outcome.evaluation)?,
+        (None, []) if !arguments.json => {}
+        (None, _) => output::json(&Report { model: name, results, interrupted })?,
     }
+    // What was finished is kept: hours may be in it.
+    if interrupted { Err(Interrupted.into()) } else { Ok(()) }
 }
 
 /// The model computed in one way, and the seconds that it took to quantize it.

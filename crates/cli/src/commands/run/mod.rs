@@ -126,6 +126,7 @@ impl SamplerArguments {
 /// Answers one prompt or starts a conversation.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let prompt = arguments.prompt.read()?;
+    arguments.several.check(arguments.float)?;
     ensure!(
         prompt.is_some() || !arguments.json,
         "--json needs a prompt: give one with -p, with -f, or on standard input"
