@@ -18,7 +18,7 @@ use triad_model::{family, fetch};
 use triad_plan::device::{self, Device};
 
 use crate::commands::pull;
-use crate::{inputs, machine, prepared, progress};
+use crate::{hashes, inputs, machine, prepared, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
@@ -59,7 +59,7 @@ impl DescriptionArguments {
         }
         let path = self.name.path()?;
         let description = if Package::is_at(&path) {
-            Package::open(&path)?.description().clone()
+            hashes::open_package(&path)?.description().clone()
         } else {
             Checkpoint::open(&path)?.description().clone()
         };
@@ -220,7 +220,7 @@ pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
     let options = LoadOptions { threads };
     if Package::is_at(path) {
-        return Ok(Model::from_package(&Package::open(path)?, &options)?);
+        return Ok(Model::from_package(&hashes::open_package(path)?, &options)?);
     }
     Ok(Model::from_checkpoint(&prepared::open(path, name)?, &options)?)
 }

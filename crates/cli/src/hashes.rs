@@ -114,7 +114,8 @@ impl Hashes {
             before = state()?;
         }
         let sha256 = package::digest_of_file(path, progress)?.sha256;
-        if settles.is_some() && state()? == before
+        if settles.is_some()
+            && state()? == before
             && let Ok(path) = path.canonicalize()
         {
             self.files.insert(path, Hashed { state: before, sha256: sha256.clone() });

@@ -35,20 +35,34 @@ pub fn add(path: &Path) {
 
 /// Remembers that the model at `path` is read: a file, a package, or a folder of safetensors.
 pub fn add_model(path: &Path) {
-    add(path);
-    let is_weights = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors"));
-    let folder = if is_weights { path.parent() } else { Some(path) };
-    // A folder holds more than the model, such as what an earlier command wrote into it.
-    let belongs = |path: &Path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let described = ["package.json", "config.json", "generation_config.json", "costs.json", "chat_template.jinja"];
-        let weights = ["safetensors", "safetensors.index.json", "gguf", "sha256"];
-        described.contains(&&*name)
-            || name.starts_with("tokenizer")
-            || weights.iter().any(|end| name.to_ascii_lowercase().ends_with(&format!(".{end}")))
+    model_files(path).iter().for_each(|file| add(file));
+}
+
+/// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
+/// holds them. A folder may hold more, such as what an earlier command wrote into it.
+pub fn model_files(path: &Path) -> Vec<PathBuf> {
+    const DESCRIPTIONS: [&str; 5] =
+        ["package.json", "package.json.sha256", "config.json", "generation_config.json", "chat_template.jinja"];
+    const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
+    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
+    let holds_weights = |name: &str| WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let names = |path: &PathBuf| path.file_name().is_some_and(|name| belongs(&name.to_string_lossy()));
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_file() && names(path)).collect()
     };
-    let entries = folder.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| belongs(path)).for_each(|path| add(&path));
+    let mut files = if path.is_dir() {
+        within(path, &|name| describes(name) || holds_weights(name))
+    } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut files = within(folder, &describes);
+        files.push(path.into());
+        files
+    } else {
+        vec![path.into()]
+    };
+    files.sort();
+    files
 }
 
 /// Refuses to write a file or folder at `output` that is an input, by any name, or a folder that holds one.
@@ -101,7 +115,9 @@ mod tests {
             fs::create_dir_all(path(name).parent().unwrap()).unwrap();
             fs::write(path(name), "content").unwrap();
         };
-        ["prompt.txt", "other.txt", "model/config.json", "model/model.safetensors", "model/notes.txt"].map(write);
+        for name in ["prompt.txt", "other.txt", "model/config.json", "model/model.safetensors", "model/notes.txt"] {
+            write(name);
+        }
         add(&path("prompt.txt"));
         add_model(&path("model"));
         let mut refused = vec!["prompt.txt", "model/../prompt.txt", "model/config.json", "model/model.safetensors"];

@@ -2,7 +2,7 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`output_file`] writes files, none of them one of the [`inputs`], [`chart`] draws figures, [`timeline_file`] timelines, [`prepared`] keeps packages, [`machine`] looks at
+//! prints, [`output_file`] writes files, none of them one of the [`inputs`], [`chart`] draws figures, [`timeline_file`] timelines, [`prepared`] keeps packages, [`hashes`] checks them, [`machine`] looks at
 //! the hardware.
 #![forbid(unsafe_code)]
 // Their macros panic where the stream cannot be written: `output` has functions that do not.
@@ -12,6 +12,7 @@ mod arguments;
 mod arithmetic;
 mod chart;
 mod commands;
+mod hashes;
 mod inputs;
 mod interrupt;
 mod machine;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -17,7 +17,7 @@ use triad_model::fetch;
 
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::progress::{self, Shown};
-use crate::{arguments, machine, output};
+use crate::{arguments, hashes, inputs, machine, output};
 
 /// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user share them.
 const KEY_DIGITS: usize = 16;
@@ -51,48 +51,42 @@ pub fn open(path: &Path, name: &str) -> Result<Arc<Checkpoint>> {
 }
 
 /// Where the package of the model at `path` lies in the cache: each model, as its files are now, and each way to
-/// prepare it has a place of its own.
+/// prepare it has a place of its own. What counts is what the files hold, not where they are or how old: a copy of the
+/// model finds the same package, and so does the model in a copy of the cache.
 pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
-    let path = path.canonicalize().with_context(|| format!("cannot read {}", path.display()))?;
-    let files = files(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let files = inputs::model_files(path);
+    let hashes = hashes::of_files(path, &files, &format!("reading {}", path.display()))?;
+    let file_name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // The parts of a folder have their names for a reason, a single file may be called anything.
+    let files: Vec<_> = match &hashes[..] {
+        [single] => vec![(String::new(), single.clone())],
+        _ => files.iter().map(file_name).zip(hashes).collect(),
+    };
     let key = json!({
         "program": env!("CARGO_PKG_VERSION"),
         "format": package::FORMAT,
         "layout": int8::LAYOUT,
-        "path": path,
         "files": files,
         "options": options,
         "text": package::sha256(json!(text.texts).to_string().as_bytes()),
     });
     let key = &package::sha256(key.to_string().as_bytes())[..KEY_DIGITS];
+    let folder = fetch::packages_folder()?;
+    // A copy of the model may have had another name when its package was made.
+    let end = format!("-{key}");
+    let made = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_made = |place: &PathBuf| place.to_string_lossy().ends_with(&end) && Package::is_at(place);
+    if let Some(made) = made.filter(is_made).min() {
+        return Ok(made);
+    }
+    let path = path.canonicalize().with_context(|| format!("cannot read {}", path.display()))?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.unwrap_or_default().to_string_lossy().replace(|letter: char| !is_plain(letter), "-");
-    Ok(fetch::packages_folder()?.join(format!("{name}-{key}")))
+    Ok(folder.join(name + &end))
 }
 
 fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_')
-}
-
-/// Name, size and time of change of the file at `path`, or of all files of the folder there.
-fn files(path: &Path) -> std::io::Result<Vec<(String, u64, u128)>> {
-    let mut files = Vec::new();
-    let mut add = |path: &Path| {
-        let metadata = fs::metadata(path)?;
-        if metadata.is_file() {
-            let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            files.push((name, metadata.len(), changed));
-        }
-        Ok::<_, std::io::Error>(())
-    };
-    if path.is_dir() {
-        fs::read_dir(path)?.try_for_each(|entry| add(&entry?.path()))?;
-    } else {
-        add(path)?;
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// Prepares the model that the user calls `name`, with bars on the screen. Ctrl-C ends it cleanly: the next preparation goes on from there.

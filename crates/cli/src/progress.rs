@@ -43,6 +43,11 @@ pub fn share(what: &'static str) -> Shown {
     bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")
 }
 
+/// A bar that counts up to `total` bytes; gone when dropped.
+pub fn bytes(what: impl Into<String>, total: u64) -> Shown {
+    bar(what, total as usize, "{msg} [{bar:30}] {percent} %, {binary_bytes_per_sec}")
+}
+
 /// Steps of a bar of [`share`].
 const STEPS: usize = 1000;
 

@@ -16,7 +16,7 @@ use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
 use crate::arguments::{self, KvArgument, ModelArgument};
-use crate::{output, prepared};
+use crate::{hashes, output, prepared};
 
 /// Show what a model is and how much memory a run needs.
 #[derive(clap::Args)]
@@ -89,7 +89,7 @@ struct Run {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let path = ModelArgument { model: arguments.model.clone() }.path()?;
     if Package::is_at(&path) {
-        let package = Package::open(&path)?;
+        let package = hashes::open_package(&path)?;
         return if arguments.json {
             output::json(&of_package(&package))
         } else {

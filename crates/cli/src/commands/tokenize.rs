@@ -9,8 +9,8 @@ use triad_model::checkpoint::Checkpoint;
 use triad_model::tokenizer::{Special, Tokenizer};
 
 use crate::arguments::ModelArgument;
-use crate::output;
 use crate::prompt::PromptArguments;
+use crate::{hashes, output};
 
 /// Print the tokens of a text.
 #[derive(clap::Args)]
@@ -39,7 +39,7 @@ struct Tokens {
 
 fn tokenizer(path: &Path) -> Result<Tokenizer> {
     if Package::is_at(path) {
-        let package = Package::open(path)?;
+        let package = hashes::open_package(path)?;
         return Ok(Tokenizer::from_source(&package.source()?, &package.manifest().generation.end_tokens)?);
     }
     Ok(Tokenizer::from_checkpoint(&Checkpoint::open(path)?)?)

@@ -98,6 +98,13 @@ pub fn cases() -> Vec<Case> {
             &["package/costs.json: attention on the NPU: expected seconds", "triad profile"],
         ),
         package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
+        package(
+            "package with an altered byte that is run",
+            run,
+            "weights.safetensors",
+            alter_last,
+            &["altered", "sha256"],
+        ),
         case(
             "package whose hash never ends",
             verify,

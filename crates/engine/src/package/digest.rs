@@ -19,6 +19,14 @@ pub fn sha256(bytes: &[u8]) -> String {
 
 /// The digest of the file at `path`.
 pub(super) fn of_file(path: &Path) -> Result<FileDigest> {
+    digest_of_file(path, &mut |_| {})
+}
+
+/// The digest of the file at `path`. `progress` is called with the number of bytes of each block that was read.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn digest_of_file(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<FileDigest> {
     let failed = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path);
     // Read and not mapped: the pages count for this process only while they are copied.
     let mut file = File::open(path).map_err(failed)?;
@@ -31,6 +39,7 @@ pub(super) fn of_file(path: &Path) -> Result<FileDigest> {
             read => {
                 hasher.update(&block[..read]);
                 bytes += read as u64;
+                progress(read as u64);
             }
         }
     }
@@ -38,11 +47,20 @@ pub(super) fn of_file(path: &Path) -> Result<FileDigest> {
 
 /// Whether the file at `path` has this hash.
 pub(super) fn check(path: &Path, expected: &str) -> Result<()> {
-    let found = of_file(path)?.sha256;
+    compare(path, &of_file(path)?.sha256, expected)
+}
+
+/// Whether `found`, the hash of the file at `path`, is the one that was `expected`.
+///
+/// # Errors
+/// If it is not: the file was altered.
+pub fn compare(path: &Path, found: &str, expected: &str) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    let message = format!("altered since the package was made: its sha256 is {found}, expected {expected:?}");
+    let message = format!(
+        "altered since the package was made: its sha256 is {found}, expected {expected:?}; prepare the model again"
+    );
     Err(Error::new(ErrorKind::Malformed, message).at(path))
 }
 

@@ -33,7 +33,7 @@ use triad_model::mapped::MappedFile;
 use triad_model::safetensors::Header;
 use triad_model::{Error, ErrorKind, Result};
 
-pub use digest::sha256;
+pub use digest::{compare, digest_of_file, sha256};
 pub use manifest::{FileDigest, Manifest};
 pub use prepare::{Existing, Prepared, Progress, Recipe, prepare};
 
@@ -135,6 +135,14 @@ impl Package {
     /// # Errors
     /// Naming the first file that differs.
     pub fn verify(&self) -> Result<()> {
+        self.digests()?.iter().try_for_each(|(path, sha256)| digest::check(path, sha256))
+    }
+
+    /// Every file that has a hash, with the hash that it should have: `package.json` first, and then what it names.
+    ///
+    /// # Errors
+    /// If the hash of `package.json` cannot be read.
+    pub fn digests(&self) -> Result<Vec<(PathBuf, String)>> {
         let manifest = self.path.join(MANIFEST);
         let stated = self.path.join(MANIFEST_DIGEST);
         let mut line = String::new();
@@ -146,7 +154,7 @@ impl Package {
             let message = format!("not the sha256 of {MANIFEST}: expected 64 hexadecimal digits");
             return Err(Error::new(ErrorKind::Malformed, message).at(&stated));
         }
-        digest::check(&manifest, digest)?;
-        self.manifest.files.iter().try_for_each(|(name, file)| digest::check(&self.path.join(name), &file.sha256))
+        let files = self.manifest.files.iter().map(|(name, file)| (self.path.join(name), file.sha256.clone()));
+        Ok([(manifest, digest.to_owned())].into_iter().chain(files).collect())
     }
 }
