@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Error, Model, Session, SessionOptions, memory};
 use triad_model::tokenizer::Special;
 
 use crate::arguments::{self, KvArgument, ModelArguments};
@@ -62,9 +62,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
     let logits = tokens.len().saturating_mul(model.description().vocab).saturating_mul(size_of::<f32>());
-    machine::check_memory("the output", logits)?;
     let options =
         SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, kv_format: arguments.kv.format() };
+    let SessionOptions { context, chunk, kv_format } = options;
+    let session = memory::of_session(model.description(), 0, context, chunk, kv_format).total();
+    machine::check_memory("the output", logits.saturating_add(session))?;
     let mut session = Session::new(model, &options)?;
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();

@@ -195,6 +195,18 @@ fn files() -> Vec<Case> {
             &["model.gguf: ", "template", "roles must alternate"],
         ),
         case(
+            "chat template that doubles a text",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
+            |place| {
+                let template =
+                    "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+                let template = Value::Text(template.into());
+                place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
+            },
+            1,
+            &["model.gguf: ", "template", "more text than any conversation needs"],
+        ),
+        case(
             "weights that are not numbers",
             RUN,
             |place| {

@@ -1,4 +1,4 @@
-//! Standard streams that cannot be written or are read ahead.
+//! What surrounds a command: standard streams that cannot be written or are read ahead, and limits of the process.
 
 #[cfg(target_os = "linux")]
 use std::fs::File;
@@ -58,5 +58,31 @@ fn lines_typed_while_a_chat_loads_are_all_read() {
     let shown = stdout(&output);
     for line in ["/one", "/two", "/three"] {
         assert!(shown.contains(&format!("there is no command {line}")), "{line} is lost: {shown}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
+    use crate::support::gguf::{Gguf, Value};
+    use crate::support::stderr;
+
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().with("llama.context_length", Value::U32(1 << 27)).bytes());
+    let triad = place.command(&[]);
+    let program = triad.get_program().display();
+    // Keys and values take 64 bytes a token; the limit is in KiB.
+    for (context, limit) in [(1 << 26, 1_500_000), (1 << 24, 1_100_000), (1 << 23, 600_000), (1 << 22, 450_000)] {
+        let run = format!("{program} run --float -m model.gguf -p Hello --threads 2 --context {context}");
+        let mut limited = std::process::Command::new("/bin/sh");
+        limited.args(["-c", &format!("ulimit -v {limit} && exec {run}")]).current_dir(place.path(""));
+        limited.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = limited.stdin(std::process::Stdio::null()).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{context}: {said}");
+        let names = ["the limit of this process leaves", "are available on this machine"];
+        let clear =
+            said.starts_with(&format!("error: a context of {context} tokens needs")) && said.lines().count() == 1;
+        assert!(clear && names.iter().any(|name| said.contains(name)), "{said}");
     }
 }

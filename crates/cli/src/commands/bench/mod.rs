@@ -120,6 +120,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         needed <= context,
         "the longest test needs a context of {needed} tokens, but {name} was made for {context}"
     );
+    let session = memory::of_session(model.description(), 0, needed, plan.chunk, plan.kv_format).total();
+    machine::check_memory(&format!("a context of {needed} tokens"), session)?;
     let mut results = Vec::new();
     let mut latest = None;
     for &count in &threads {

@@ -15,11 +15,11 @@ use triad_engine::evaluate::{self, Dataset, EvaluateOptions, Evaluation};
 use triad_engine::package::Package;
 use triad_engine::prepare::Quantized;
 use triad_engine::prepare::calibration::Calibration;
-use triad_engine::{Cancel, Error, Model};
+use triad_engine::{Cancel, Error, Model, memory};
 
 use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::{output, progress};
+use crate::{machine, output, progress};
 use methods::{MethodArguments, Variant};
 use table::Table;
 use tasks::TaskArguments;
@@ -96,6 +96,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let package = Package::is_at(&path).then(|| Package::open(&path)).transpose()?;
     let variants = if package.is_some() { vec![arguments.methods.package(name)?] } else { variants };
     let model = Arc::new(arguments::load(&path, name, arguments.model.threads.chosen())?);
+    let context = arguments.window.max(arguments.chunk).min(model.description().context);
+    let session = memory::of_session(model.description(), 0, context, arguments.chunk, arguments.kv.format());
+    machine::check_memory(&format!("a context of {context} tokens"), session.total())?;
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
