@@ -1,6 +1,7 @@
 //! Models as users name them: by the path of a package, a GGUF file or a safetensors folder, or by the name of one that
 //! can be fetched.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use triad_engine::package::Package;
@@ -11,7 +12,7 @@ use triad_model::fetch::{self, Progress};
 use triad_model::tokenizer::Tokenizer;
 
 use crate::error::Result;
-use crate::packages;
+use crate::{hashes, packages};
 
 /// The path of the model called `name`; fetches the model if it is not there.
 ///
@@ -21,37 +22,66 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Ok(fetch::resolve(name, progress)?)
 }
 
+/// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
+/// holds them. A folder may hold more, such as what an earlier command wrote into it.
+pub fn files(path: &Path) -> Vec<PathBuf> {
+    const DESCRIPTIONS: [&str; 5] =
+        ["package.json", "package.json.sha256", "config.json", "generation_config.json", "chat_template.jinja"];
+    const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
+    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
+    let holds_weights = |name: &str| WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let names = |path: &PathBuf| path.file_name().is_some_and(|name| belongs(&name.to_string_lossy()));
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_file() && names(path)).collect()
+    };
+    let mut files = if path.is_dir() {
+        within(path, &|name| describes(name) || holds_weights(name))
+    } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut files = within(folder, &describes);
+        files.push(path.into());
+        files
+    } else {
+        vec![path.into()]
+    };
+    files.sort();
+    files
+}
+
 /// The model at `path`, which the user calls `name`, ready to run: a model file in float, a package in INT8.
+/// Files of a package that changed since their hashes were last checked are checked first: `read` is called with the bytes
+/// that were read of them and the bytes of all that are to be read.
 ///
 /// # Errors
 /// If a file is damaged or holds what Triad does not run; if a model file does not fit into memory.
-pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
+pub fn load(path: &Path, name: &str, threads: Threads, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
     let options = LoadOptions { threads };
     if Package::is_at(path) {
-        return Ok(Model::from_package(&Package::open(path)?, &options)?);
+        return Ok(Model::from_package(&hashes::open_package(path, read)?, &options)?);
     }
     Ok(Model::from_checkpoint(&packages::open(path, name)?, &options)?)
 }
 
-/// What the model at `path` is, without its weights.
+/// What the model at `path` is, without its weights; `read` is as in [`load`].
 ///
 /// # Errors
 /// As [`load`], but for memory.
-pub fn description(path: &Path) -> Result<ModelDescription> {
+pub fn description(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<ModelDescription> {
     Ok(if Package::is_at(path) {
-        Package::open(path)?.description().clone()
+        hashes::open_package(path, read)?.description().clone()
     } else {
         Checkpoint::open(path)?.description().clone()
     })
 }
 
-/// The tokenizer of the model at `path`, without its weights.
+/// The tokenizer of the model at `path`, without its weights; `read` is as in [`load`].
 ///
 /// # Errors
 /// As [`description`]; if the model has none.
-pub fn tokenizer(path: &Path) -> Result<Tokenizer> {
+pub fn tokenizer(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Tokenizer> {
     if Package::is_at(path) {
-        let package = Package::open(path)?;
+        let package = hashes::open_package(path, read)?;
         return Ok(Tokenizer::from_source(&package.source()?, &package.manifest().generation.end_tokens)?);
     }
     Ok(Tokenizer::from_checkpoint(&Checkpoint::open(path)?)?)

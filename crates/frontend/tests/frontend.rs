@@ -5,12 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model, SessionOptions, Threads};
-use triad_frontend::{Error, answer, chat, models, packages};
+use triad_frontend::{Error, answer, chat, models};
 use triad_model::gguf::Value;
 use triad_model::template::Message;
 use triad_model::testing::tiny_llama;
-use triad_prepare::calibration::text::CalibrationText;
-use triad_prepare::{PrepareOptions, Prune};
 
 /// A model of the tokens a, b, c and d, which continues every text with a; it has no chat template.
 fn write_model(folder: &Path) -> PathBuf {
@@ -28,7 +26,7 @@ fn write_model(folder: &Path) -> PathBuf {
 
 fn model() -> Arc<Model> {
     let folder = tempfile::tempdir().unwrap();
-    Arc::new(models::load(&write_model(folder.path()), "tiny", Threads::Count(1)).unwrap())
+    Arc::new(models::load(&write_model(folder.path()), "tiny", Threads::Count(1), &mut |_, _| {}).unwrap())
 }
 
 #[test]
@@ -84,24 +82,4 @@ fn a_prompt_that_is_too_long_is_refused_with_its_tokens() {
     let error = |text: &str| encode(text).unwrap_err().to_string();
     assert_eq!(error("abcab"), "the prompt has 5 tokens, but the context is 4");
     assert_eq!(error(&"abc".repeat(1000)), "the prompt has more than 56 tokens, but the context is 4");
-}
-
-#[test]
-fn each_model_and_each_way_to_prepare_it_has_a_package_of_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_model(folder.path());
-    let text = CalibrationText::builtin();
-    let usual = PrepareOptions::default();
-    let first = packages::cached(&path, &usual, &text).unwrap();
-    assert_eq!(packages::cached(&path, &usual, &text).unwrap(), first);
-    assert!(first.file_name().unwrap().to_str().unwrap().starts_with("model-"), "{}", first.display());
-    let options = PrepareOptions { prune: Prune::AUTO, ..usual };
-    assert_ne!(packages::cached(&path, &options, &text).unwrap(), first);
-    let other = CalibrationText { name: "other".into(), texts: vec!["abc".into()] };
-    assert_ne!(packages::cached(&path, &usual, &other).unwrap(), first);
-    std::fs::write(&path, tiny_llama().build()).unwrap();
-    assert_ne!(packages::cached(&path, &usual, &text).unwrap(), first, "another model at the same place");
-    let error = packages::cached(&folder.path().join("none"), &usual, &text).unwrap_err();
-    assert!(error.to_string().starts_with("cannot read ") && error.to_string().ends_with("none"), "{error}");
-    assert!(std::error::Error::source(&error).is_some(), "an error keeps its source");
 }

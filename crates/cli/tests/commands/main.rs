@@ -4,6 +4,7 @@ mod eval;
 mod packages;
 mod processors;
 mod simulate;
+mod streams;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;

@@ -92,6 +92,11 @@ pub struct Arguments {
 
 /// Loads, measures, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    arguments.several.check(arguments.float)?;
+    if arguments.shape.is_none() {
+        // Resolved first: no output may be one of the model's files.
+        ModelArgument { model: arguments.model.clone() }.path()?;
+    }
     let svg = arguments.svg.as_deref().map(OutputFile::create).transpose()?;
     let plan = Plan {
         prompts: lengths(&arguments.prompt),
@@ -116,6 +121,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         needed <= context,
         "the longest test needs a context of {needed} tokens, but {name} was made for {context}"
     );
+    let session = memory::of_session(model.description(), 0, needed, plan.chunk, plan.kv_format).total();
+    machine::check_memory(&format!("a context of {needed} tokens"), session)?;
     let mut results = Vec::new();
     let mut latest = None;
     for &count in &threads {
