@@ -72,7 +72,10 @@ impl FromStr for Processors {
             return Err(expected());
         }
         let mut taken = Vec::new();
-        for cores in list.iter().filter_map(|processor| if let Threads::On(cores) = &processor.threads { Some(cores) } else { None }) {
+        for cores in list
+            .iter()
+            .filter_map(|processor| if let Threads::On(cores) = &processor.threads { Some(cores) } else { None })
+        {
             if let Some(core) = cores.iter().find(|core| taken.contains(core)) {
                 return Err(format!("core {core} is of two processors: expected cores of their own for each"));
             }
@@ -265,7 +268,10 @@ mod tests {
     #[test]
     fn processors_are_names_and_cores() {
         let count = |text: &str| text.parse::<Processors>().map(|processors| processors.threads());
-        assert_eq!(["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1"].map(count), [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2)]);
+        assert_eq!(
+            ["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1"].map(count),
+            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2)]
+        );
         for wrong in ["", "gpu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,gpu=2"] {
             assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
         }

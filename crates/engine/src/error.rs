@@ -101,7 +101,7 @@ pub enum Error {
         /// Which file.
         path: PathBuf,
         /// What the system reports.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A file with a saved session that cannot be restored.
     #[error("{}: {field}: {found}, expected {expected}", path.display())]

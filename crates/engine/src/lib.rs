@@ -48,8 +48,8 @@ pub mod weights;
 
 pub use cancel::Cancel;
 pub use error::{Error, Result};
-pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions};
+pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv::{KvFormat, KvUse};
 pub use linear::{Int8Statistics, Observer};
 pub use linear_input::LinearInput;

@@ -46,7 +46,12 @@ pub fn of_session(
 
 /// What several processors add: buffers for every chunk in flight but one, without the shadows that are computed while a
 /// device multiplies.
-pub fn of_chunks_in_flight(description: &ModelDescription, context: usize, chunk: usize, chunks_in_flight: usize) -> usize {
+pub fn of_chunks_in_flight(
+    description: &ModelDescription,
+    context: usize,
+    chunk: usize,
+    chunks_in_flight: usize,
+) -> usize {
     let chunk = chunk.min(context);
     let chunks = chunks_in_flight.min(context.div_ceil(chunk));
     Buffers::bytes_per_row(description) * chunk * chunks.saturating_sub(1)

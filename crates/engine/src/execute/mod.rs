@@ -279,7 +279,7 @@ impl Engine {
             let shared = Arc::clone(&running.shared);
             let name = format!("triad-{}", shared.units[index].name);
             let worker = std::thread::Builder::new().name(name).spawn(move || worker::serve(&shared, index));
-            let worker = worker.map_err(|error| Error::Threads { threads: 1, reason: error.to_string() })?;
+            let worker = worker.map_err(|error| Error::Threads { threads: 1, source: error })?;
             running.workers.push((index, worker));
         }
         Ok(Self(Arc::new(running)))

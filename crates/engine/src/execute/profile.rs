@@ -78,12 +78,7 @@ impl CostTable {
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails on the way.
-pub fn profile(
-    engines: &[Engine],
-    repeat: usize,
-    cancel: &Cancel,
-    mut progress: impl FnMut(usize),
-) -> Result<Costs> {
+pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<Costs> {
     let mut costs = Costs::default();
     for (index, engine) in engines.iter().enumerate() {
         let mut session = engine.session();

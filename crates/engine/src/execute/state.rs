@@ -149,7 +149,8 @@ impl State {
                 // A new pass, or a lost processor has those of this chunk.
                 let is_step = matches!(pass.work, Work::Step(_));
                 let spare = if is_step { self.spare_step.take() } else { self.spare.pop() };
-                let spare = spare.filter(|slot| !is_step || slot.buffers.rows(shared.model.description()) >= pass.rows());
+                let spare =
+                    spare.filter(|slot| !is_step || slot.buffers.rows(shared.model.description()) >= pass.rows());
                 let rows = if is_step { pass.rows().next_power_of_two() } else { shared.settings.chunk };
                 let mut slot = spare.unwrap_or_else(|| Slot::new(shared, rows));
                 slot.reset(pass.chunk(number));
@@ -301,7 +302,13 @@ impl State {
         if !self.hidden.is_empty() {
             let hidden = std::mem::take(&mut self.hidden);
             let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
-            self.add(shared, Pass::new(Vec::new(), |_| Work::Logits(hidden)), dag, 0, Urgency::Decode { since: f64::MIN });
+            self.add(
+                shared,
+                Pass::new(Vec::new(), |_| Work::Logits(hidden)),
+                dag,
+                0,
+                Urgency::Decode { since: f64::MIN },
+            );
         }
         let is_stepping = self.live.iter().any(|live| matches!(live.pass.work, Work::Step(_)));
         let is_whole = self.gang.missing.is_empty() || self.gang.until.is_none_or(|until| until <= now);

@@ -11,9 +11,7 @@ use triad_plan::processors::{Processor as Description, ProcessorId};
 use triad_plan::schedule::Policy;
 use triad_processors::{Processor, Program, Subgraph};
 
-use super::{
-    Engine, EngineOptions, Moment, Output, Probe, ProcessorOptions, Products, Programs, Verification, verify,
-};
+use super::{Engine, EngineOptions, Moment, Output, Probe, ProcessorOptions, Products, Programs, Verification, verify};
 use crate::error::{Error, Result};
 use crate::linear::Kernels;
 use crate::linear_input::LinearInput;
@@ -56,7 +54,8 @@ fn session(model: &Arc<Model>, chunk: usize) -> Session {
 fn two(npu_threads: usize, products: Option<Box<dyn Products>>) -> Vec<ProcessorOptions> {
     // Threads that drive an NPU compute floats, too, where the CPU is lost.
     let npu = Description { formats: Description::cpu("npu").formats, ..Description::npu("npu", None) };
-    let of = |description, threads, products| ProcessorOptions { description, threads: Threads::Count(threads), products };
+    let of =
+        |description, threads, products| ProcessorOptions { description, threads: Threads::Count(threads), products };
     vec![of(Description::cpu("cpu"), 1, None), of(npu, npu_threads, products)]
 }
 

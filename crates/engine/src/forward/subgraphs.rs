@@ -113,13 +113,7 @@ impl Pass<'_> {
     }
 
     /// RoPE; keys and values to the cache; attention; quantize.
-    fn attention(
-        &self,
-        index: usize,
-        segments: &[Segment],
-        buffers: &mut Buffers,
-        observer: &mut Option<Observer>,
-    ) {
+    fn attention(&self, index: usize, segments: &[Segment], buffers: &mut Buffers, observer: &mut Option<Observer>) {
         let (description, weights) = (&self.description.blocks[index].attention, self.block(index));
         let (head_dim, heads, kv_heads) = (description.head_dim, description.heads, description.kv_heads);
         let [query, key_value] = self.attention_widths(index);

@@ -1,6 +1,6 @@
 //! The memory of an engine for keys and values: how much there may be, and who gives some back.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -8,7 +8,7 @@ use triad_kernels::attention::PAGE;
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::cache::KvCache;
-use super::page::{BlockPage, KvFormat, PageShape};
+use super::page::{BlockPage, Home, KvFormat, PageShape};
 use super::prefixes::Prefixes;
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ pub(crate) struct KvMemory {
     shapes: Vec<PageShape>,
     /// Most bytes of pages.
     budget: usize,
-    used: Arc<AtomicUsize>,
+    home: Arc<Home>,
     prefixes: Mutex<Prefixes>,
     looked_up: AtomicU64,
     found: AtomicU64,
@@ -53,7 +53,7 @@ impl KvMemory {
         Self {
             shapes,
             budget,
-            used: Arc::default(),
+            home: Arc::default(),
             prefixes: Mutex::default(),
             looked_up: AtomicU64::new(0),
             found: AtomicU64::new(0),
@@ -88,7 +88,7 @@ impl KvMemory {
 
     /// A new page in one block.
     pub(super) fn page(&self, block: usize) -> BlockPage {
-        BlockPage::new(self.shapes[block], &self.used)
+        BlockPage::new(self.shapes[block], &self.home)
     }
 
     /// Makes room for `pages` more, giving back what was used least recently and nobody holds. Until the guard that is
@@ -99,15 +99,17 @@ impl KvMemory {
     pub(super) fn reserve(&self, pages: usize) -> Result<MutexGuard<'_, Prefixes>> {
         let mut prefixes = self.prefixes();
         let needed = pages * self.page_bytes();
-        while self.used.load(Ordering::Relaxed) + needed > self.budget {
+        while self.home.used() + needed > self.budget {
             if pages == 0 || !prefixes.evict() {
                 break;
             }
         }
-        let used = self.used.load(Ordering::Relaxed);
+        let used = self.home.used();
         if pages > 0 && used + needed > self.budget {
             return Err(Error::KvMemoryFull { needed, free: self.budget.saturating_sub(used), budget: self.budget });
         }
+        // What no page uses any more counts, too.
+        self.home.shrink(self.budget - used.min(self.budget));
         Ok(prefixes)
     }
 
@@ -135,12 +137,13 @@ impl KvMemory {
     /// Forgets every prefix that no sequence holds.
     pub(crate) fn clear(&self) {
         *self.prefixes() = Prefixes::default();
+        self.home.shrink(0);
     }
 
     /// What is used.
     pub(crate) fn usage(&self) -> KvUse {
         KvUse {
-            bytes: self.used.load(Ordering::Relaxed),
+            bytes: self.home.used(),
             budget: self.budget,
             page_bytes: self.page_bytes(),
             indexed_pages: self.prefixes().len(),

@@ -12,6 +12,6 @@ mod prefixes;
 pub(crate) mod save;
 
 pub(crate) use cache::KvCache;
-pub use memory::KvUse;
 pub(crate) use memory::KvMemory;
+pub use memory::KvUse;
 pub use page::KvFormat;

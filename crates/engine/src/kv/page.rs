@@ -1,7 +1,7 @@
 //! A page: keys and values of consecutive positions in one block of the model.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
 use serde::{Deserialize, Serialize};
@@ -56,7 +56,6 @@ impl PageShape {
 }
 
 /// Keys or values of a page: `[kv_heads, PAGE, head_dim]`.
-#[derive(Clone)]
 pub(crate) enum Plane {
     F16(Vec<f16>),
     F32(Vec<f32>),
@@ -105,6 +104,13 @@ impl Plane {
         }
     }
 
+    /// Becomes what `other` is, which has its shape.
+    fn copy_from(&mut self, other: &Self) {
+        for (mine, others) in self.bytes_mut().into_iter().zip(other.bytes()) {
+            mine.copy_from_slice(others);
+        }
+    }
+
     /// Its numbers and its scales as they lie in memory.
     fn bytes(&self) -> [&[u8]; 2] {
         match self {
@@ -128,18 +134,56 @@ fn to_f16(from: &[f32], to: &mut [f16]) {
     to.convert_from_f32_slice(from);
 }
 
-/// Keys and values of a page in one block. Its bytes are counted as long as it lives.
-#[derive(Clone)]
+/// Keys and values of a page in one block. Its bytes are counted as long as it lives, and its memory is used again.
 pub(crate) struct BlockPage {
     pub(crate) keys: Plane,
     pub(crate) values: Plane,
-    _counted: Counted,
+    shape: PageShape,
+    home: Arc<Home>,
+}
+
+/// Where the memory of pages comes from and goes to.
+#[derive(Default)]
+pub(super) struct Home {
+    /// Bytes of the pages that live.
+    used: AtomicUsize,
+    /// Memory of pages that don't: what a new page has in it is anything.
+    free: Mutex<Vec<(PageShape, Plane, Plane)>>,
+}
+
+impl Home {
+    /// Bytes of the pages that live.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Gives memory back to the system that no page uses, but for `keep` bytes.
+    pub(super) fn shrink(&self, keep: usize) {
+        let mut free = self.free();
+        let mut bytes: usize = free.iter().map(|(shape, ..)| shape.bytes()).sum();
+        while bytes > keep
+            && let Some((shape, ..)) = free.pop()
+        {
+            bytes -= shape.bytes();
+        }
+    }
+
+    fn free(&self) -> MutexGuard<'_, Vec<(PageShape, Plane, Plane)>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl BlockPage {
-    pub(super) fn new(shape: PageShape, counter: &Arc<AtomicUsize>) -> Self {
-        let _counted = Counted::new(shape.bytes(), counter);
-        Self { keys: Plane::new(shape), values: Plane::new(shape), _counted }
+    /// Nothing is known of what is in it.
+    pub(super) fn new(shape: PageShape, home: &Arc<Home>) -> Self {
+        home.used.fetch_add(shape.bytes(), Ordering::Relaxed);
+        let known = {
+            let mut free = home.free();
+            let place = free.iter().rposition(|(of, ..)| *of == shape);
+            place.map(|place| free.swap_remove(place))
+        };
+        let (_, keys, values) = known.unwrap_or_else(|| (shape, Plane::new(shape), Plane::new(shape)));
+        Self { keys, values, shape, home: Arc::clone(home) }
     }
 
     /// Writes keys and values `[rows, kv_heads, head_dim]` at the places of the page from `first` on.
@@ -174,27 +218,21 @@ impl BlockPage {
     }
 }
 
-/// Bytes that a counter holds as long as this lives; a copy counts again.
-struct Counted {
-    bytes: usize,
-    counter: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    fn new(bytes: usize, counter: &Arc<AtomicUsize>) -> Self {
-        counter.fetch_add(bytes, Ordering::Relaxed);
-        Self { bytes, counter: Arc::clone(counter) }
-    }
-}
-
-impl Clone for Counted {
+impl Clone for BlockPage {
     fn clone(&self) -> Self {
-        Self::new(self.bytes, &self.counter)
+        let mut copy = Self::new(self.shape, &self.home);
+        copy.keys.copy_from(&self.keys);
+        copy.values.copy_from(&self.values);
+        copy
     }
 }
 
-impl Drop for Counted {
+impl Drop for BlockPage {
     fn drop(&mut self) {
-        self.counter.fetch_sub(self.bytes, Ordering::Relaxed);
+        let nothing = || Plane::F32(Vec::new());
+        let (keys, values) =
+            (std::mem::replace(&mut self.keys, nothing()), std::mem::replace(&mut self.values, nothing()));
+        self.home.free().push((self.shape, keys, values));
+        self.home.used.fetch_sub(self.shape.bytes(), Ordering::Relaxed);
     }
 }

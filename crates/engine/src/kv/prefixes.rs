@@ -80,7 +80,13 @@ impl Prefixes {
                     }
                     child
                 }
-                None => self.add(Node { tokens: tokens.to_vec(), page: page.clone(), parent, children: Vec::new(), used: now }),
+                None => self.add(Node {
+                    tokens: tokens.to_vec(),
+                    page: page.clone(),
+                    parent,
+                    children: Vec::new(),
+                    used: now,
+                }),
             };
             self.node_mut(child).used = now;
             parent = Some(child);

@@ -123,7 +123,11 @@ pub(crate) fn restore(
         return wrong("the model", header.model, &format!("{model}: the session is of another model"));
     }
     if header.format != memory.format() {
-        return wrong("the format of keys and values", format!("{:?}", header.format), &format!("{:?}", memory.format()));
+        return wrong(
+            "the format of keys and values",
+            format!("{:?}", header.format),
+            &format!("{:?}", memory.format()),
+        );
     }
     if header.is_little_endian != cfg!(target_endian = "little") {
         return wrong("the byte order", format!("little-endian: {}", header.is_little_endian), "this machine's");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::sampler::SamplerOptions;
-use triad_engine::{Cancel, Event, Finish, EngineOptions, GenerateOptions, Generation, Model, Session, SessionOptions};
+use triad_engine::{Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions};
 use triad_frontend::{answer, chat, machine};
 use triad_model::template::Message;
 use triad_plan::schedule::Policy;
