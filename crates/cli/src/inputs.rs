@@ -12,25 +12,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, bail};
 use triad_frontend::models;
 
-/// A file that is read.
-struct Input {
-    /// Without symbolic links.
-    path: PathBuf,
-    /// Device and number of the file, which all its hard links share; none where the system does not tell.
-    identity: Option<(u64, u64)>,
-}
+/// Files that are read, without symbolic links.
+static INPUTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-static INPUTS: Mutex<Vec<Input>> = Mutex::new(Vec::new());
-
-fn inputs() -> MutexGuard<'static, Vec<Input>> {
+fn inputs() -> MutexGuard<'static, Vec<PathBuf>> {
     INPUTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Remembers that the file at `path` is read. What is no file (a pipe, a device) cannot be overwritten.
 pub fn add(path: &Path) {
     if let Some(path) = path.canonicalize().ok().filter(|path| path.is_file()) {
-        let identity = identity(&path);
-        inputs().push(Input { path, identity });
+        inputs().push(path);
     }
 }
 
@@ -42,15 +34,16 @@ pub fn add_model(path: &Path) {
 /// Refuses to write a file or folder at `output` that is an input, by any name, or a folder that holds one.
 pub fn check(output: &Path) -> Result<()> {
     let resolved = resolve(output);
-    let identity = identity(output);
+    let output_identity = identity(output);
     for input in &*inputs() {
-        if input.path == resolved || (identity.is_some() && identity == input.identity) {
-            let input = input.path.display();
-            bail!("cannot write {}: this command reads it ({input}): expected another name", output.display());
+        // Asked for now: the number of a file that was removed may be another file's by now.
+        if *input == resolved || (output_identity.is_some() && output_identity == identity(input)) {
+            let (input, output) = (input.display(), output.display());
+            bail!("cannot write {output}: this command reads it ({input}): expected another name");
         }
-        if input.path.starts_with(&resolved) {
-            let input = input.path.display();
-            bail!("cannot write {}: this command reads {input} in it: expected another folder", output.display());
+        if input.starts_with(&resolved) {
+            let (input, output) = (input.display(), output.display());
+            bail!("cannot write {output}: this command reads {input} in it: expected another folder");
         }
     }
     Ok(())
@@ -65,6 +58,7 @@ fn resolve(path: &Path) -> PathBuf {
     })
 }
 
+/// Device and number of a file, which all its hard links share; `None` where the system does not tell.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

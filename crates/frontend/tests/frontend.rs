@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model, SessionOptions, Threads};
+use triad_engine::{Cancel, EngineOptions, Event, Finish, GenerateOptions, Model, SessionOptions, Threads};
 use triad_frontend::{Error, answer, chat, models};
 use triad_model::gguf::Value;
 use triad_model::template::Message;
@@ -29,12 +29,16 @@ fn model() -> Arc<Model> {
     Arc::new(models::load(&write_model(folder.path()), "tiny", Threads::Count(1), &mut |_, _| {}).unwrap())
 }
 
+fn of_context(context: usize) -> EngineOptions {
+    let session = SessionOptions { context, ..SessionOptions::default() };
+    EngineOptions { session, ..EngineOptions::default() }
+}
+
 #[test]
 fn an_answer_is_streamed_until_its_length() {
     let model = model();
     let prompt = chat::encode(&model, "tiny", &[Message::new("user", "abc")], 16).unwrap();
-    let mut session =
-        answer::session(&model, &SessionOptions { context: 16, ..SessionOptions::default() }, None).unwrap();
+    let mut session = answer::engine(&model, of_context(16)).unwrap().session();
     let options = GenerateOptions { max_tokens: Some(5), ..GenerateOptions::default() };
     let mut text = String::new();
     let answer = answer::stream(&mut session, &prompt, &options, &Cancel::new(), &mut |event| {
@@ -50,8 +54,7 @@ fn an_answer_is_streamed_until_its_length() {
 #[test]
 fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
     let model = model();
-    let mut session =
-        answer::session(&model, &SessionOptions { context: 16, ..SessionOptions::default() }, None).unwrap();
+    let mut session = answer::engine(&model, of_context(16)).unwrap().session();
     let mut texts = 0;
     let failed = answer::stream(&mut session, &[0, 1], &GenerateOptions::default(), &Cancel::new(), &mut |event| {
         if let Event::Text(_) = event {
@@ -67,11 +70,10 @@ fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
 
 #[test]
 fn a_session_that_the_model_was_not_made_for_is_refused() {
-    let options = SessionOptions { context: 17, ..SessionOptions::default() };
-    let error = answer::session(&model(), &options, None).err().unwrap().to_string();
-    assert_eq!(error, "a context of 17 tokens was asked for, but the model was made for at most 16");
-    let options = SessionOptions { context: 16, chunk: 0, ..SessionOptions::default() };
-    assert!(answer::session(&model(), &options, Some(4)).err().unwrap().to_string().contains("chunk length is 0"));
+    let error = |options| answer::engine(&model(), options).err().unwrap().to_string();
+    assert_eq!(error(of_context(17)), "a context of 17 tokens was asked for, but the model was made for at most 16");
+    let session = SessionOptions { context: 16, chunk: 0, ..SessionOptions::default() };
+    assert!(error(EngineOptions { session, ..EngineOptions::default() }).contains("chunk length is 0"));
 }
 
 #[test]
