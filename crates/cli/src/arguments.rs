@@ -264,6 +264,13 @@ pub fn device(name: &str) -> Result<Device> {
     Ok(Device::parse(&text, name)?)
 }
 
+/// Reads a number of sequences that run together.
+pub fn sequences(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1024;
+    let number = text.trim().parse().ok().filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
+}
+
 /// Reads how often something is done.
 pub fn repeats(text: &str) -> Result<usize, String> {
     whole_number(text, 1, 1_000_000)
