@@ -234,7 +234,7 @@ impl Executed {
     }
 }
 
-/// Says which processors failed in the latest prompt of `session`.
+/// Prints which processors failed in the latest prompt of `session`.
 pub fn tell_losses(session: &Session) {
     for loss in session.execution().iter().flat_map(|execution| &execution.losses) {
         output::note(&format!("note: {}", failure(loss)));
@@ -243,7 +243,7 @@ pub fn tell_losses(session: &Session) {
 
 fn failure(loss: &Loss) -> String {
     let name = label(&loss.processor);
-    format!("the {name} failed, and its work went to the other processor: {}", loss.reason)
+    format!("the {name} failed, and its work went to another processor: {}", loss.reason)
 }
 
 /// Reads a policy.
@@ -282,7 +282,7 @@ mod tests {
     fn a_failure_says_who_failed_and_why() {
         let reason = "it did not end a task within 60.0 s".to_owned();
         let loss = Loss { processor: "npu".into(), task: None, reason };
-        let said = "the NPU failed, and its work went to the other processor: it did not end a task within 60.0 s";
+        let said = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
         assert_eq!(failure(&loss), said);
     }
 
