@@ -80,6 +80,8 @@ impl Session {
     pub fn fork(&self) -> Self {
         let mut fork = Self::of(&self.engine);
         fork.cache = Arc::new(self.cache.fork());
+        // Pages that are reserved for what comes are no part of it: their copies would be counted by nobody beforehand.
+        fork.cache.truncate(self.tokens.len());
         fork.tokens.extend_from_slice(&self.tokens);
         (fork.prefilled, fork.is_shared) = (self.prefilled, self.is_shared);
         fork.logits.clone_from(&self.logits);
@@ -205,6 +207,12 @@ impl Session {
         sessions: impl IntoIterator<Item = (&'a mut Self, &'a [u32])>,
         cancel: &Cancel,
     ) -> Result<()> {
+        let sessions: Vec<_> = sessions.into_iter().collect();
+        // Nobody begins before it is known that all can.
+        for (session, tokens) in &sessions {
+            session.check(tokens)?;
+            session.reserve(tokens.len())?;
+        }
         let begin = |(session, tokens): (&'a mut Self, &'a [u32])| {
             let request = session.begin(tokens, (Phase::Decode, Wanted::All), cancel)?;
             Ok((session, request))
@@ -336,6 +344,10 @@ impl Session {
             self.cache = Arc::new(self.cache.fork());
         }
         self.extend(&request.tokens()[..done], request.phase());
+        if result.is_err() {
+            // Others may need the pages of what was not computed.
+            self.cache.truncate(self.tokens.len());
+        }
         result
     }
 

@@ -419,6 +419,17 @@ impl Shared {
         self.tell(&lock(&self.state));
     }
 
+    /// Looks for processors that hang, on behalf of workers that may all do so.
+    fn watch(&self) {
+        if self.units.len() > 1 {
+            let mut state = lock(&self.state);
+            if state.lose_hung(self) {
+                self.tell(&state);
+            }
+            state.fail_unserved(self);
+        }
+    }
+
     /// Wakes those that wait.
     fn tell(&self, _locked: &MutexGuard<'_, State>) {
         self.told.fetch_add(1, Ordering::Relaxed);

@@ -75,9 +75,17 @@ impl KvCache {
     /// If the engine's memory for keys and values is full of what other sequences hold.
     pub(crate) fn reserve(&self, held: usize, end: usize) -> Result<()> {
         let have = lock(&self.blocks[0]).pages.len();
-        let shared = have * PAGE > held && lock(&self.blocks[0]).pages.get(held / PAGE).is_some_and(is_shared);
         let wanted = end.div_ceil(PAGE).saturating_sub(have);
-        let reserved = self.memory.reserve(wanted + usize::from(shared))?;
+        let is_last_shared = || lock(&self.blocks[0]).pages.get(held / PAGE).is_some_and(is_shared);
+        let (reserved, shared) = loop {
+            let shared = is_last_shared();
+            match self.memory.reserve(wanted + usize::from(shared)) {
+                Ok(reserved) => break (reserved, shared),
+                // Where it is the index alone that shares the page, no copy is needed without it.
+                Err(full) if !shared || !self.memory.unindex(&self.page(held / PAGE)) => return Err(full),
+                Err(_) => {}
+            }
+        };
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
             if shared {
@@ -105,8 +113,11 @@ impl KvCache {
 
     /// The first `count` pages, shared.
     pub(super) fn pages(&self, count: usize) -> Vec<Page> {
-        let of_page = |page: usize| self.blocks.iter().map(|block| Arc::clone(&lock(block).pages[page])).collect();
-        (0..count).map(of_page).collect()
+        (0..count).map(|page| self.page(page)).collect()
+    }
+
+    fn page(&self, page: usize) -> Page {
+        self.blocks.iter().map(|block| Arc::clone(&lock(block).pages[page])).collect()
     }
 
     /// How many pages there are, and how many of them others hold, too.

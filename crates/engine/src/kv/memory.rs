@@ -7,7 +7,7 @@ use serde::Serialize;
 use triad_kernels::attention::PAGE;
 use triad_model::description::{BlockDescription, ModelDescription};
 
-use super::cache::KvCache;
+use super::cache::{KvCache, Page};
 use super::page::{BlockPage, Home, KvFormat, PageShape};
 use super::prefixes::Prefixes;
 use crate::error::{Error, Result};
@@ -134,7 +134,12 @@ impl KvMemory {
         prefixes.insert(tokens, &cache.pages(tokens.len().div_ceil(PAGE)));
     }
 
-    /// Forgets every prefix that no sequence holds.
+    /// Forgets the prefix that ends in `page`. Returns whether there was one that no other stands behind.
+    pub(super) fn unindex(&self, page: &Page) -> bool {
+        self.prefixes().remove_leaf(page)
+    }
+
+    /// Forgets every prefix; sequences keep what they hold.
     pub(crate) fn clear(&self) {
         *self.prefixes() = Prefixes::default();
         self.home.shrink(0);
