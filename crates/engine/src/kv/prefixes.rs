@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use triad_kernels::attention::PAGE;
 
-use super::cache::Page;
+use super::page::Page;
 
 /// Pages by the tokens that they hold and that stand before them.
 #[derive(Default)]
@@ -105,7 +105,8 @@ impl Prefixes {
 
     /// Removes `page`, whoever holds it; false if it is not there, or others stand behind it.
     pub(super) fn remove_leaf(&mut self, page: &Page) -> bool {
-        let is_it = |node: &Node| node.children.is_empty() && std::iter::zip(&node.page, page).all(|(a, b)| Arc::ptr_eq(a, b));
+        let is_it =
+            |node: &Node| node.children.is_empty() && std::iter::zip(&node.page, page).all(|(a, b)| Arc::ptr_eq(a, b));
         let place = self.nodes.iter().position(|node| node.as_ref().is_some_and(is_it));
         place.inspect(|place| self.remove(*place)).is_some()
     }
