@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, bail};
-use triad_frontend::models;
+use triad_frontend::packages;
 
 /// Files that are read, without symbolic links.
 static INPUTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -28,7 +28,7 @@ pub fn add(path: &Path) {
 
 /// Remembers that the model at `path` is read: a file, a package, or a folder of safetensors.
 pub fn add_model(path: &Path) {
-    models::files(path).iter().for_each(|file| add(file));
+    packages::model_files(path).iter().for_each(|file| add(file));
 }
 
 /// Refuses to write a file or folder at `output` that is an input, by any name, or a folder that holds one.

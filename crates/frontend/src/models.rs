@@ -1,7 +1,6 @@
 //! Models as users name them: by the path of a package, a GGUF file or a safetensors folder, or by the name of one that
 //! can be fetched.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use triad_engine::package::Package;
@@ -20,33 +19,6 @@ use crate::{hashes, packages};
 /// If there is no such model, or it cannot be fetched.
 pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Ok(fetch::resolve(name, progress)?)
-}
-
-/// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
-/// holds them. A folder may hold more, such as what an earlier command wrote into it.
-pub fn files(path: &Path) -> Vec<PathBuf> {
-    const DESCRIPTIONS: [&str; 5] =
-        ["package.json", "package.json.sha256", "config.json", "generation_config.json", "chat_template.jinja"];
-    const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
-    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
-    let holds_weights = |name: &str| WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
-    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
-        let names = |path: &PathBuf| path.file_name().is_some_and(|name| belongs(&name.to_string_lossy()));
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_file() && names(path)).collect()
-    };
-    let mut files = if path.is_dir() {
-        within(path, &|name| describes(name) || holds_weights(name))
-    } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut files = within(folder, &describes);
-        files.push(path.into());
-        files
-    } else {
-        vec![path.into()]
-    };
-    files.sort();
-    files
 }
 
 /// The model at `path`, which the user calls `name`, ready to run: a model file in float, a package in INT8.

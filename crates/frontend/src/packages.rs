@@ -17,7 +17,7 @@ use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
 
 use crate::error::{Error, Result};
 use crate::hashes::Hashes;
-use crate::{machine, models};
+use crate::machine;
 
 /// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user share them.
 const KEY_DIGITS: usize = 16;
@@ -93,7 +93,7 @@ fn cached_in(
     text: &CalibrationText,
     read: &mut dyn FnMut(u64, u64),
 ) -> Result<PathBuf> {
-    let files = models::files(path);
+    let files = model_files(path);
     let hashes = hashes.of_files(&files, read)?;
     let file_name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // The parts of a folder have their names for a reason, a single file may be called anything.
@@ -121,6 +121,33 @@ fn cached_in(
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.unwrap_or_default().to_string_lossy().replace(|letter: char| !is_plain(letter), "-");
     Ok(folder.join(name + &end))
+}
+
+/// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
+/// holds them. A folder may hold more, such as what an earlier command wrote into it.
+pub fn model_files(path: &Path) -> Vec<PathBuf> {
+    const DESCRIPTIONS: [&str; 5] =
+        ["package.json", "package.json.sha256", "config.json", "generation_config.json", "chat_template.jinja"];
+    const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
+    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
+    let holds_weights = |name: &str| WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let names = |path: &PathBuf| path.file_name().is_some_and(|name| belongs(&name.to_string_lossy()));
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_file() && names(path)).collect()
+    };
+    let mut files = if path.is_dir() {
+        within(path, &|name| describes(name) || holds_weights(name))
+    } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut files = within(folder, &describes);
+        files.push(path.into());
+        files
+    } else {
+        vec![path.into()]
+    };
+    files.sort();
+    files
 }
 
 fn is_plain(letter: char) -> bool {

@@ -159,7 +159,10 @@ impl Request {
     pub(super) fn write_logits(&self, rows: std::ops::Range<usize>, logits: &[f32]) {
         let mut progress = self.lock();
         let vocab = logits.len() / rows.len();
-        progress.logits[rows.start * vocab..rows.end * vocab].copy_from_slice(logits);
+        // Whoever cancelled it has taken the buffer and gone.
+        if let Some(place) = progress.logits.get_mut(rows.start * vocab..rows.end * vocab) {
+            place.copy_from_slice(logits);
+        }
     }
 
     /// The task that wrote the logits of so many rows more is done. Ends the request well if that was all.
@@ -204,7 +207,14 @@ impl Request {
                 progress = self.lock();
                 continue;
             }
-            (progress, _) = self.changed.wait_timeout(progress, LOOK).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout(progress, LOOK).unwrap_or_else(PoisonError::into_inner);
+            let timed_out = waited.1.timed_out();
+            progress = waited.0;
+            if timed_out && progress.result.is_none() {
+                drop(progress);
+                shared.watch();
+                progress = self.lock();
+            }
         }
         let result = progress.result.take().expect("it has ended");
         let (done, logits) = (progress.done, std::mem::take(&mut progress.logits));

@@ -71,6 +71,8 @@ struct Live {
     is_finished: Vec<bool>,
     events: Vec<Event>,
     losses: Vec<Loss>,
+    /// Some of its tasks are for no processor that is left.
+    is_orphaned: bool,
 }
 
 /// The sequences of the latest step: the next one waits a moment for those that are sampling, so that weights are read
@@ -163,6 +165,8 @@ impl State {
 
     /// A job has ended; `outcome` is what it returned, or why it failed.
     pub(super) fn give_back(&mut self, shared: &Shared, unit: usize, job: Job, outcome: Result<Vec<Hidden>, String>) {
+        // Under the lock: until here it stays lost, whoever begins anew, and it is not lost behind this.
+        shared.units[unit].set_away(false);
         if self.units[unit].is_lost {
             // It took too long: somebody else has the task now.
             return;
@@ -212,11 +216,11 @@ impl State {
         let live = self.remove(id);
         let Live { pass, dag, events, losses, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
+        for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
+            request.fail(Error::Cancelled);
+        }
         match &pass.work {
             Work::Prompts(graph) => {
-                for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
-                    request.fail(Error::Cancelled);
-                }
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 self.costs.learn(&shared.processors, [(graph, position, &timeline)]);
@@ -249,7 +253,7 @@ impl State {
         live
     }
 
-    /// Ends what nobody waits for any more.
+    /// Ends what nobody waits for any more, and what no processor is left for.
     fn drop_abandoned(&mut self) {
         for queue in [&mut self.prompts, &mut self.rows] {
             queue.retain(|request| {
@@ -260,13 +264,19 @@ impl State {
                 !is_cancelled
             });
         }
-        let abandoned = self.live.iter().filter(|live| live.pass.is_abandoned());
+        for live in &mut self.live {
+            live.is_orphaned |= !self.passes.orphans(live.id).is_empty();
+        }
+        let abandoned = self.live.iter().filter(|live| live.is_orphaned || live.pass.is_abandoned());
         for id in abandoned.map(|live| live.id).collect::<Vec<_>>() {
             self.passes.cancel(id);
             // Whoever is at a task of it ends that one.
             if !self.is_running(id) {
                 let live = self.remove(id);
-                live.pass.requests.iter().for_each(|request| request.fail(Error::Cancelled));
+                for request in &live.pass.requests {
+                    let is_cancelled = !live.is_orphaned || request.is_cancelled();
+                    request.fail(if is_cancelled { Error::Cancelled } else { live.error() });
+                }
                 self.hidden.retain(|hidden| !hidden.request.is_cancelled());
             }
         }
@@ -370,6 +380,7 @@ impl State {
             is_finished: vec![false; chunks],
             events: Vec::new(),
             losses: losses.collect(),
+            is_orphaned: false,
         });
     }
 
@@ -419,13 +430,13 @@ impl State {
             let ids: Vec<_> = self.live.iter().map(|live| live.id).collect();
             for id in ids {
                 let live = self.remove(id);
-                let reasons = live.losses.iter().map(|loss| format!("the {}: {}", loss.label(), loss.reason));
-                let reason = reasons.collect::<Vec<_>>().join("; ");
                 let of_logits = if let Work::Logits(hidden) = &live.pass.work { &hidden[..] } else { &[] };
                 let requests = live.pass.requests.iter().chain(of_logits.iter().map(|hidden| &hidden.request));
-                requests.for_each(|request| request.fail(Error::Processors { reason: reason.clone() }));
+                requests.for_each(|request| request.fail(live.error()));
             }
-            self.hidden.clear();
+            for hidden in self.hidden.drain(..) {
+                hidden.request.fail(Error::Processors { reason: reason.to_owned() });
+            }
         }
     }
 
@@ -446,5 +457,22 @@ impl State {
             self.lose(shared, *unit, &reason);
         }
         !hung.is_empty()
+    }
+
+    /// Ends what waits where every processor hangs: nobody else would.
+    pub(super) fn fail_unserved(&mut self, shared: &Shared) {
+        if shared.units.iter().all(super::Unit::is_away) {
+            for request in self.prompts.drain(..).chain(self.rows.drain(..)) {
+                request.fail(Error::Processors { reason: "all of them hang".to_owned() });
+            }
+        }
+    }
+}
+
+impl Live {
+    /// What happened to each processor that was lost.
+    fn error(&self) -> Error {
+        let reasons = self.losses.iter().map(|loss| format!("the {}: {}", loss.label(), loss.reason));
+        Error::Processors { reason: reasons.collect::<Vec<_>>().join("; ") }
     }
 }

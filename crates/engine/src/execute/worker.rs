@@ -34,7 +34,6 @@ pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
             let mut next = Some(job);
             while let Some(mut job) = next {
                 let outcome = run(shared, unit, index, &mut job);
-                unit.set_away(false);
                 let mut state = lock(&shared.state);
                 state.give_back(shared, index, job, outcome);
                 next = state.take(shared, index);

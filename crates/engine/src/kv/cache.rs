@@ -6,11 +6,8 @@ use triad_kernels::Matrix;
 use triad_kernels::attention::{Cache, PAGE};
 
 use super::memory::KvMemory;
-use super::page::{BlockPage, PageShape};
+use super::page::{BlockPage, Page, PageShape};
 use crate::error::Result;
-
-/// A page in all blocks of the model.
-pub(crate) type Page = Vec<Arc<BlockPage>>;
 
 /// The keys and values of one sequence. Tasks of a pass hold it while they run: attention of different blocks may run at
 /// once.
@@ -75,9 +72,17 @@ impl KvCache {
     /// If the engine's memory for keys and values is full of what other sequences hold.
     pub(crate) fn reserve(&self, held: usize, end: usize) -> Result<()> {
         let have = lock(&self.blocks[0]).pages.len();
-        let shared = have * PAGE > held && lock(&self.blocks[0]).pages.get(held / PAGE).is_some_and(is_shared);
         let wanted = end.div_ceil(PAGE).saturating_sub(have);
-        let reserved = self.memory.reserve(wanted + usize::from(shared))?;
+        let is_last_shared = || lock(&self.blocks[0]).pages.get(held / PAGE).is_some_and(is_shared);
+        let (reserved, shared) = loop {
+            let shared = is_last_shared();
+            match self.memory.reserve(wanted + usize::from(shared)) {
+                Ok(reserved) => break (reserved, shared),
+                // Where it is the index alone that shares the page, no copy is needed without it.
+                Err(full) if !shared || !self.memory.unindex(&self.page(held / PAGE)) => return Err(full),
+                Err(_) => {}
+            }
+        };
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
             if shared {
@@ -94,19 +99,31 @@ impl KvCache {
         self.blocks.iter().for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
     }
 
-    /// The pages `from` and behind it become `pages`.
-    pub(super) fn replace(&self, from: usize, pages: &[Page]) {
+    /// Takes the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens that are
+    /// here of them. Returns how many tokens are here then.
+    pub(crate) fn adopt(&self, held: usize, tokens: &[u32]) -> usize {
+        let (length, pages) = self.memory.find(held, tokens);
+        if length <= held {
+            return held;
+        }
+        // What is here of whole pages is the same.
+        let from = held / PAGE;
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
             block.pages.truncate(from);
-            block.pages.extend(pages.iter().map(|page| Arc::clone(&page[index])));
+            block.pages.extend(pages[from..].iter().map(|page| Arc::clone(&page[index])));
         }
+        length
     }
 
-    /// The first `count` pages, shared.
-    pub(super) fn pages(&self, count: usize) -> Vec<Page> {
-        let of_page = |page: usize| self.blocks.iter().map(|block| Arc::clone(&lock(block).pages[page])).collect();
-        (0..count).map(of_page).collect()
+    /// Lets others find what is here of `tokens`, from the first token on.
+    pub(crate) fn share(&self, tokens: &[u32]) {
+        let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE)).map(|page| self.page(page)).collect();
+        self.memory.insert(tokens, &pages);
+    }
+
+    fn page(&self, page: usize) -> Page {
+        self.blocks.iter().map(|block| Arc::clone(&lock(block).pages[page])).collect()
     }
 
     /// How many pages there are, and how many of them others hold, too.

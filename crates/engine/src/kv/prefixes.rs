@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use triad_kernels::attention::PAGE;
 
-use super::cache::Page;
+use super::page::Page;
 
 /// Pages by the tokens that they hold and that stand before them.
 #[derive(Default)]
@@ -99,14 +99,27 @@ impl Prefixes {
         let leaves = self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)));
         let leaves = leaves.filter(|(_, node)| node.children.is_empty() && !is_held(&node.page));
         let Some((oldest, _)) = leaves.min_by_key(|(_, node)| node.used) else { return false };
-        let node = self.nodes[oldest].take().expect("it was found");
+        self.remove(oldest);
+        true
+    }
+
+    /// Removes `page`, whoever holds it; false if it is not there, or others stand behind it.
+    pub(super) fn remove_leaf(&mut self, page: &Page) -> bool {
+        let is_it =
+            |node: &Node| node.children.is_empty() && std::iter::zip(&node.page, page).all(|(a, b)| Arc::ptr_eq(a, b));
+        let place = self.nodes.iter().position(|node| node.as_ref().is_some_and(is_it));
+        place.inspect(|place| self.remove(*place)).is_some()
+    }
+
+    /// Removes a leaf.
+    fn remove(&mut self, index: usize) {
+        let node = self.nodes[index].take().expect("only nodes that are there are removed");
         let siblings = match node.parent {
             Some(parent) => &mut self.node_mut(parent).children,
             None => &mut self.roots,
         };
-        siblings.retain(|sibling| *sibling != oldest);
-        self.free.push(oldest);
-        true
+        siblings.retain(|sibling| *sibling != index);
+        self.free.push(index);
     }
 
     fn add(&mut self, node: Node) -> usize {

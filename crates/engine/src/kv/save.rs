@@ -93,6 +93,10 @@ pub(crate) fn restore(
     let wrong = |field, found: String, expected: &str| {
         Err(Error::SavedSession { path: path.to_owned(), field, found, expected: expected.to_owned() })
     };
+    // Opening a pipe would wait for who writes to it.
+    if !std::fs::metadata(path).map_err(io)?.is_file() {
+        return wrong("the file", "a folder or a device".to_owned(), "a session that was saved by this program");
+    }
     let file = File::open(path).map_err(io)?;
     let length = file.metadata().map_err(io)?.len();
     let mut file = Hashing { inner: BufReader::with_capacity(BUFFER, file), hash: Sha256::new() };

@@ -347,8 +347,11 @@ fn install_growing(environment: &mut Environment<'static>, plain: &Arc<Environme
         before.empty_state().apply_filter("join", &arguments)
     });
     let paying = budget.clone();
-    environment
-        .add_filter("tojson", move |value: &Value, options: Kwargs| super::python::to_json(value, &options, &paying));
+    environment.add_filter("tojson", move |value: &Value, options: Kwargs| {
+        let mut bytes = Bytes { bytes: Vec::new(), budget: paying.clone() };
+        super::python::to_json(value, &options, &mut bytes)?;
+        String::from_utf8(bytes.bytes).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+    });
 }
 
 /// Elements of a list or map; 0 of anything else.

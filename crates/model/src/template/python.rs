@@ -5,8 +5,6 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-use super::bounded::{Budget, Bytes};
-
 /// Widest indentation of `tojson`, in spaces.
 const MAX_INDENT: usize = 16;
 
@@ -31,24 +29,18 @@ pub(super) fn method(state: &mut State, value: &Value, method: &str, arguments: 
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`: Jinja's own filter would escape for HTML.
-/// What it writes is paid for from `budget`.
-pub(super) fn to_json(value: &Value, options: &Kwargs, budget: &Budget) -> Result<String, Error> {
+/// `json.dumps(value, ensure_ascii=False, indent=indent)` into `writer`: Jinja's own filter would escape for HTML.
+pub(super) fn to_json(value: &Value, options: &Kwargs, writer: &mut dyn std::io::Write) -> Result<(), Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;
-    let mut bytes = Bytes { bytes: Vec::new(), budget: budget.clone() };
     let written = match indent {
-        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
+        None => value.serialize(&mut Serializer::with_formatter(writer, Spaced)),
         Some(indent) => {
             let indent = " ".repeat(indent.min(MAX_INDENT));
-            value
-                .serialize(&mut Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(indent.as_bytes())))
+            value.serialize(&mut Serializer::with_formatter(writer, PrettyFormatter::with_indent(indent.as_bytes())))
         }
     };
-    written
-        .map_err(|error| error.to_string())
-        .and_then(|()| String::from_utf8(bytes.bytes).map_err(|error| error.to_string()))
-        .map_err(|error| Error::new(ErrorKind::BadSerialization, error))
+    written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
 }
 
 /// Python's default separators: `, ` and `: `.

@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use triad_kernels::Phase;
 
+use super::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
+
 use crate::forward::{Buffers, Forward, Segment};
 use crate::kv::{KvCache, KvFormat, save};
 use crate::linear::{Int8Statistics, Observer};
@@ -80,6 +81,8 @@ impl Session {
     pub fn fork(&self) -> Self {
         let mut fork = Self::of(&self.engine);
         fork.cache = Arc::new(self.cache.fork());
+        // Pages that are reserved for what comes are no part of it: their copies would be counted by nobody beforehand.
+        fork.cache.truncate(self.tokens.len());
         fork.tokens.extend_from_slice(&self.tokens);
         (fork.prefilled, fork.is_shared) = (self.prefilled, self.is_shared);
         fork.logits.clone_from(&self.logits);
@@ -142,7 +145,7 @@ impl Session {
         self.truncate(common);
         // What follows decoded tokens depends on their arithmetic, and is nobody else's.
         if self.prefilled == common {
-            let held = self.cache.memory().adopt(&self.cache, common, &prompt[..most]);
+            let held = self.cache.adopt(common, &prompt[..most]);
             self.tokens.extend_from_slice(&prompt[common..held]);
             self.prefilled = held;
         }
@@ -154,7 +157,7 @@ impl Session {
     pub fn share(&mut self) {
         self.is_shared = true;
         let whole = self.prefilled - self.prefilled % triad_kernels::attention::PAGE;
-        self.cache.memory().share(&self.cache, &self.tokens[..whole]);
+        self.cache.share(&self.tokens[..whole]);
     }
 
     /// Runs `tokens` behind those seen so far, chunk by chunk, and returns the logits `[vocab]` of the last
@@ -205,6 +208,12 @@ impl Session {
         sessions: impl IntoIterator<Item = (&'a mut Self, &'a [u32])>,
         cancel: &Cancel,
     ) -> Result<()> {
+        let sessions: Vec<_> = sessions.into_iter().collect();
+        // Nobody begins before it is known that all can.
+        for (session, tokens) in &sessions {
+            session.check(tokens)?;
+            session.reserve(tokens.len())?;
+        }
         let begin = |(session, tokens): (&'a mut Self, &'a [u32])| {
             let request = session.begin(tokens, (Phase::Decode, Wanted::All), cancel)?;
             Ok((session, request))
@@ -336,6 +345,10 @@ impl Session {
             self.cache = Arc::new(self.cache.fork());
         }
         self.extend(&request.tokens()[..done], request.phase());
+        if result.is_err() {
+            // Others may need the pages of what was not computed.
+            self.cache.truncate(self.tokens.len());
+        }
         result
     }
 
@@ -353,7 +366,7 @@ impl Drop for Session {
         self.engine.shared().forget(self.id);
         if self.is_shared {
             self.cache.truncate(self.tokens.len());
-            self.cache.memory().share(&self.cache, &self.tokens[..self.prefilled]);
+            self.cache.share(&self.tokens[..self.prefilled]);
         }
     }
 }
