@@ -134,11 +134,6 @@ impl KvCache {
         })
     }
 
-    /// The memory that its pages are counted in.
-    pub(crate) fn memory(&self) -> &Arc<KvMemory> {
-        &self.memory
-    }
-
     /// That of one block, for one at a time. What a panic left half-written lies behind the tokens that are done, and is
     /// written again.
     pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
