@@ -1,5 +1,8 @@
 //! Any policy, any processors, whoever fails: the logits of one processor alone, bit for bit.
 
+mod ends;
+mod prefixes;
+mod save;
 mod sequences;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

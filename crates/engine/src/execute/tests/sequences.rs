@@ -3,14 +3,14 @@
 use std::sync::LazyLock;
 
 use triad_model::description::{
-    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope, RopePairing,
-    RopeScaling,
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
+    RopePairing, RopeScaling,
 };
 
 use super::*;
 use crate::KvFormat;
 
-const VOCAB: usize = 97;
+pub(super) const VOCAB: usize = 97;
 /// Two pages and a bit.
 const CONTEXT: usize = 600;
 
@@ -122,7 +122,10 @@ fn run(session: &mut Session, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
 
 /// One rule of decode: several tokens at once are each as after those before it. So are the steps of `steps`, one by one.
 fn one_by_one(steps: &[Step]) -> Vec<Step> {
-    steps.iter().map(|step| if let Step::DecodeEach(count) = step { Step::Decode(*count) } else { step.clone() }).collect()
+    steps
+        .iter()
+        .map(|step| if let Step::DecodeEach(count) = step { Step::Decode(*count) } else { step.clone() })
+        .collect()
 }
 
 fn alone(model: &Arc<Model>, options: SessionOptions, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
