@@ -1,6 +1,8 @@
 //! Arguments that several commands share: which model, on how many threads, calibrated on what; and how numbers are
 //! read.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,17 +10,24 @@ use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
 use triad_engine::{Cores, Error, KvFormat, Model, Threads};
-use triad_frontend::models;
+use triad_frontend::{machine, models};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, Device};
 use triad_prepare::Prune;
 use triad_prepare::calibration::text::CalibrationText;
 
-use crate::{preparing, progress};
+use crate::{inputs, preparing, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
+/// Threads that any machine may be asked for, and how many times as many as it runs at once: with more, threads wait for
+/// each other's turn on a core, and a run takes so long that it seems to hang.
+const FEW_THREADS: usize = 16;
+const MOST_THREADS_PER_CORE: usize = 4;
+
+/// The profile of a device has some 2 KiB. A device file of the system never ends.
+const MOST_DEVICE_BYTES: u64 = 1 << 20;
 
 /// More than any model's context.
 const MOST_TOKENS: usize = 1 << 30;
@@ -47,14 +56,16 @@ impl DescriptionArguments {
         if let Some(shape) = &self.shape {
             return Ok((shape.clone(), family::shape(shape)?));
         }
-        Ok((self.name.model.clone(), models::description(&self.name.path()?)?))
+        let path = self.name.path()?;
+        let description = models::description(&path, &mut progress::checking(&path))?;
+        Ok((self.name.model.clone(), description))
     }
 }
 
 /// Tokens of a prompt that no model runs, unless another number is asked for.
 const PROMPT: usize = 1024;
 /// More would take memory and time that nobody meant.
-const MOST_CHUNKS: usize = 10_000;
+pub const MOST_CHUNKS: usize = 10_000;
 
 /// Tokens of the prompt: as `asked`, or the usual number if the model was made for as many.
 pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Result<usize> {
@@ -65,12 +76,12 @@ pub fn prompt_tokens(asked: Option<usize>, description: &ModelDescription) -> Re
     Ok(prompt)
 }
 
-/// Refuses a prompt in very many chunks.
-pub fn check_chunks(prompt: usize, chunk: usize) -> Result<()> {
+/// Refuses a prompt in more than `most` chunks.
+pub fn check_chunks(prompt: usize, chunk: usize, most: usize) -> Result<()> {
     let chunks = prompt.div_ceil(chunk);
     ensure!(
-        chunks <= MOST_CHUNKS,
-        "{prompt} tokens in chunks of {chunk} are {chunks} chunks, more than {MOST_CHUNKS}: expected a larger --chunk"
+        chunks <= most,
+        "{prompt} tokens in chunks of {chunk} are {chunks} chunks, more than {most}: expected a larger --chunk"
     );
     Ok(())
 }
@@ -150,6 +161,7 @@ impl CalibrationArguments {
         if self.calibrate.is_empty() {
             return Ok(CalibrationText::builtin());
         }
+        self.calibrate.iter().for_each(|path| inputs::add(path));
         let files = self.calibrate.iter().map(|path| CalibrationText::read(path)).collect::<Result<Vec<_>, _>>()?;
         Ok(CalibrationText::join(files))
     }
@@ -158,7 +170,9 @@ impl CalibrationArguments {
 impl ModelArgument {
     /// The model's path; fetches the model if it is not there.
     pub fn path(&self) -> Result<PathBuf> {
-        progress::fetch(|progress| Ok(models::path_of(&self.model, progress)?))
+        let path = progress::fetch(|progress| Ok(models::path_of(&self.model, progress)?))?;
+        inputs::add_model(&path);
+        Ok(path)
     }
 }
 
@@ -192,12 +206,23 @@ impl ModelArguments {
 /// The model at `path`, which the user calls `name`, ready to run.
 pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
-    Ok(models::load(path, name, threads)?)
+    Ok(models::load(path, name, threads, &mut progress::checking(path))?)
 }
 
 /// Reads a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
-    whole_number(text, 1, MOST_THREADS)
+    let count = whole_number(text, 1, MOST_THREADS)?;
+    check_threads(count, machine::threads())?;
+    Ok(count)
+}
+
+/// Refuses far more threads than the `available` ones that run at once.
+fn check_threads(count: usize, available: usize) -> Result<(), String> {
+    let most = available.saturating_mul(MOST_THREADS_PER_CORE).max(FEW_THREADS);
+    if count > most {
+        return Err(format!("this machine runs {available} threads at once: expected at most {most}"));
+    }
+    Ok(())
 }
 
 /// Reads a number of tokens.
@@ -230,8 +255,20 @@ pub fn device(name: &str) -> Result<Device> {
     if device::NAMES.contains(&name) || !Path::new(name).exists() {
         return Ok(Device::builtin(name)?);
     }
-    let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+    inputs::add(Path::new(name));
+    let mut text = String::new();
+    let file = File::open(name).with_context(|| format!("cannot read {name}"))?;
+    file.take(MOST_DEVICE_BYTES + 1).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
+    let is_short = text.len() as u64 <= MOST_DEVICE_BYTES;
+    ensure!(is_short, "{name}: longer than {} KiB: expected the TOML file of a device", MOST_DEVICE_BYTES >> 10);
     Ok(Device::parse(&text, name)?)
+}
+
+/// Reads a number of sequences that run together.
+pub fn sequences(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1024;
+    let number = text.trim().parse().ok().filter(|number| (1..=MOST).contains(number));
+    number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
 }
 
 /// Reads how often something is done.
@@ -262,6 +299,14 @@ mod tests {
             assert_eq!(threads(text).unwrap_err(), "expected a whole number from 1 to 1024", "{text}");
         }
         assert_eq!(tokens("4096"), Ok(4096));
+    }
+
+    #[test]
+    fn far_more_threads_than_run_at_once_are_refused() {
+        assert_eq!([check_threads(16, 1), check_threads(256, 64), check_threads(1024, 512)], [Ok(()), Ok(()), Ok(())]);
+        let error = check_threads(1024, 2).unwrap_err();
+        assert_eq!(error, "this machine runs 2 threads at once: expected at most 16");
+        assert!(check_threads(257, 64).unwrap_err().contains("at most 256"));
     }
 
     #[test]

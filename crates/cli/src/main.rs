@@ -2,15 +2,19 @@
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
-//! prints, [`output_file`] writes files, [`chart`] draws figures, [`timeline_file`] timelines, [`preparing`] shows how
-//! packages are made, [`failure`] reads errors. What does not print is in the crate `triad-frontend`.
+//! prints, [`output_file`] writes files, none of them one of the [`inputs`], [`chart`] draws figures, [`timeline_file`]
+//! timelines, [`preparing`] shows how packages are made, [`failure`] reads errors. What does not print is in the crate
+//! `triad-frontend`.
 #![forbid(unsafe_code)]
+// Their macros panic where the stream cannot be written: `output` has functions that do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
 mod arithmetic;
 mod chart;
 mod commands;
 mod failure;
+mod inputs;
 mod interrupt;
 mod npu;
 mod output;
@@ -73,7 +77,8 @@ enum Command {
 fn main() -> ExitCode {
     let Cli { command, verbose } = Cli::parse();
     if verbose {
-        tracing_subscriber::fmt().with_writer(io::stderr).with_max_level(LevelFilter::DEBUG).init();
+        let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
+        log.with_max_level(LevelFilter::DEBUG).init();
     }
     let tier = triad_kernels::tier::asked().map(|_| ()).map_err(anyhow::Error::msg);
     let done = tier.and_then(|()| interrupt::install()).and_then(|()| match command {
@@ -114,6 +119,6 @@ fn failure(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let sentence = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
-    eprintln!("error: {sentence}");
+    output::note(&format!("error: {sentence}"));
     ExitCode::FAILURE
 }

@@ -56,14 +56,17 @@ impl Npu {
 
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
                 let cache = model.package().map(Package::compiled);
-                let options = npu::NpuOptions { threads: threads.count(), cache, driver: drivers(), ..options };
+                let bytes = model.package().map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
+                let cache_bytes = bytes.transpose()?.map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
+                let options =
+                    npu::NpuOptions { threads: threads.count(), cache, cache_bytes, driver: drivers(), ..options };
                 let npu = npu::Npu::new(options)?;
                 let blocks = model.description().blocks.len();
                 let bar = crate::progress::blocks(format!("building graphs for {self}"), blocks);
                 let products = Programs::prepare(model, &npu, rows, |done| bar.set(done))?;
                 drop(bar);
                 if let Some(error) = npu.not_kept() {
-                    eprintln!("note: {error}, and every run compiles them again");
+                    crate::output::note(&format!("note: {error}, and every run compiles them again"));
                 }
                 Ok(Some(Box::new(products)))
             }
@@ -89,6 +92,11 @@ impl std::fmt::Display for Npu {
         }
     }
 }
+
+/// Compiled graphs take about what the package takes, for each device and chunk length. Those of so many are kept; the
+/// sets that were used longest ago make way.
+#[cfg(feature = "npu")]
+const KEPT_SETS: u64 = 4;
 
 /// What stands for the version of a device's driver, which ONNX Runtime does not say: the release of the system's kernel,
 /// with which drivers come. Empty where it is not known.

@@ -17,6 +17,11 @@ pub fn text(text: &str) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
+/// Writes `text` to standard error and ends the line. Where that cannot be written, there is nobody to be told.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
+}
+
 /// Prints what names are, one a line, names in a column of one width.
 pub fn fields(fields: &[(&str, String)]) -> Result<()> {
     let width = fields.iter().map(|(name, _)| name.len()).max().unwrap_or(0);

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::inputs;
+
 /// The file to come, written beside its place: when it has its name it is whole, and until then what had the
 /// name before is as it was. Removed unless it is finished.
 pub struct OutputFile {
@@ -15,17 +17,22 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Before the work begins, so that a place that can't be written is found at once.
+    /// Before the work begins, so that a place that can't be written is found at once. It can't be one of the inputs
+    /// that are known by now, either.
     pub fn create(path: &Path) -> Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(".part");
         let part = PathBuf::from(name);
+        inputs::check(path)?;
+        inputs::check(&part)?;
         let file = File::create(&part).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Self { path: path.into(), part, file })
     }
 
     /// Lets `content` write the file, and gives it its name.
     pub fn write(mut self, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
+        // Once more: some inputs are known only when the model's name has been resolved.
+        inputs::check(&self.path)?;
         let written = content(&mut self.file).and_then(|()| fs::rename(&self.part, &self.path));
         written.with_context(|| format!("cannot write {}", self.path.display()))
     }

@@ -5,20 +5,29 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use triad_engine::{Cancel, Threads};
 use triad_frontend::packages;
+use triad_prepare::PrepareOptions;
+use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Prepared, Progress, Recipe};
 
 use crate::failure::run_error;
 use crate::interrupt::on_interrupt;
+use crate::output;
 use crate::progress::{self, Shown};
 
 /// The package of the model at `path`, which the user calls `name`; says so if it is made now.
 pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
-    let found = shown(|cancel, show| packages::package_of(path, name, threads, cancel, show), name)?;
+    let mut read = progress::reading(path);
+    let found = shown(|cancel, show| packages::package_of(path, name, threads, cancel, &mut read, show), name)?;
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
-        eprintln!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}");
+        output::note(&format!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}"));
     }
     Ok(found.path)
+}
+
+/// Where the package of the model at `path` lies in the cache, with a bar while its files are read.
+pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
+    Ok(packages::cached(path, options, text, &mut progress::reading(path))?)
 }
 
 /// Prepares the model that the user calls `name`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use triad_engine::execute::{CostTable, Execution, Loss};
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
@@ -15,6 +15,7 @@ use triad_plan::timeline::{Label, Lane, Record, Source};
 
 use crate::npu::{Npu, NpuArgument};
 use crate::timeline_file::TimelineFile;
+use crate::{inputs, output};
 
 /// Processors that compute.
 #[derive(Clone, Debug)]
@@ -163,6 +164,20 @@ pub struct ProcessorArguments {
 }
 
 impl ProcessorArguments {
+    /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU beside a model in
+    /// `float`: it runs INT8 alone, and would have nothing to do.
+    pub fn check(&self, float: bool) -> Result<()> {
+        if let Some(timeline) = &self.timeline {
+            inputs::check(timeline)?;
+        }
+        let has_npu = self.processors.as_ref().is_some_and(|processors| processors.cpu_alone().is_some());
+        ensure!(
+            !(float && has_npu),
+            "--float leaves the NPU of --processors without work, which is INT8: leave out either"
+        );
+        Ok(())
+    }
+
     /// Before the run, so that a place that can't be written is found at once.
     pub fn timeline_file(&self) -> Result<Option<TimelineFile>> {
         TimelineFile::create_if(self.timeline.as_ref())
@@ -219,16 +234,16 @@ impl Executed {
     }
 }
 
-/// Says which processors failed in the latest prompt of `session`.
+/// Prints which processors failed in the latest prompt of `session`.
 pub fn tell_losses(session: &Session) {
     for loss in session.execution().iter().flat_map(|execution| &execution.losses) {
-        eprintln!("note: {}", failure(loss));
+        output::note(&format!("note: {}", failure(loss)));
     }
 }
 
 fn failure(loss: &Loss) -> String {
     let name = label(&loss.processor);
-    format!("the {name} failed, and its work went to the other processor: {}", loss.reason)
+    format!("the {name} failed, and its work went to another processor: {}", loss.reason)
 }
 
 /// Reads a policy.
@@ -267,7 +282,7 @@ mod tests {
     fn a_failure_says_who_failed_and_why() {
         let reason = "it did not end a task within 60.0 s".to_owned();
         let loss = Loss { processor: "npu".into(), task: None, reason };
-        let said = "the NPU failed, and its work went to the other processor: it did not end a task within 60.0 s";
+        let said = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
         assert_eq!(failure(&loss), said);
     }
 

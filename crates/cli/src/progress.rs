@@ -1,7 +1,7 @@
 //! Bars and spinners on stderr; invisible where stderr is not a terminal.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use triad_model::fetch::Progress;
 
 use crate::interrupt::{Interrupted, on_interrupt};
+use crate::output;
 
 const TICK: Duration = Duration::from_millis(100);
 
@@ -45,6 +46,32 @@ pub fn prompts(what: impl Into<String>, total: usize) -> Shown {
 /// A bar for work whose size is known as a share only; gone when dropped.
 pub fn share(what: &'static str) -> Shown {
     bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")
+}
+
+/// Draws how far the files of the model at `path` are read, until all are.
+pub fn reading(path: &Path) -> impl FnMut(u64, u64) {
+    bytes(format!("reading {}", path.display()))
+}
+
+/// Draws how far the files of the package at `path` are checked, until all are.
+pub fn checking(path: &Path) -> impl FnMut(u64, u64) {
+    bytes(format!("checking {}", path.display()))
+}
+
+/// To be called with the bytes that are done and those that there are.
+fn bytes(what: String) -> impl FnMut(u64, u64) {
+    let mut shown = None;
+    move |done, total| {
+        if done >= total {
+            shown = None;
+            return;
+        }
+        let new = || {
+            let what = format!("{what} ({})", output::bytes(total));
+            bar(what, total as usize, "{msg} [{bar:30}] {percent} %, {binary_bytes_per_sec}")
+        };
+        shown.get_or_insert_with(new).set(done as usize);
+    }
 }
 
 /// Steps of a bar of [`share`].

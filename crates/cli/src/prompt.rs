@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::inputs;
+
 /// Longer prompts are refused unread: no model has a context for them, and a device file never ends.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -28,6 +30,7 @@ impl PromptArguments {
             prompt.clone()
         } else if let Some(path) = &self.file {
             let name = path.display().to_string();
+            inputs::add(path);
             let file = File::open(path).with_context(|| format!("cannot read the prompt file {name}"))?;
             read(file, &format!("the prompt file {name}"))?
         } else if io::stdin().is_terminal() {

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::execute::Session;
 use crate::sampler::{Sampler, SamplerOptions};
-use crate::session::Session;
 use crate::stop::StopMatcher;
 
 /// How an answer is made.

@@ -39,7 +39,6 @@ pub mod package;
 pub mod quantize;
 pub mod sampler;
 mod score;
-mod session;
 mod stop;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -48,14 +47,13 @@ pub mod weights;
 
 pub use cancel::Cancel;
 pub use error::{Error, Result};
-pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions};
+pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions, Session, SessionOptions};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv::{KvFormat, KvUse};
 pub use linear::{Int8Statistics, Observer};
 pub use linear_input::LinearInput;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
-pub use session::{Session, SessionOptions};
 pub use threads::Threads;
 pub use triad_kernels::Cores;
 

@@ -10,8 +10,8 @@ use triad_kernels::log_softmax::log_sum_exp;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::execute::Session;
 use crate::forward::Segment;
-use crate::session::Session;
 
 /// Most bytes of logits that are held at once: enough rows for an efficient product with the output matrix.
 const SLAB_BYTES: usize = 64 << 20;

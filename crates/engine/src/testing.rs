@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use crate::cancel::Cancel;
+use crate::execute::{Session, SessionOptions};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
-use crate::session::{Session, SessionOptions};
 
 /// Share of an input's values beyond its clip threshold, where it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;

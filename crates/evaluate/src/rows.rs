@@ -46,6 +46,10 @@ pub(super) fn text(path: &Path) -> Result<String, DataError> {
     }
     let text = String::from_utf8(bytes)
         .map_err(|wrong| error(format!("not UTF-8 text: byte {} is wrong", wrong.utf8_error().valid_up_to())))?;
+    // It would be a token of the text, and no line of JSON may begin with it.
+    if text.starts_with('\u{feff}') {
+        return Err(error("begins with a byte order mark: expected UTF-8 without one".into()));
+    }
     if text.trim().is_empty() { Err(error("the data file is empty".into())) } else { Ok(text) }
 }
 

@@ -23,6 +23,19 @@ pub enum Error {
         /// Bytes that are available.
         available: u64,
     },
+    /// Something that would exceed the memory that this process may take.
+    #[error(
+        "{what} needs {} of memory, but the limit of this process leaves {}: raise it (ulimit -v), or ask for less",
+        bytes(*.needed), bytes(*.available)
+    )]
+    MemoryLimit {
+        /// What does not fit.
+        what: String,
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes that the limit leaves.
+        available: u64,
+    },
     /// A prompt with more tokens than the context.
     #[error("the prompt has {}{tokens} tokens, but the context is {context}", if *.more { "more than " } else { "" })]
     PromptTooLong {

@@ -1,6 +1,7 @@
 //! What every front end needs between a user and the engine: the command line today, a server later.
 //!
-//! [`models`] opens what a user names, [`packages`] prepares it once and finds it again in the cache, [`machine`] looks at
+//! [`models`] opens what a user names, [`packages`] prepares it once and finds it again in the cache, [`hashes`] checks
+//! packages whose files changed, [`machine`] looks at
 //! the hardware and refuses what does not fit into its memory, [`chat`] turns messages into tokens, and [`answer`] opens
 //! sessions and streams what a model generates. Nothing here prints or reads a terminal: progress goes to closures, and
 //! an [`Error`] keeps what caused it.
@@ -9,6 +10,7 @@
 pub mod answer;
 pub mod chat;
 mod error;
+pub mod hashes;
 pub mod machine;
 pub mod models;
 pub mod packages;

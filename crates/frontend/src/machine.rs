@@ -95,17 +95,45 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes of memory that this process could take now, where the system tells.
+/// Bytes of memory that this machine could give a process now, where the system tells.
 fn available_memory() -> Option<u64> {
     memory("/proc/meminfo", "MemAvailable")
 }
 
+/// Bytes of addresses that this process may still take, where there is a limit (`ulimit -v`).
+fn available_addresses() -> Option<u64> {
+    let limit = address_limit(&fs::read_to_string("/proc/self/limits").ok()?)?;
+    Some(limit.saturating_sub(memory("/proc/self/status", "VmSize")?))
+}
+
+/// The limit in force, in a file as `/proc/self/limits`.
+fn address_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Addresses that a run takes beside what is asked for here: stacks of threads, and what the allocator keeps for each.
+const OTHER_ADDRESSES: u64 = 128 << 20;
+
 /// Refuses what would not fit, before it is allocated: `what` needs `bytes`.
 ///
 /// # Errors
-/// [`Error::Memory`] with both numbers; never where the system does not tell how much is available.
+/// [`Error::Memory`] or [`Error::MemoryLimit`] with both numbers; never where the system does not tell how much is
+/// available.
 pub fn check_memory(what: &str, bytes: usize) -> Result<()> {
-    available_memory().map_or(Ok(()), |available| fits(what, bytes as u64, available))
+    let needed = bytes as u64;
+    if let Some(available) = available_memory() {
+        fits(what, needed, available)?;
+    }
+    available_addresses().map_or(Ok(()), |available| fits_limit(what, needed, available))
+}
+
+fn fits_limit(what: &str, needed: u64, available: u64) -> Result<()> {
+    if needed.saturating_add(OTHER_ADDRESSES) > available {
+        let available = available.saturating_sub(OTHER_ADDRESSES);
+        return Err(Error::MemoryLimit { what: what.into(), needed, available });
+    }
+    Ok(())
 }
 
 fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
@@ -239,6 +267,20 @@ mod tests {
         let error = fits("llama-2-7b", 13 << 30, 4 << 30).unwrap_err().to_string();
         assert_eq!(error, "llama-2-7b needs 13.0 GiB of memory, but 4.0 GiB are available on this machine");
         fits("llama-2-7b", 4 << 30, 4 << 30).unwrap();
+    }
+
+    #[test]
+    fn a_limit_of_the_process_is_read_and_says_how_to_raise_it() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max cpu time              unlimited            unlimited            seconds\n\
+                      Max address space         4194304000           unlimited            bytes\n";
+        assert_eq!(address_limit(limits), Some(4_194_304_000));
+        assert_eq!(address_limit(&limits.replace("4194304000", "unlimited ")), None);
+        let error = fits_limit("a context of 8192 tokens", 2 << 30, 1 << 30).unwrap_err().to_string();
+        let expected = "a context of 8192 tokens needs 2.0 GiB of memory, but the limit of this process leaves 896.0 MiB: \
+                        raise it (ulimit -v), or ask for less";
+        assert_eq!(error, expected);
+        fits_limit("", (1 << 30) - OTHER_ADDRESSES, 1 << 30).unwrap();
     }
 
     #[test]

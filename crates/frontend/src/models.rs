@@ -11,7 +11,7 @@ use triad_model::fetch::{self, Progress};
 use triad_model::tokenizer::Tokenizer;
 
 use crate::error::Result;
-use crate::packages;
+use crate::{hashes, packages};
 
 /// The path of the model called `name`; fetches the model if it is not there.
 ///
@@ -22,36 +22,38 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 }
 
 /// The model at `path`, which the user calls `name`, ready to run: a model file in float, a package in INT8.
+/// Files of a package that changed since their hashes were last checked are checked first: `read` is called with the bytes
+/// that were read of them and the bytes of all that are to be read.
 ///
 /// # Errors
 /// If a file is damaged or holds what Triad does not run; if a model file does not fit into memory.
-pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
+pub fn load(path: &Path, name: &str, threads: Threads, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
     let options = LoadOptions { threads };
     if Package::is_at(path) {
-        return Ok(Model::from_package(&Package::open(path)?, &options)?);
+        return Ok(Model::from_package(&hashes::open_package(path, read)?, &options)?);
     }
     Ok(Model::from_checkpoint(&packages::open(path, name)?, &options)?)
 }
 
-/// What the model at `path` is, without its weights.
+/// What the model at `path` is, without its weights; `read` is as in [`load`].
 ///
 /// # Errors
 /// As [`load`], but for memory.
-pub fn description(path: &Path) -> Result<ModelDescription> {
+pub fn description(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<ModelDescription> {
     Ok(if Package::is_at(path) {
-        Package::open(path)?.description().clone()
+        hashes::open_package(path, read)?.description().clone()
     } else {
         Checkpoint::open(path)?.description().clone()
     })
 }
 
-/// The tokenizer of the model at `path`, without its weights.
+/// The tokenizer of the model at `path`, without its weights; `read` is as in [`load`].
 ///
 /// # Errors
 /// As [`description`]; if the model has none.
-pub fn tokenizer(path: &Path) -> Result<Tokenizer> {
+pub fn tokenizer(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<Tokenizer> {
     if Package::is_at(path) {
-        let package = Package::open(path)?;
+        let package = hashes::open_package(path, read)?;
         return Ok(Tokenizer::from_source(&package.source()?, &package.manifest().generation.end_tokens)?);
     }
     Ok(Tokenizer::from_checkpoint(&Checkpoint::open(path)?)?)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use triad_engine::package::{self, Package};
@@ -16,6 +16,7 @@ use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
 
 use crate::error::{Error, Result};
+use crate::hashes::Hashes;
 use crate::machine;
 
 /// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user share them.
@@ -31,7 +32,7 @@ pub struct Found {
 }
 
 /// The package of the model at `path`, which the user calls `name`: itself if it is one, else one in the cache that is
-/// made now, with the default options, if it is not there.
+/// made now, with the default options, if it is not there. `read` is as in [`cached`].
 ///
 /// # Errors
 /// As [`cached`], [`open`] and [`prepare`].
@@ -40,13 +41,14 @@ pub fn package_of(
     name: &str,
     threads: Threads,
     cancel: &Cancel,
+    read: &mut dyn FnMut(u64, u64),
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Found> {
     if Package::is_at(path) {
         return Ok(Found { path: path.into(), prepared: None });
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
-    let destination = cached(path, &options, &text)?;
+    let destination = cached(path, &options, &text, read)?;
     if Package::is_at(&destination) {
         return Ok(Found { path: destination, prepared: None });
     }
@@ -68,51 +70,88 @@ pub fn open(path: &Path, name: &str) -> Result<Arc<Checkpoint>> {
 }
 
 /// Where the package of the model at `path` lies in the cache: each model, as its files are now, and each way to
-/// prepare it has a place of its own.
+/// prepare it has a place of its own. What counts is what the files hold, not where they are or how old: a copy of the
+/// model finds the same package, and so does the model in a copy of the cache. `read` is called with the bytes that were
+/// read of files that changed since they were last read, and the bytes of all of those.
 ///
 /// # Errors
 /// If the files cannot be read, or there is no folder for packages.
-pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
-    let path = path.canonicalize().map_err(|source| file("read", path, source))?;
-    let files = files(&path).map_err(|source| file("read", &path, source))?;
+pub fn cached(
+    path: &Path,
+    options: &PrepareOptions,
+    text: &CalibrationText,
+    read: &mut dyn FnMut(u64, u64),
+) -> Result<PathBuf> {
+    cached_in(&fetch::packages_folder()?, &mut Hashes::of(path), path, options, text, read)
+}
+
+fn cached_in(
+    folder: &Path,
+    hashes: &mut Hashes,
+    path: &Path,
+    options: &PrepareOptions,
+    text: &CalibrationText,
+    read: &mut dyn FnMut(u64, u64),
+) -> Result<PathBuf> {
+    let files = model_files(path);
+    let hashes = hashes.of_files(&files, read)?;
+    let file_name = |file: &PathBuf| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // The parts of a folder have their names for a reason, a single file may be called anything.
+    let files: Vec<_> = match &hashes[..] {
+        [single] => vec![(String::new(), single.clone())],
+        _ => files.iter().map(file_name).zip(hashes).collect(),
+    };
     let key = json!({
         "program": env!("CARGO_PKG_VERSION"),
         "format": package::FORMAT,
         "layout": int8::LAYOUT,
-        "path": path,
         "files": files,
         "options": options,
         "text": package::sha256(json!(text.texts).to_string().as_bytes()),
     });
     let key = &package::sha256(key.to_string().as_bytes())[..KEY_DIGITS];
+    // A copy of the model may have had another name when its package was made.
+    let end = format!("-{key}");
+    let made = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_made = |place: &PathBuf| place.to_string_lossy().ends_with(&end) && Package::is_at(place);
+    if let Some(made) = made.filter(is_made).min() {
+        return Ok(made);
+    }
+    let path = path.canonicalize().map_err(|source| file("read", path, source))?;
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     let name = name.unwrap_or_default().to_string_lossy().replace(|letter: char| !is_plain(letter), "-");
-    Ok(fetch::packages_folder()?.join(format!("{name}-{key}")))
+    Ok(folder.join(name + &end))
+}
+
+/// The files of the model at `path`, sorted: it is one of them, with those beside it that describe it, or the folder that
+/// holds them. A folder may hold more, such as what an earlier command wrote into it.
+pub fn model_files(path: &Path) -> Vec<PathBuf> {
+    const DESCRIPTIONS: [&str; 5] =
+        ["package.json", "package.json.sha256", "config.json", "generation_config.json", "chat_template.jinja"];
+    const WEIGHTS: [&str; 3] = [".safetensors", ".safetensors.index.json", ".gguf"];
+    let describes = |name: &str| DESCRIPTIONS.contains(&name) || name.starts_with("tokenizer");
+    let holds_weights = |name: &str| WEIGHTS.iter().any(|end| name.to_ascii_lowercase().ends_with(end));
+    let within = |folder: &Path, belongs: &dyn Fn(&str) -> bool| -> Vec<_> {
+        let names = |path: &PathBuf| path.file_name().is_some_and(|name| belongs(&name.to_string_lossy()));
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_file() && names(path)).collect()
+    };
+    let mut files = if path.is_dir() {
+        within(path, &|name| describes(name) || holds_weights(name))
+    } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut files = within(folder, &describes);
+        files.push(path.into());
+        files
+    } else {
+        vec![path.into()]
+    };
+    files.sort();
+    files
 }
 
 fn is_plain(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_')
-}
-
-/// Name, size and time of change of the file at `path`, or of all files of the folder there.
-fn files(path: &Path) -> std::io::Result<Vec<(String, u64, u128)>> {
-    let mut files = Vec::new();
-    let mut add = |path: &Path| {
-        let metadata = fs::metadata(path)?;
-        if metadata.is_file() {
-            let changed = metadata.modified()?.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            files.push((name, metadata.len(), changed));
-        }
-        Ok::<_, std::io::Error>(())
-    };
-    if path.is_dir() {
-        fs::read_dir(path)?.try_for_each(|entry| add(&entry?.path()))?;
-    } else {
-        add(path)?;
-    }
-    files.sort();
-    Ok(files)
 }
 
 /// Prepares a model, in a folder that is made if it is not there.
@@ -134,4 +173,44 @@ pub fn prepare(
 
 fn file(what: &'static str, path: &Path, source: std::io::Error) -> Error {
     Error::File { what, path: path.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use triad_model::testing::tiny_llama;
+    use triad_prepare::Prune;
+
+    #[test]
+    fn each_model_and_each_way_to_prepare_it_has_a_package_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let packages = folder.path().join("packages");
+        let cached = |path: &Path, options: &PrepareOptions, text: &CalibrationText| {
+            let mut hashes = Hashes::kept_in(Some(folder.path().join("hashes")), path);
+            cached_in(&packages, &mut hashes, path, options, text, &mut |_, _| {})
+        };
+        let path = folder.path().join("model.gguf");
+        fs::write(&path, tiny_llama().build()).unwrap();
+        let (usual, text) = (PrepareOptions::default(), CalibrationText::builtin());
+        let first = cached(&path, &usual, &text).unwrap();
+        assert_eq!(cached(&path, &usual, &text).unwrap(), first);
+        assert!(first.file_name().unwrap().to_str().unwrap().starts_with("model-"), "{}", first.display());
+        let options = PrepareOptions { prune: Prune::AUTO, ..usual };
+        assert_ne!(cached(&path, &options, &text).unwrap(), first);
+        let other = CalibrationText { name: "other".into(), texts: vec!["abc".into()] };
+        assert_ne!(cached(&path, &usual, &other).unwrap(), first);
+        // A copy finds the package that the model has by then.
+        let copy = folder.path().join("copy.gguf");
+        fs::copy(&path, &copy).unwrap();
+        fs::create_dir_all(&first).unwrap();
+        fs::write(first.join(package::MANIFEST), "{}").unwrap();
+        assert_eq!(cached(&copy, &usual, &text).unwrap(), first);
+        let mut model = fs::read(&path).unwrap();
+        *model.last_mut().unwrap() ^= 1;
+        fs::write(&path, model).unwrap();
+        assert_ne!(cached(&path, &usual, &text).unwrap(), first, "another model at the same place");
+        let error = cached(&folder.path().join("none"), &usual, &text).unwrap_err();
+        assert!(error.to_string().starts_with("cannot read ") && error.to_string().ends_with("none"), "{error}");
+        assert!(std::error::Error::source(&error).is_some(), "an error keeps its source");
+    }
 }

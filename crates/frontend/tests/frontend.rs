@@ -4,13 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model, SessionOptions, Threads};
-use triad_frontend::{Error, answer, chat, models, packages};
+use triad_engine::{Cancel, EngineOptions, Event, Finish, GenerateOptions, Model, SessionOptions, Threads};
+use triad_frontend::{Error, answer, chat, models};
 use triad_model::gguf::Value;
 use triad_model::template::Message;
 use triad_model::testing::tiny_llama;
-use triad_prepare::calibration::text::CalibrationText;
-use triad_prepare::{PrepareOptions, Prune};
 
 /// A model of the tokens a, b, c and d, which continues every text with a; it has no chat template.
 fn write_model(folder: &Path) -> PathBuf {
@@ -28,15 +26,19 @@ fn write_model(folder: &Path) -> PathBuf {
 
 fn model() -> Arc<Model> {
     let folder = tempfile::tempdir().unwrap();
-    Arc::new(models::load(&write_model(folder.path()), "tiny", Threads::Count(1)).unwrap())
+    Arc::new(models::load(&write_model(folder.path()), "tiny", Threads::Count(1), &mut |_, _| {}).unwrap())
+}
+
+fn of_context(context: usize) -> EngineOptions {
+    let session = SessionOptions { context, ..SessionOptions::default() };
+    EngineOptions { session, ..EngineOptions::default() }
 }
 
 #[test]
 fn an_answer_is_streamed_until_its_length() {
     let model = model();
     let prompt = chat::encode(&model, "tiny", &[Message::new("user", "abc")], 16).unwrap();
-    let mut session =
-        answer::session(&model, &SessionOptions { context: 16, ..SessionOptions::default() }, None).unwrap();
+    let mut session = answer::engine(&model, of_context(16)).unwrap().session();
     let options = GenerateOptions { max_tokens: Some(5), ..GenerateOptions::default() };
     let mut text = String::new();
     let answer = answer::stream(&mut session, &prompt, &options, &Cancel::new(), &mut |event| {
@@ -52,8 +54,7 @@ fn an_answer_is_streamed_until_its_length() {
 #[test]
 fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
     let model = model();
-    let mut session =
-        answer::session(&model, &SessionOptions { context: 16, ..SessionOptions::default() }, None).unwrap();
+    let mut session = answer::engine(&model, of_context(16)).unwrap().session();
     let mut texts = 0;
     let failed = answer::stream(&mut session, &[0, 1], &GenerateOptions::default(), &Cancel::new(), &mut |event| {
         if let Event::Text(_) = event {
@@ -69,11 +70,10 @@ fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
 
 #[test]
 fn a_session_that_the_model_was_not_made_for_is_refused() {
-    let options = SessionOptions { context: 17, ..SessionOptions::default() };
-    let error = answer::session(&model(), &options, None).err().unwrap().to_string();
-    assert_eq!(error, "a context of 17 tokens was asked for, but the model was made for at most 16");
-    let options = SessionOptions { context: 16, chunk: 0, ..SessionOptions::default() };
-    assert!(answer::session(&model(), &options, Some(4)).err().unwrap().to_string().contains("chunk length is 0"));
+    let error = |options| answer::engine(&model(), options).err().unwrap().to_string();
+    assert_eq!(error(of_context(17)), "a context of 17 tokens was asked for, but the model was made for at most 16");
+    let session = SessionOptions { context: 16, chunk: 0, ..SessionOptions::default() };
+    assert!(error(EngineOptions { session, ..EngineOptions::default() }).contains("chunk length is 0"));
 }
 
 #[test]
@@ -84,24 +84,4 @@ fn a_prompt_that_is_too_long_is_refused_with_its_tokens() {
     let error = |text: &str| encode(text).unwrap_err().to_string();
     assert_eq!(error("abcab"), "the prompt has 5 tokens, but the context is 4");
     assert_eq!(error(&"abc".repeat(1000)), "the prompt has more than 56 tokens, but the context is 4");
-}
-
-#[test]
-fn each_model_and_each_way_to_prepare_it_has_a_package_of_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = write_model(folder.path());
-    let text = CalibrationText::builtin();
-    let usual = PrepareOptions::default();
-    let first = packages::cached(&path, &usual, &text).unwrap();
-    assert_eq!(packages::cached(&path, &usual, &text).unwrap(), first);
-    assert!(first.file_name().unwrap().to_str().unwrap().starts_with("model-"), "{}", first.display());
-    let options = PrepareOptions { prune: Prune::AUTO, ..usual };
-    assert_ne!(packages::cached(&path, &options, &text).unwrap(), first);
-    let other = CalibrationText { name: "other".into(), texts: vec!["abc".into()] };
-    assert_ne!(packages::cached(&path, &usual, &other).unwrap(), first);
-    std::fs::write(&path, tiny_llama().build()).unwrap();
-    assert_ne!(packages::cached(&path, &usual, &text).unwrap(), first, "another model at the same place");
-    let error = packages::cached(&folder.path().join("none"), &usual, &text).unwrap_err();
-    assert!(error.to_string().starts_with("cannot read ") && error.to_string().ends_with("none"), "{error}");
-    assert!(std::error::Error::source(&error).is_some(), "an error keeps its source");
 }

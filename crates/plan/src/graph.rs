@@ -198,7 +198,7 @@ impl Subgraph {
     }
 }
 
-/// A task: one subgraph on one chunk, or a [part](crate::parts::Part) of its output.
+/// A task: one subgraph on one chunk, or a [part](crate::schedule::parts::Part) of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Task {
     /// Number of the chunk.

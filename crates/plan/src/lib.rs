@@ -20,7 +20,6 @@
 pub mod device;
 pub mod graph;
 pub mod optimum;
-pub mod parts;
 pub mod passes;
 pub mod placement;
 pub mod prefill;

@@ -1,7 +1,7 @@
 //! Several passes on the same processors: prompts that arrive at any time, and steps of sequences that decode beside them.
 //!
 //! A pass is one [`Dag`] with a [`Schedule`] of its own; [`Passes`] decides whose task a processor runs next. Like a
-//! schedule it is a pure state machine: the time is an argument. The simulator and the executor drive the same one.
+//! schedule it is a pure state machine: the time is an argument. The simulator and the engine drive the same one.
 
 use std::borrow::Borrow;
 

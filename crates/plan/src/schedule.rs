@@ -7,6 +7,7 @@
 //! calls.
 
 mod dag;
+pub mod parts;
 
 use std::borrow::Borrow;
 

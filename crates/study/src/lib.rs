@@ -4,11 +4,16 @@
 //! how important, how much memory their rows take. [`sweep`] runs the model in INT8 in one way after the other, with
 //! fewer and fewer shadows or by each rule for clip thresholds. [`hot_channels`] runs it with the weights of shadows in a
 //! file, calibrated on one domain of text and run on another.
+//!
+//! Two study the engine under several conversations: [`stall`] how long they wait for tokens while a prompt is computed,
+//! [`prefixes`] what those with one beginning share.
 #![forbid(unsafe_code)]
 
 mod error;
 pub mod hot_channels;
 pub mod outliers;
+pub mod prefixes;
+pub mod stall;
 mod subject;
 pub mod sweep;
 

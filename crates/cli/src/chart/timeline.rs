@@ -14,8 +14,15 @@ const WIDTH: f64 = 1100.0;
 const PADDING: f64 = 12.0;
 const LANE: f64 = 56.0;
 const LANE_GAP: f64 = 14.0;
-/// Room for the names of processors, and what they amount to below.
-const NAMES: f64 = 120.0;
+/// Room for the names of processors, and what they amount to below: at least and at most. Names longer than that are
+/// smaller, and what is longer still is cut.
+const LEAST_NAMES: f64 = 120.0;
+const MOST_NAMES: f64 = 330.0;
+const LONGEST_NAME: usize = 60;
+/// Between names and lanes.
+const NAME_GAP: f64 = 12.0;
+/// Bold letters are about a tenth wider.
+const BOLD: f64 = 1.1;
 /// More chunks than this get a legend of their first and last alone.
 const MOST_NAMED: usize = 12;
 /// Bubbles narrower than this many pixels are not seen.
@@ -36,7 +43,11 @@ pub fn svg(record: &Record) -> String {
     let area = Area { left: PADDING, top: PADDING, right: WIDTH - PADDING, bottom: height - PADDING };
     let area = layout::title(&mut svg, area, &record.heading(), style::FIGURE_TITLE);
     let area = legend(&mut svg, area, record.chunks());
-    let plot = Area { left: area.left + NAMES, right: area.right - 20.0, bottom: area.top + lanes_height, ..area };
+    let shortened = |processor| layout::shortened(&record.processor(processor), LONGEST_NAME);
+    let names: Vec<_> = record.timeline.processor_ids().map(shortened).collect();
+    let widest = names.iter().map(|name| BOLD * style::text_width(name, style::TITLE)).fold(0.0, f64::max);
+    let names_room = (widest + NAME_GAP).clamp(LEAST_NAMES, MOST_NAMES);
+    let plot = Area { left: area.left + names_room, right: area.right - 20.0, bottom: area.top + lanes_height, ..area };
     let seconds = record.timeline.seconds();
     let (unit, scale) = if seconds < 2.0 { ("ms", 1e3) } else { ("s", 1.0) };
     let axis = Axis::linear("").covering(0.0, seconds * scale);
@@ -47,12 +58,11 @@ pub fn svg(record: &Record) -> String {
         svg.push(&line(style::GRID, 0.8, [(x, plot.top), (x, plot.bottom)]));
         svg.push(&layout::text(&tick.label, (x, plot.bottom + 9.0), Anchor::Middle, style::TICK));
     }
-    for processor in record.timeline.processor_ids() {
+    for (processor, name) in record.timeline.processor_ids().zip(&names) {
         let top = plot.top + processor.index() as f64 * (LANE + LANE_GAP);
-        let name = record.processor(processor);
-        svg.push(
-            &layout::text(&name, (area.left, top + LANE * 0.3), Anchor::Start, style::TITLE).set("font-weight", "bold"),
-        );
+        let size = layout::fitting_size(name, style::TITLE, (names_room - NAME_GAP) / BOLD);
+        let name = layout::text(name, (area.left, top + LANE * 0.3), Anchor::Start, size);
+        svg.push(&name.set("font-weight", "bold").set("class", "processor"));
         let bubbles = format!("{:.1} % bubbles", 100.0 * record.timeline.bubble_rate(processor));
         svg.push(&layout::text(&bubbles, (area.left, top + LANE * 0.66), Anchor::Start, style::TICK));
         lane(&mut svg, record, processor, top, &across);
@@ -205,9 +215,40 @@ mod tests {
             assert_eq!(of_class("bubble").len(), 2);
             let number = |node: &roxmltree::Node, name| node.attribute(name).unwrap().parse::<f64>().unwrap();
             for node in of_class("task").iter().chain(&of_class("bubble")) {
-                assert!(number(node, "x") >= NAMES && number(node, "x") + number(node, "width") <= WIDTH);
+                assert!(number(node, "x") >= LEAST_NAMES && number(node, "x") + number(node, "width") <= WIDTH);
             }
             assert!(svg.contains("a &amp; b (simulated)"));
+        }
+    }
+
+    #[test]
+    fn names_of_processors_end_before_their_bars() {
+        let dag = Dag::new([(0, 0.01, vec![]), (1, 0.02, vec![])]);
+        let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
+        let labels: Vec<_> = (0..2).map(|_| Label { chunk: 0, block: 0, kind: "attention".into() }).collect();
+        let cores = (0..40).map(|core| core.to_string()).collect::<Vec<_>>().join(", ");
+        for name in ["NPU".to_owned(), "INT8 kernels as NPU (core 3, 4, 5)".into(), format!("CPU (core {cores})")] {
+            let processors = ["CPU", &name];
+            let record = Record {
+                title: "",
+                source: Source::Measured,
+                timeline: &timeline,
+                dag: &dag,
+                labels: &labels,
+                processors: &processors,
+            };
+            let svg = svg(&record);
+            let document = Document::parse(&svg).unwrap();
+            let number = |node: roxmltree::Node, name| node.attribute(name).unwrap().parse::<f64>().unwrap();
+            let of_class = |class| document.descendants().filter(move |node| node.attribute("class") == Some(class));
+            let bars =
+                of_class("task").chain(of_class("bubble")).map(|node| number(node, "x")).fold(f64::MAX, f64::min);
+            let shown: Vec<_> = of_class("processor").collect();
+            assert_eq!(shown.len(), 2);
+            for node in shown {
+                let width = BOLD * style::text_width(node.text().unwrap(), number(node, "font-size"));
+                assert!(number(node, "x") + width < bars, "{name}: {width} pixels before {bars}");
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use triad_engine::Error;
 use triad_engine::memory::{self, Memory};
 use triad_engine::package::{Manifest, Package};
+use triad_frontend::hashes;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::BlockDescription;
@@ -16,7 +17,7 @@ use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::Tokenizer;
 
 use crate::arguments::{self, KvArgument, ModelArgument};
-use crate::{output, package_fields};
+use crate::{output, package_fields, progress};
 
 /// Show what a model is and how much memory a run needs.
 #[derive(clap::Args)]
@@ -89,7 +90,7 @@ struct Run {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let path = ModelArgument { model: arguments.model.clone() }.path()?;
     if Package::is_at(&path) {
-        let package = Package::open(&path)?;
+        let package = hashes::open_package(&path, &mut progress::checking(&path))?;
         return if arguments.json {
             output::json(&of_package(&package))
         } else {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use triad_engine::{Cancel, Error, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Error, Model, Session, SessionOptions, memory};
 use triad_frontend::{chat, machine};
 use triad_model::tokenizer::Special;
 
@@ -48,6 +48,8 @@ pub struct Arguments {
 /// Computes and writes the logits.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = if arguments.tokens.is_some() { None } else { Some(arguments.prompt.require()?) };
+    // Resolved first: the output must be none of the model's files.
+    arguments.model.name.path()?;
     let output = OutputFile::create(&arguments.output)?;
     let model = arguments.model.load()?;
     let context = model.description().context;
@@ -62,9 +64,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn compute(model: &Arc<Model>, tokens: &[u32], arguments: &Arguments) -> Result<Vec<f32>> {
     let logits = tokens.len().saturating_mul(model.description().vocab).saturating_mul(size_of::<f32>());
-    machine::check_memory("the output", logits)?;
     let options =
         SessionOptions { context: tokens.len().max(1), chunk: arguments.chunk, kv_format: arguments.kv.format() };
+    let SessionOptions { context, chunk, kv_format } = options;
+    let session = memory::of_session(model.description(), 0, context, chunk, kv_format).total();
+    machine::check_memory("the output", logits.saturating_add(session))?;
     let mut session = Session::new(model, &options)?;
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();

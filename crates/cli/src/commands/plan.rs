@@ -74,7 +74,7 @@ struct OfRole {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
-    arguments::check_chunks(prompt, arguments.chunk)?;
+    arguments::check_chunks(prompt, arguments.chunk, arguments::MOST_CHUNKS)?;
     let graph = Graph::new(&description, prompt, arguments.chunk);
     let processors = Processors::cpu_and_npu(Some(arguments.window));
     // One processor is preferred for each format: nothing is to be balanced by seconds.

@@ -17,7 +17,7 @@ use triad_prepare::threshold::ThresholdRule;
 use triad_prepare::{PrepareOptions, Prune};
 
 use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
-use crate::{output, package_fields, preparing};
+use crate::{inputs, output, package_fields, preparing};
 
 /// Prepare a model: calibrate it, quantize it to INT8, and write a package.
 ///
@@ -149,9 +149,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),
         // What has this place in the cache was prepared in the same way.
-        (None, false) => (packages::cached(&path, &options, &text)?, Existing::Keep),
-        (None, true) => (packages::cached(&path, &options, &text)?, Existing::Replace),
+        (None, false) => (preparing::cached(&path, &options, &text)?, Existing::Keep),
+        (None, true) => (preparing::cached(&path, &options, &text)?, Existing::Replace),
     };
+    inputs::check(&destination)?;
     let checkpoint = packages::open(&path, &arguments.model)?;
     let load = LoadOptions { threads: arguments.threads.chosen() };
     let recipe = Recipe { checkpoint, text, options, load, existing };

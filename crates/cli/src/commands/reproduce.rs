@@ -3,15 +3,15 @@
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use triad_plan::reproduce::{NAMES, Section, Value, section};
+use triad_plan::reproduce::{Kind, NAMES, Section, Value, section};
 
 use crate::output;
 
 /// Set the tables and figures of the llm.npu paper beside our own values.
 ///
-/// Simulated values come from a profile of the paper's phone that was fitted to a few values of Qwen1.5-1.8B, which are
-/// marked; all others are predictions, and some of them miss: docs/scheduling.md says why. Nothing here was measured on
-/// such a phone.
+/// Simulated values come from a profile of the paper's phone. Each is marked: `fitted` to the paper's value, `seen` where
+/// that informed a choice, `held out` where it had no part in any. Only what was held out is a prediction, and some of them
+/// miss: docs/scheduling.md says why. Nothing here was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad reproduce
@@ -36,14 +36,20 @@ struct Reproduced {
 struct WithError {
     #[serde(flatten)]
     section: Section,
-    /// Of predictions, relative to the paper's values.
-    mean_error: Option<f64>,
+    /// Of values that were held out, relative to the paper's.
+    mean_error_held_out: Option<f64>,
+    /// Of values that informed a choice.
+    mean_error_seen: Option<f64>,
 }
 
 /// Simulates, counts and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let asked = NAMES.into_iter().filter(|name| arguments.name == "all" || arguments.name == *name);
-    let with_error = |section: Section| WithError { mean_error: section.mean_error(), section };
+    let with_error = |section: Section| WithError {
+        mean_error_held_out: section.mean_error(Kind::HeldOut),
+        mean_error_seen: section.mean_error(Kind::Seen),
+        section,
+    };
     let reproduced = Reproduced { sections: asked.filter_map(section).map(with_error).collect() };
     if arguments.json {
         return output::json(&reproduced);
@@ -52,17 +58,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     output::text(&sections.join("\n\n"))
 }
 
-fn text(WithError { section, mean_error }: &WithError) -> String {
+fn text(WithError { section, mean_error_held_out, mean_error_seen }: &WithError) -> String {
     let rows: Vec<_> = section.values.iter().map(cells).collect();
     let table = output::table(&["", "paper", "ours", "error", "how"], 1, &rows);
-    let error =
-        mean_error.map_or_else(String::new, |error| format!("\nmean error of predictions: {:.1} %", 100.0 * error));
-    format!("{}: {}\n\n{table}{error}", section.name, section.about)
+    let of = |kind: Kind, error: Option<f64>| {
+        error.map_or_else(String::new, |error| {
+            format!("\nmean error of what was {}: {:.1} %", kind.name(), 100.0 * error)
+        })
+    };
+    let errors = of(Kind::HeldOut, *mean_error_held_out) + &of(Kind::Seen, *mean_error_seen);
+    format!("{}: {}\n\n{table}{errors}", section.name, section.about)
 }
 
 fn cells(value: &Value) -> Vec<String> {
     let paper = match value.paper {
         Some((low, high)) if low == high => number(low),
+        Some((low, f64::INFINITY)) => format!("> {}", number(low)),
         Some((low, high)) => format!("{}-{}", number(low), number(high)),
         None => "-".into(),
     };

@@ -10,7 +10,10 @@ use triad_plan::schedule::Policy;
 use triad_plan::timeline::Summary;
 
 use crate::timeline_file::TimelineFile;
-use crate::{arguments, output, processors};
+use crate::{arguments, output, processors, progress};
+
+/// Choosing each task takes time that grows with the chunks that could be next: so many are simulated in half a minute.
+const MOST_CHUNKS: usize = 1024;
 
 /// Simulate a prefill on a phone: latency, energy, memory, bubbles.
 ///
@@ -141,11 +144,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let device = arguments::device(&arguments.device)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
-    arguments::check_chunks(prompt, arguments.chunk)?;
+    arguments::check_chunks(prompt, arguments.chunk, MOST_CHUNKS)?;
     let options = options(arguments, &device)?;
     let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
     let prefill = Prefill::new(&device, &description, prompt, &options);
+    let spinner = progress::spinner(format!("simulating {} tasks", output::count(prefill.dag.len())));
     let outcome = prefill.run();
+    drop(spinner);
     let policy = if options.techniques.out_of_order { options.policy } else { Policy::InOrder };
     let title = format!("{name}, {prompt} tokens on {}, {}", device.name, policy.name());
     let record = prefill.record(&title, &outcome);

@@ -6,8 +6,8 @@ use triad_frontend::models;
 use triad_model::tokenizer::Special;
 
 use crate::arguments::ModelArgument;
-use crate::output;
 use crate::prompt::PromptArguments;
+use crate::{output, progress};
 
 /// Print the tokens of a text.
 #[derive(clap::Args)]
@@ -37,7 +37,8 @@ struct Tokens {
 /// Prints the ids, in one line or as JSON.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let text = arguments.prompt.require()?;
-    let tokenizer = models::tokenizer(&arguments.model.path()?)?;
+    let path = arguments.model.path()?;
+    let tokenizer = models::tokenizer(&path, &mut progress::checking(&path))?;
     let special = if arguments.special { Special::Parsed } else { Special::AsText };
     let tokens = tokenizer.encode(&text, special)?;
     if arguments.json {

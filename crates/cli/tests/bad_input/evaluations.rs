@@ -53,6 +53,18 @@ pub fn cases() -> Vec<Case> {
     vec![
         data("empty data file", "lambada", b"\n", &["the data file is empty"]),
         data("data that is not text", "perplexity", b"word \xff", &["UTF-8", "byte 5"]),
+        data(
+            "data with a byte order mark",
+            "lambada",
+            b"\xef\xbb\xbf{\"text\": \"a b\"}",
+            &["byte order mark", "expected UTF-8 without one"],
+        ),
+        data(
+            "passage of one word",
+            "lambada",
+            b"{\"text\": \"word\"}",
+            &["line 1", "single word", "expected a passage"],
+        ),
         data("data that is not JSON", "lambada", b"{\"text\": \"a b\"}\n{\"text\"\n", &["line 2", "not JSON"]),
         data("data row that is no object", "lambada", b"[]", &["line 1", "expected a JSON object"]),
         data("data of another task", "lambada", mmlu, &["line 1", "\"text\" is missing", "expected a text"]),

@@ -195,6 +195,18 @@ fn files() -> Vec<Case> {
             &["model.gguf: ", "template", "roles must alternate"],
         ),
         case(
+            "chat template that doubles a text",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hello"],
+            |place| {
+                let template =
+                    "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}";
+                let template = Value::Text(template.into());
+                place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
+            },
+            1,
+            &["model.gguf: ", "template", "more text than any conversation needs"],
+        ),
+        case(
             "weights that are not numbers",
             RUN,
             |place| {
@@ -323,6 +335,31 @@ fn inputs() -> Vec<Case> {
             &["cannot write no/x.safetensors: No such file"],
         ),
         input(
+            "model as the output",
+            &["logits", "-m", "model.gguf", "-p", "Hi", "-o", "./model.gguf"],
+            &["cannot write ./model.gguf: this command reads it", "expected another name"],
+        ),
+        case(
+            "prompt file as the timeline",
+            &["run", "-m", "model.gguf", "-f", "prompt.json", "--processors", "cpu,npu", "--timeline", "prompt.json"],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("prompt.json", "Hello");
+            },
+            1,
+            &["cannot write prompt.json: this command reads it"],
+        ),
+        case(
+            "calibration text as the figure",
+            &["study", "outliers", "-m", "model.gguf", "--calibrate", "text.txt", "--svg", "text.txt"],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                place.write("text.txt", "Some text.\n".repeat(40));
+            },
+            1,
+            &["cannot write text.txt: this command reads it"],
+        ),
+        input(
             "benchmark longer than the context",
             &["bench", "--float", "-m", "model.gguf", "--prompt", "65", "--decode", "0"],
             &["65", "64"],
@@ -364,7 +401,12 @@ fn inputs() -> Vec<Case> {
         usage(
             "core of two processors",
             &["bench", "--processors", "cpu=0-1,npu=1"],
-            &["--processors", "core 1 is of both processors"],
+            &["--processors", "core 1 is of two processors"],
+        ),
+        input(
+            "NPU for a model in float",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu=0,npu=1"],
+            &["--float", "NPU of --processors", "INT8"],
         ),
         usage(
             "policy that is none",
@@ -465,7 +507,10 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
             let Case { what, code, says, .. } = &case;
             failures.push(format!("{what}: expected {code} and {says:?}, got {} and {said}", output.status));
         }
-        let line = without_digests(said.lines().next().unwrap_or_default()).replace('|', "\\|");
+        let line = without_digests(said.lines().next().unwrap_or_default());
+        // What a sentence names in full is elsewhere in every run.
+        let folder = place.path("").canonicalize().unwrap().display().to_string();
+        let line = line.replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/").replace('|', "\\|");
         let command = case
             .arguments
             .iter()

@@ -98,6 +98,26 @@ pub fn cases() -> Vec<Case> {
             &["package/costs.json: not what `triad profile` writes", "attention on the NPU: expected seconds"],
         ),
         package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
+        package(
+            "package with an altered byte that is run",
+            run,
+            "weights.safetensors",
+            alter_last,
+            &["altered", "sha256"],
+        ),
+        case(
+            "package whose hash never ends",
+            verify,
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                assert!(place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "50"]).status.success());
+                std::fs::remove_file(place.path("package/package.json.sha256")).unwrap();
+                #[cfg(unix)]
+                std::os::unix::fs::symlink("/dev/zero", place.path("package/package.json.sha256")).unwrap();
+            },
+            1,
+            &["package/package.json.sha256", "expected 64 hexadecimal digits"],
+        ),
         case(
             "package that is there already",
             prepare,
@@ -118,6 +138,16 @@ pub fn cases() -> Vec<Case> {
             },
             1,
             &["package: ", "is no package: it is not replaced"],
+        ),
+        case(
+            "folder of the model as the package",
+            &["prepare", "package/model.gguf", "-o", "package", "--force"],
+            |place| {
+                place.write("package/model.gguf", Gguf::tiny().bytes());
+                place.write("package/package.json", "");
+            },
+            1,
+            &["cannot write package: this command reads ", "model.gguf in it: expected another folder"],
         ),
         texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
         texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),

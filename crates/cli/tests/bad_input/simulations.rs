@@ -21,6 +21,12 @@ pub fn cases() -> Vec<Case> {
         profile("profile of a device that is not TOML", "[npu", &["TOML"]),
         profile("profile of a device without its processors", "name = \"Phone\"\nwake_milliseconds = 1.0\n", &["npu"]),
         profile("profile of a device with an unknown field", "name = \"Phone\"\ncolour = \"red\"\n", &["colour"]),
+        simulate("device that never ends", &["--device", "/dev/zero"], &["/dev/zero", "longer than 1024 KiB", "TOML"]),
+        simulate(
+            "prompt to simulate in too many chunks",
+            &["--prompt", "8192", "--chunk", "1"],
+            &["8192 chunks, more than 1024", "--chunk"],
+        ),
         simulate("contention where nothing runs", &["--contend", "gpu:0.5@0-100ms"], &["gpu", "cpu or npu"]),
         simulate("timeline in an unknown format", &["--timeline", "run.txt"], &["run.txt", ".json or .svg"]),
         simulate("prompt to simulate beyond the context", &["--prompt", "100000"], &["100000", "32768"]),

@@ -13,7 +13,7 @@ use crate::{json, succeed};
 const END: u32 = VOCAB as u32 - 1;
 
 const LAMBADA: &str = r#"{"text": "We ate the cake"}
-{"text": "alone"}
+{"text": "not alone"}
 {"text": "Then she said: \"no\""}
 "#;
 const HELLASWAG: &str = r#"{"activity_label": "Tea", "ctx": "A cup. he", "endings": ["sips.", "sips [sic] tea.", "is", "go"], "label": 2}
@@ -109,7 +109,7 @@ fn same_likelihoods(place: &Place, evaluation: &Json, expected: &[Vec<(&str, &st
 fn lambada_scores_last_words() {
     let place = place(600);
     let evaluation = eval(&place, "lambada", "lambada.jsonl", &[]);
-    let texts = [("We ate the", " cake"), ("", " alone"), ("Then she said:", " \"no\"")];
+    let texts = [("We ate the", " cake"), ("not", " alone"), ("Then she said:", " \"no\"")];
     same_likelihoods(&place, &evaluation, &texts.map(|text| vec![text]));
     let plain = Plain::new(&place);
     let greedy = texts.map(|(context, word)| plain.score(context, word).1);
@@ -304,4 +304,34 @@ fn a_package_is_evaluated_as_it_is() {
     let refused = place.triad(&[&arguments[..], &["--method", "shadow"]].concat());
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("package is a package, which is quantized already"), "{}", stderr(&refused));
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_finished_when_ctrl_c_comes_is_kept() {
+    use std::process::Stdio;
+
+    let place = place(256);
+    // The second task is so long that it is interrupted before it ends.
+    place.write("data/lambada.jsonl", LAMBADA);
+    place.write("data/perplexity.txt", "It floats on cold water . ".repeat(200_000));
+    let arguments = ["eval", "-m", "model.gguf", "--task", "lambada,perplexity", "--data", "data", "--threads", "1"];
+    let interrupted = |more: &[&str]| {
+        let mut command = place.command(&[&arguments[..], more].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // Rows of the first task take milliseconds.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let killed = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
+        assert!(killed.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let report: Json = serde_json::from_str(&interrupted(&["--json"])).unwrap();
+    assert_eq!(report["interrupted"], true);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!((results.len(), &results[0]["task"]), (1, &"lambada".into()));
+    let table = interrupted(&[]);
+    let row = table.lines().find(|line| line.starts_with("float")).unwrap();
+    assert!(row.contains('±') && row.trim_end().ends_with('-'), "{table}");
 }

@@ -4,6 +4,7 @@ mod eval;
 mod packages;
 mod processors;
 mod simulate;
+mod streams;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;
@@ -158,6 +159,8 @@ fn bench_prints_the_object_that_later_versions_keep() {
         "4",
         "--context",
         "0,32",
+        "--sequences",
+        "1,3",
         "--svg",
         "times.svg",
         "--threads",
@@ -176,21 +179,24 @@ fn bench_prints_the_object_that_later_versions_keep() {
         .map(|result| {
             (
                 result["test"].as_str().unwrap(),
-                ["threads", "tokens", "context"].map(|key| result[key].as_u64().unwrap()),
+                ["threads", "tokens", "context", "sequences"].map(|key| result[key].as_u64().unwrap()),
             )
         })
         .collect();
     let of_threads = |threads| {
-        [("prefill", 8, 0), ("prefill", 16, 0), ("decode", 4, 0), ("decode", 4, 32)]
-            .map(|(test, tokens, context)| (test, [threads, tokens, context]))
+        let decode = [(0, 1), (0, 3), (32, 1), (32, 3)].map(|(context, sequences)| ("decode", 4, context, sequences));
+        let all = [("prefill", 8, 0, 1), ("prefill", 16, 0, 1)].into_iter().chain(decode);
+        all.map(|(test, tokens, context, sequences)| (test, [threads, tokens, context, sequences])).collect::<Vec<_>>()
     };
     assert_eq!(tests, [of_threads(1), of_threads(2)].concat());
     for result in results {
-        let names = ["threads", "test", "tokens", "context", "tokens_per_second", "limit_seconds", "share_of_limit"];
-        assert_eq!(keys(result), names);
+        let names = ["threads", "test", "tokens", "context", "sequences"];
+        let measured = ["tokens_per_second", "limit_seconds", "share_of_limit"];
+        assert_eq!(keys(result), [&names[..], &measured].concat());
         let rates = &result["tokens_per_second"];
         let least = result["limit_seconds"].as_f64().unwrap();
-        let share = least * rates["median"].as_f64().unwrap() / result["tokens"].as_f64().unwrap();
+        let share = least * rates["median"].as_f64().unwrap()
+            / (result["tokens"].as_f64().unwrap() * result["sequences"].as_f64().unwrap());
         assert!(share > 0.0 && (share - result["share_of_limit"].as_f64().unwrap()).abs() < 1e-9);
         assert_eq!(keys(rates), ["min", "median", "max"]);
         let [min, median, max] = ["min", "median", "max"].map(|key| rates[key].as_f64().unwrap());

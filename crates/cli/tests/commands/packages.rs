@@ -105,6 +105,87 @@ fn an_altered_package_fails_to_verify() {
     assert!(stderr(&output).contains("package/weights.safetensors: altered"), "{}", stderr(&output));
 }
 
+/// What running the package answers, or the sentence that refuses it.
+fn answer(place: &Place) -> Result<Json, String> {
+    let output = place.triad(&[&["run", "-m", "package"], &ASK[..]].concat());
+    if output.status.success() { Ok(json(&output)["text"].clone()) } else { Err(stderr(&output)) }
+}
+
+#[test]
+fn a_package_is_checked_again_before_it_is_run_once_any_byte_of_any_file_has_changed() {
+    let place = place();
+    package(&place, &[]);
+    let right = answer(&place).unwrap();
+    let files: Vec<_> = std::fs::read_dir(place.path("package")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 4, "{files:?}");
+    for path in files {
+        let original = std::fs::read(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        // Bytes all over the file, each changed alone, and of the same length.
+        for place_of_byte in (0..7).map(|part| part * (original.len() - 1) / 6) {
+            let mut bytes = original.clone();
+            bytes[place_of_byte] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+            let refused = answer(&place);
+            // Behind the hash of package.json stands its name, which nobody reads.
+            let unread = name == "package.json.sha256" && place_of_byte >= 64;
+            match refused {
+                Err(said) => assert!(said.contains("package.json") || said.contains(&name), "{name}: {said}"),
+                Ok(text) => assert!(unread && text == right, "byte {place_of_byte} of {name} is not missed"),
+            }
+        }
+        std::fs::write(&path, original).unwrap();
+        assert_eq!(answer(&place).as_ref(), Ok(&right));
+    }
+}
+
+/// Copies a folder with all that is in it.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() { copy(&entry.path(), &to) } else { assert!(std::fs::copy(entry.path(), to).is_ok()) }
+    }
+}
+
+#[test]
+fn a_copied_model_finds_its_package_in_a_copied_cache() {
+    let place = place();
+    let run = |model: &str, cache: &str| {
+        let mut command = place.command(&[&["run", "-m", model], &ASK[..]].concat());
+        let output = command.env("TRIAD_CACHE", place.path(cache)).stdin(std::process::Stdio::null()).output().unwrap();
+        succeed(&output);
+        stderr(&output)
+    };
+    assert!(run("model.gguf", "cache").starts_with("prepared"));
+    copy(&place.path("cache"), &place.path("copy"));
+    std::fs::create_dir(place.path("elsewhere")).unwrap();
+    std::fs::copy(place.path("model.gguf"), place.path("elsewhere/other.gguf")).unwrap();
+    for cache in ["cache", "copy"] {
+        assert_eq!(run("elsewhere/other.gguf", cache), "", "{cache}");
+    }
+    // Another byte is another model.
+    let mut bytes = std::fs::read(place.path("model.gguf")).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(place.path("model.gguf"), bytes).unwrap();
+    assert!(run("model.gguf", "cache").starts_with("prepared"));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_package_that_is_only_to_be_read_runs_and_is_checked() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let place = place();
+    package(&place, &[]);
+    let mode = |mode| std::fs::set_permissions(place.path("package"), std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    let right = answer(&place);
+    mode(0o755);
+    assert!(right.is_ok(), "{right:?}");
+    assert_eq!(std::fs::read_dir(place.path("package")).unwrap().count(), 4, "nothing is written into it");
+}
+
 #[test]
 #[cfg(unix)]
 fn ctrl_c_leaves_no_package_and_the_next_preparation_goes_on() {

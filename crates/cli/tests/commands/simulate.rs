@@ -64,10 +64,15 @@ fn reproduce_sets_the_papers_values_beside_ours() {
     let sharing = values(&sections[0]);
     assert_eq!((&sharing[1]["ours"], &sharing[1]["kind"]), (&120.0.into(), &"counted".into()));
     let table = sections.iter().find(|section| section["name"] == "table-4").unwrap();
-    let predicted = values(table).into_iter().filter(|value| value["kind"] == "simulated" && !value["paper"].is_null());
-    assert_eq!(predicted.count(), 4 * 4, "four models that nothing was fitted to");
+    let of_kind =
+        |section: &Json, kind: &str| values(section).into_iter().filter(|value| value["kind"] == kind).count();
+    assert_eq!(["seen", "held out"].map(|kind| of_kind(table, kind)), [4 * 4, 0], "a choice was made in sight of it");
+    let ablation = sections.iter().find(|section| section["name"] == "figure-17").unwrap();
+    assert_eq!(of_kind(ablation, "held out"), 3 * 3);
     let text = succeed(&Place::new().triad(&["reproduce", "table-4"]));
-    assert!(text.contains("mistral-7b") && text.contains("mean error of predictions"), "{text}");
+    assert!(text.contains("mistral-7b") && text.contains("mean error of what was seen"), "{text}");
+    let text = succeed(&Place::new().triad(&["reproduce", "figure-14"]));
+    assert!(text.contains("> 1000") && !text.contains("mean error of what was held out"), "{text}");
 }
 
 /// A study on the smallest shape, and that it draws a figure.

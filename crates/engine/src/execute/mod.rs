@@ -17,6 +17,7 @@ mod pass;
 mod profile;
 mod programs;
 mod request;
+mod session;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ pub use crate::linear::{Output, Products};
 pub use costs::{Cost, Costs, Seen};
 pub use profile::{CostTable, profile};
 pub use programs::Programs;
+pub use session::{Session, SessionOptions};
 pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::error::{Error, Result};
@@ -48,9 +50,8 @@ use crate::forward::{Pass as ForwardPass, Rotation};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::linear::Int8Statistics;
 use crate::model::Model;
-use crate::session::{Session, SessionOptions};
 use crate::threads::Threads;
-pub(crate) use request::{Outcome, Request, SequenceId, Wanted};
+use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
 
 /// How an engine is set up.

@@ -5,9 +5,9 @@ use serde::Serialize;
 use triad_plan::schedule::Policy;
 
 use super::Engine;
+use super::session::{Session, SessionOptions};
 use crate::cancel::Cancel;
 use crate::error::Result;
-use crate::session::{Session, SessionOptions};
 
 /// The logits behind one prompt, by one policy.
 #[derive(Clone, Debug, Serialize)]

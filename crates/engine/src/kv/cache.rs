@@ -6,11 +6,8 @@ use triad_kernels::Matrix;
 use triad_kernels::attention::{Cache, PAGE};
 
 use super::memory::KvMemory;
-use super::page::{BlockPage, PageShape};
+use super::page::{BlockPage, Page, PageShape};
 use crate::error::Result;
-
-/// A page in all blocks of the model.
-pub(crate) type Page = Vec<Arc<BlockPage>>;
 
 /// The keys and values of one sequence. Tasks of a pass hold it while they run: attention of different blocks may run at
 /// once.
@@ -102,18 +99,27 @@ impl KvCache {
         self.blocks.iter().for_each(|block| lock(block).pages.truncate(tokens.div_ceil(PAGE)));
     }
 
-    /// The pages `from` and behind it become `pages`.
-    pub(super) fn replace(&self, from: usize, pages: &[Page]) {
+    /// Takes the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens that are
+    /// here of them. Returns how many tokens are here then.
+    pub(crate) fn adopt(&self, held: usize, tokens: &[u32]) -> usize {
+        let (length, pages) = self.memory.find(held, tokens);
+        if length <= held {
+            return held;
+        }
+        // What is here of whole pages is the same.
+        let from = held / PAGE;
         for (index, block) in self.blocks.iter().enumerate() {
             let mut block = lock(block);
             block.pages.truncate(from);
-            block.pages.extend(pages.iter().map(|page| Arc::clone(&page[index])));
+            block.pages.extend(pages[from..].iter().map(|page| Arc::clone(&page[index])));
         }
+        length
     }
 
-    /// The first `count` pages, shared.
-    pub(super) fn pages(&self, count: usize) -> Vec<Page> {
-        (0..count).map(|page| self.page(page)).collect()
+    /// Lets others find what is here of `tokens`, from the first token on.
+    pub(crate) fn share(&self, tokens: &[u32]) {
+        let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE)).map(|page| self.page(page)).collect();
+        self.memory.insert(tokens, &pages);
     }
 
     fn page(&self, page: usize) -> Page {

@@ -7,8 +7,7 @@ use serde::Serialize;
 use triad_kernels::attention::PAGE;
 use triad_model::description::{BlockDescription, ModelDescription};
 
-use super::cache::{KvCache, Page};
-use super::page::{BlockPage, Home, KvFormat, PageShape};
+use super::page::{BlockPage, Home, KvFormat, Page, PageShape};
 use super::prefixes::Prefixes;
 use crate::error::{Error, Result};
 
@@ -113,25 +112,17 @@ impl KvMemory {
         Ok(prefixes)
     }
 
-    /// Gives `cache` the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens
-    /// that the cache has of them. Returns how many tokens the cache then has.
-    pub(crate) fn adopt(&self, cache: &KvCache, held: usize, tokens: &[u32]) -> usize {
+    /// The longest known beginning of `tokens`: its length, and its pages. It is for a sequence that holds `held` of them.
+    pub(super) fn find(&self, held: usize, tokens: &[u32]) -> (usize, Vec<Page>) {
         let (length, pages) = self.prefixes().find(tokens);
         self.looked_up.fetch_add((tokens.len() - held) as u64, Ordering::Relaxed);
-        if length <= held {
-            return held;
-        }
-        self.found.fetch_add((length - held) as u64, Ordering::Relaxed);
-        // What the cache holds of whole pages is the same.
-        let from = held / PAGE;
-        cache.replace(from, &pages[from..]);
-        length
+        self.found.fetch_add(length.saturating_sub(held) as u64, Ordering::Relaxed);
+        (length, pages)
     }
 
-    /// Lets others find what `cache` holds of `tokens`, from its first token on.
-    pub(crate) fn share(&self, cache: &KvCache, tokens: &[u32]) {
-        let mut prefixes = self.prefixes();
-        prefixes.insert(tokens, &cache.pages(tokens.len().div_ceil(PAGE)));
+    /// Remembers the pages of `tokens`, from the first token on.
+    pub(super) fn insert(&self, tokens: &[u32], pages: &[Page]) {
+        self.prefixes().insert(tokens, pages);
     }
 
     /// Forgets the prefix that ends in `page`. Returns whether there was one that no other stands behind.

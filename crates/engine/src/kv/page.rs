@@ -33,6 +33,9 @@ impl KvFormat {
     }
 }
 
+/// A page in all blocks of the model.
+pub(crate) type Page = Vec<Arc<BlockPage>>;
+
 /// Heads of keys and values in one block, and their format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageShape {

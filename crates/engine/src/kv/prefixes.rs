@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use triad_kernels::attention::PAGE;
 
-use super::cache::Page;
+use super::page::Page;
 
 /// Pages by the tokens that they hold and that stand before them.
 #[derive(Default)]

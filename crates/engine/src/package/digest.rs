@@ -23,6 +23,14 @@ impl FileDigest {
     /// # Errors
     /// If it cannot be read.
     pub fn of_file(path: &Path) -> Result<Self> {
+        Self::read(path, &mut |_| {})
+    }
+
+    /// The digest of the file at `path`. `progress` is called with the number of bytes of each block that was read.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(path: &Path, progress: &mut dyn FnMut(u64)) -> Result<Self> {
         let failed =
             |error: std::io::Error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(path);
         // Read and not mapped: the pages count for this process only while they are copied.
@@ -36,6 +44,7 @@ impl FileDigest {
                 read => {
                     hasher.update(&block[..read]);
                     bytes += read as u64;
+                    progress(read as u64);
                 }
             }
         }
@@ -44,11 +53,20 @@ impl FileDigest {
 
 /// Whether the file at `path` has this hash.
 pub(super) fn check(path: &Path, expected: &str) -> Result<()> {
-    let found = FileDigest::of_file(path)?.sha256;
+    compare(path, &FileDigest::of_file(path)?.sha256, expected)
+}
+
+/// Whether `found`, the hash of the file at `path`, is the one that was `expected`.
+///
+/// # Errors
+/// If it is not: the file was altered.
+pub fn compare(path: &Path, found: &str, expected: &str) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    let message = format!("altered since the package was made: its sha256 is {found}, expected {expected:?}");
+    let message = format!(
+        "altered since the package was made: its sha256 is {found}, expected {expected:?}; prepare the model again"
+    );
     Err(Error::new(ErrorKind::Malformed, message).at(path))
 }
 

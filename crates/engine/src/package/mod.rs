@@ -19,6 +19,7 @@ pub mod preparation;
 mod read;
 pub mod tensors;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use triad_model::checkpoint::Source;
@@ -27,7 +28,7 @@ use triad_model::mapped::MappedFile;
 use triad_model::safetensors::Header;
 use triad_model::{Error, ErrorKind, Result};
 
-pub use digest::sha256;
+pub use digest::{compare, sha256};
 pub use manifest::{FileDigest, Manifest};
 
 /// Version of the format that is written and read.
@@ -39,6 +40,8 @@ pub const MANIFEST: &str = "package.json";
 pub const MANIFEST_DIGEST: &str = "package.json.sha256";
 /// The file with all [`tensors`].
 pub const WEIGHTS: &str = "weights.safetensors";
+/// A hash, two spaces and a name: more is not read, whatever there is.
+const MAX_DIGEST_BYTES: u64 = 1 << 10;
 /// The folder of what is made from the package on the device where it runs; no part of the package.
 const COMPILED: &str = "compiled";
 
@@ -76,6 +79,9 @@ impl Package {
                     if error.kind() == std::io::ErrorKind::NotFound { ErrorKind::Missing } else { ErrorKind::Io };
                 Error::new(kind, format!("{MANIFEST} names this file")).caused_by(error).at(&path)
             })?;
+            if !length.is_file() {
+                return Err(Error::new(ErrorKind::Malformed, "expected a regular file").at(&path));
+            }
             if length.len() != digest.bytes {
                 let message = format!("{} bytes, {MANIFEST} says {}: truncated or altered", length.len(), digest.bytes);
                 return Err(Error::new(ErrorKind::Malformed, message).at(path));
@@ -125,11 +131,26 @@ impl Package {
     /// # Errors
     /// Naming the first file that differs.
     pub fn verify(&self) -> Result<()> {
+        self.digests()?.iter().try_for_each(|(path, sha256)| digest::check(path, sha256))
+    }
+
+    /// Every file that has a hash, with the hash that it should have: `package.json` first, and then what it names.
+    ///
+    /// # Errors
+    /// If the hash of `package.json` cannot be read.
+    pub fn digests(&self) -> Result<Vec<(PathBuf, String)>> {
         let manifest = self.path.join(MANIFEST);
         let stated = self.path.join(MANIFEST_DIGEST);
-        let line = std::fs::read_to_string(&stated)
+        let mut line = String::new();
+        std::fs::File::open(&stated)
+            .and_then(|file| file.take(MAX_DIGEST_BYTES).read_to_string(&mut line))
             .map_err(|error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(&stated))?;
-        digest::check(&manifest, line.split_whitespace().next().unwrap_or_default())?;
-        self.manifest.files.iter().try_for_each(|(name, file)| digest::check(&self.path.join(name), &file.sha256))
+        let digest = line.split_whitespace().next().unwrap_or_default();
+        if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            let message = format!("not the sha256 of {MANIFEST}: expected 64 hexadecimal digits");
+            return Err(Error::new(ErrorKind::Malformed, message).at(&stated));
+        }
+        let files = self.manifest.files.iter().map(|(name, file)| (self.path.join(name), file.sha256.clone()));
+        Ok([(manifest, digest.to_owned())].into_iter().chain(files).collect())
     }
 }

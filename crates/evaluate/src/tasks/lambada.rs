@@ -6,9 +6,12 @@ use super::super::rows::{DataError, Row};
 /// The passage up to its last space, and what follows.
 pub(in super::super) fn question(row: &Row) -> Result<Question, DataError> {
     let text = row.text("text")?;
-    let (context, word) = text.rsplit_once(' ').unwrap_or(("", text));
+    let expected = "a passage that ends in the word to predict";
+    let Some((context, word)) = text.rsplit_once(' ').filter(|(context, _)| !context.trim().is_empty()) else {
+        return Err(row.wrong("text", "is a single word", expected));
+    };
     if word.is_empty() {
-        return Err(row.wrong("text", "ends in a space", "a passage that ends in the word to predict"));
+        return Err(row.wrong("text", "ends in a space", expected));
     }
     Ok(Question::new(row.line, vec![Choice::after_space(context, word)], Judgement::Greedy))
 }
@@ -29,5 +32,9 @@ mod tests {
     fn a_passage_without_a_last_word_is_an_error() {
         let error = question(&row(r#"{"text": "It was "}"#)).unwrap_err();
         assert!(error.message.contains("ends in a space"), "{error}");
+        for single in [r#"{"text": "word"}"#, r#"{"text": " word"}"#] {
+            let error = question(&row(single)).unwrap_err();
+            assert!(error.message.contains("is a single word"), "{error}");
+        }
     }
 }

@@ -1,20 +1,14 @@
-//! The table of kernels.
+//! What kernels are: the trait, and the columns of an output that they compute.
 
 use std::ops::Range;
-use std::sync::LazyLock;
 
 use half::f16;
 
-#[cfg(target_arch = "aarch64")]
-use super::neon::Neon;
-use super::reference::Reference;
 use super::steps::Step;
-use super::{Int16Rows, check_int4};
-#[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512_vnni::Avx512Vnni};
+use super::{Int16Rows, available, check_int4};
 use crate::int4::{GROUP, HALF};
 use crate::shared_output::SharedOutput;
-use crate::tier::{self, Tier};
+use crate::tier::Tier;
 
 /// One way to multiply rows of INT16 by weights in INT8 and INT4. A row has the same bits beside any others.
 ///
@@ -134,25 +128,4 @@ fn write(out: SharedOutput, row: usize, columns: &Range<usize>, column: usize, v
     unsafe {
         out.row(row, place..place + 1)[0] = value;
     }
-}
-
-/// The kernels that this processor can run and that may be used, best first; the last is the reference.
-pub(super) fn available() -> &'static [Box<dyn Kernel>] {
-    static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
-        let table = [
-            #[cfg(target_arch = "x86_64")]
-            boxed(Avx512Vnni::new()),
-            #[cfg(target_arch = "x86_64")]
-            boxed(Avx2::new()),
-            #[cfg(target_arch = "aarch64")]
-            boxed(Some(Neon)),
-            boxed(Some(Reference)),
-        ];
-        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
-    });
-    &AVAILABLE
-}
-
-fn boxed<K: Kernel + 'static>(kernel: Option<K>) -> Option<Box<dyn Kernel>> {
-    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
 }

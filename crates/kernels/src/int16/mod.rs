@@ -1,7 +1,7 @@
 //! Activations in INT16, for scalar products with weights in INT8 and INT4: exact sums of integers, twice as fast as
 //! widening every weight to a float, and closer to the activations than bf16.
 //!
-//! `kernel` holds the table of kernels, best first. Each loads and widens a vector of weights once for several rows, and
+//! Kernels stand in a table, best first. Each loads and widens a vector of weights once for several rows, and
 //! goes through all rows while the weights of some columns are in the first-level cache, so that weights are read from
 //! memory once. `steps` is the order of activations for weights in INT4.
 
@@ -17,11 +17,20 @@ mod steps;
 #[cfg(test)]
 mod tests;
 
+use std::sync::LazyLock;
+
 use half::f16;
 
+#[cfg(target_arch = "aarch64")]
+use self::neon::Neon;
+use self::reference::Reference;
+#[cfg(target_arch = "x86_64")]
+use self::{avx2::Avx2, avx512_vnni::Avx512Vnni};
 use crate::int4::{self, GROUP};
 use crate::int8::weight::largest_magnitude;
+use crate::tier;
 use crate::vectorize::vectorize;
+use kernel::Kernel;
 pub(crate) use kernel::{Int4Columns, Int8Columns};
 use steps::{GROUPS, Step};
 
@@ -49,7 +58,28 @@ const LARGEST_WEIGHT: f64 = 128.0;
 
 /// The name of the best kernel on this processor.
 pub(crate) fn kernel_name() -> &'static str {
-    kernel::available()[0].name()
+    available()[0].name()
+}
+
+/// The kernels that this processor can run and that may be used, best first; the last is the reference.
+fn available() -> &'static [Box<dyn Kernel>] {
+    static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
+        let table = [
+            #[cfg(target_arch = "x86_64")]
+            boxed(Avx512Vnni::new()),
+            #[cfg(target_arch = "x86_64")]
+            boxed(Avx2::new()),
+            #[cfg(target_arch = "aarch64")]
+            boxed(Some(Neon)),
+            boxed(Some(Reference)),
+        ];
+        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
+    });
+    &AVAILABLE
+}
+
+fn boxed<K: Kernel + 'static>(kernel: Option<K>) -> Option<Box<dyn Kernel>> {
+    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
 }
 
 impl Int16Rows {

@@ -3,7 +3,7 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::kernel::{Kernel, available};
+use super::kernel::Kernel;
 use super::*;
 use crate::dot::sum;
 use crate::int4::HALF;

@@ -74,6 +74,14 @@ pub fn packages_folder() -> Result<PathBuf> {
     Ok(cache::folder()?.join("packages"))
 }
 
+/// Where the hashes of files are remembered: `hashes` in the cache.
+///
+/// # Errors
+/// If no cache folder is known on this machine.
+pub fn hashes_folder() -> Result<PathBuf> {
+    Ok(cache::folder()?.join("hashes"))
+}
+
 /// The cache and the places that models come from.
 struct Store {
     cache: PathBuf,

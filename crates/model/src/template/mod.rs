@@ -1,17 +1,18 @@
 //! Chat templates: a conversation becomes the text that a model was trained on.
 //!
 //! Templates are Jinja as `transformers` runs it. They come with the model and so are not trusted: the source,
-//! the steps of a rendering, its depth and its output are bounded, and nothing outside the conversation can be reached.
-//! Not bounded is the memory of values in between: a template that doubles a text in a loop can use it up.
+//! the steps of a rendering, its depth, what it builds and its output are [`bounded`], and nothing outside the conversation
+//! can be reached.
 
+mod bounded;
 mod python;
 mod time;
 
 use std::error::Error as _;
-use std::io;
 
+use bounded::Budget;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Value};
+use minijinja::{AutoEscape, Environment, Value, machinery};
 use regex::Regex;
 
 use crate::checkpoint::{Checkpoint, Source};
@@ -28,6 +29,10 @@ const STACK: usize = MAX_SOURCE << 11;
 /// Steps of a rendering: so many, and so many more for every message.
 const FUEL: u64 = 100_000;
 const FUEL_PER_MESSAGE: u64 = 10_000;
+/// Bytes that a rendering may build, captured texts and values in between among them: so many, and so many times the text
+/// of the messages.
+const MAX_BUILT: usize = 1 << 25;
+const MAX_BUILT_PER_BYTE: usize = 128;
 /// Bytes that a template may write beyond twice the text of the messages.
 const MAX_ADDED_OUTPUT: usize = 1 << 24;
 
@@ -51,6 +56,7 @@ impl Message {
 #[derive(Debug)]
 pub struct ChatTemplate {
     environment: Environment<'static>,
+    source: String,
     bos_token: Option<String>,
     eos_token: Option<String>,
 }
@@ -96,17 +102,13 @@ impl ChatTemplate {
             let message = format!("the {NAME} has {} bytes, expected at most {MAX_SOURCE}", source.len());
             return Err(Error::new(ErrorKind::Template, message));
         }
+        let source = without_generation_tags(source);
         let mut environment = Environment::new();
-        // The settings of `transformers`.
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)?;
-        environment.set_syntax(syntax);
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
-        environment = on_a_deep_stack(|| {
-            environment.add_template_owned(NAME, without_generation_tags(source)).map_err(template_error)?;
-            Ok(environment)
-        })?;
-        Ok(Self { environment, bos_token: bos_token.map(str::to_owned), eos_token: eos_token.map(str::to_owned) })
+        on_a_deep_stack(|| bounded::compile(NAME, &source, syntax()?).map(drop).map_err(template_error))?;
+        let token = |token: Option<&str>| token.map(str::to_owned);
+        Ok(Self { environment, source, bos_token: token(bos_token), eos_token: token(eos_token) })
     }
 
     /// The text of `messages`; with `add_generation_prompt` it ends where the model's answer begins.
@@ -120,10 +122,12 @@ impl ChatTemplate {
     }
 
     fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let mut environment = self.environment.clone();
-        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         let text: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
-        let mut output = Bounded { bytes: Vec::new(), limit: 2 * text + MAX_ADDED_OUTPUT };
+        let mut environment = self.environment.clone();
+        bounded::install(&mut environment, &Budget::new(MAX_BUILT + MAX_BUILT_PER_BYTE * text));
+        environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
+        // Compiled each time: an environment that had the template would let it include itself as it was written.
+        let (instructions, blocks) = bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
         // `tools` and `documents` are there and none, as in `transformers`: templates ask for both.
         let turns = messages.iter().map(|message| {
             let Message { role, content } = message;
@@ -137,13 +141,21 @@ impl ChatTemplate {
         ];
         values.extend(self.bos_token.as_deref().map(|bos| ("bos_token", Value::from(bos))));
         values.extend(self.eos_token.as_deref().map(|eos| ("eos_token", Value::from(eos))));
-        environment
-            .get_template(NAME)
-            .and_then(|template| template.render_captured_to(Value::from_pairs(values), &mut output).map(drop))
+        let (root, mut text_of_all) = (Value::from_pairs(values), String::new());
+        let mut output = machinery::make_string_output(&mut text_of_all);
+        machinery::eval(&environment, &instructions, root, &blocks, &mut output, AutoEscape::None)
+            .map(drop)
             .map_err(template_error)?;
-        String::from_utf8(output.bytes)
-            .map_err(|_| Error::new(ErrorKind::Template, format!("the {NAME} wrote text that is not UTF-8")))
+        if text_of_all.len() > 2 * text + MAX_ADDED_OUTPUT {
+            return Err(Error::new(ErrorKind::Template, format!("{NAME}: the output is too long")));
+        }
+        Ok(text_of_all)
     }
+}
+
+/// The settings of `transformers`.
+fn syntax() -> Result<SyntaxConfig> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)
 }
 
 /// Runs `work` where neither deep recursion nor a panic in the template engine ends the process.
@@ -193,24 +205,4 @@ fn template_error(error: minijinja::Error) -> Error {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let cause = causes.last().map_or_else(String::new, |cause| format!(": {cause}"));
     Error::new(ErrorKind::Template, format!("{NAME}{line}: {detail}{cause}"))
-}
-
-/// What a template writes, up to a limit.
-struct Bounded {
-    bytes: Vec<u8>,
-    limit: usize,
-}
-
-impl io::Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.limit - self.bytes.len() {
-            return Err(io::Error::other("the output is too long"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

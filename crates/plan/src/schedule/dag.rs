@@ -1,9 +1,6 @@
 //! Tasks, what each waits for, and how long each is expected to take on each processor.
 
-use crate::graph::{Graph, Task};
-use crate::parts::{Part, PrefillTasks};
-use crate::placement::Placement;
-use crate::processors::{ProcessorId, Processors};
+use crate::processors::ProcessorId;
 
 /// A task of a [`Dag`].
 #[derive(Clone, Debug, PartialEq)]
@@ -92,34 +89,6 @@ impl Dag {
         dag.ranks = dag.upward_ranks(|task| dag.seconds(task));
         dag.bottleneck = most_work(&dag.work());
         dag
-    }
-
-    /// The tasks of a prefill in the order of [`Graph::tasks`], where they are placed. `cost` returns the seconds that a
-    /// task is expected to take on a processor that computes its format. Those of one role are of one kind.
-    pub fn of_prefill(
-        graph: &Graph,
-        processors: &Processors,
-        placement: &Placement,
-        cost: impl Fn(Task, ProcessorId) -> f64,
-    ) -> Self {
-        Self::of_prefill_in_flight(graph, processors, placement, graph.chunks().len(), cost)
-    }
-
-    /// As [`Dag::of_prefill`], with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
-    /// through.
-    ///
-    /// # Panics
-    /// If `in_flight` is zero.
-    pub fn of_prefill_in_flight(
-        graph: &Graph,
-        processors: &Processors,
-        placement: &Placement,
-        in_flight: usize,
-        cost: impl Fn(Task, ProcessorId) -> f64,
-    ) -> Self {
-        let cost = |task: Task, _: &Part, id: ProcessorId| cost(task, id);
-        let tasks = PrefillTasks::new(graph, processors, placement, in_flight, |_| None, cost);
-        tasks.expect("a subgraph is placed where it can run").dag
     }
 
     /// The same tasks, of which policies take `bottleneck` for the processor with the most work, whatever the work is.

@@ -19,6 +19,7 @@ mod window;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use ort::device::Device;
 use ort::environment::Environment;
@@ -62,6 +63,9 @@ pub struct NpuOptions {
     pub window: Option<usize>,
     /// The folder where compiled graphs are kept, if they are; [`Npu::not_kept`] says where that is not possible.
     pub cache: Option<PathBuf>,
+    /// Bytes that the graphs in that folder may take: more than this, and those that were used longest ago are removed.
+    /// What is used by this process stays.
+    pub cache_bytes: u64,
     /// Other operators than those that suit the provider.
     pub formulation: Option<Formulation>,
     /// Other shapes of rows than those that suit the provider: flat for the CPU, the fastest for others.
@@ -81,6 +85,7 @@ impl NpuOptions {
             threads: 1,
             window: None,
             cache: None,
+            cache_bytes: u64::MAX,
             formulation: None,
             row_shapes: None,
         }
@@ -107,6 +112,8 @@ pub struct Npu {
     window: Window,
     capabilities: Capabilities,
     not_kept: OnceLock<Error>,
+    /// When it was made: graphs that were used since are its own.
+    start: SystemTime,
 }
 
 impl Npu {
@@ -144,7 +151,16 @@ impl Npu {
             Capabilities { formats: vec![Format::Int8], static_shapes: true, own_memory: true, window: options.window };
         let devices = describe(found);
         let (name, window) = (format!("npu:{provider}"), Window::new(options.window));
-        Ok(Self { name, devices, window, capabilities, environment, options, not_kept: OnceLock::new() })
+        Ok(Self {
+            name,
+            devices,
+            window,
+            capabilities,
+            environment,
+            options,
+            not_kept: OnceLock::new(),
+            start: SystemTime::now(),
+        })
     }
 
     /// Why compiled graphs are not kept in the folder that was given, where one could not be: [`Error::Cache`]. They run
@@ -169,6 +185,7 @@ impl Npu {
         if let Some(error) = not_kept {
             let _ = self.not_kept.set(error);
         }
+        cache::evict(folder, self.options.cache_bytes, self.start);
         Ok(session)
     }
 

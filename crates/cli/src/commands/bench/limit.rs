@@ -31,8 +31,15 @@ impl Limit {
             Test::Decode => {
                 let weights = model.weights().bytes_per_token() * measured.tokens;
                 let cache = cache_bytes(model.description(), measured.tokens, measured.context, kv_format);
-                // Every weight, and the keys and values so far, read once a token.
-                Some((weights + cache) as f64 / self.bytes_read_per_second)
+                // Every weight once a step, and the keys and values of each sequence so far.
+                let reading = (weights + measured.sequences * cache) as f64 / self.bytes_read_per_second;
+                let rows = measured.tokens * measured.sequences;
+                let linear = rows as f64 * Operations::of_prefill(model.description(), 1).linear;
+                let is_int8 = model.weights().is_int8();
+                let peak = if is_int8 { self.arithmetic.int8_operations_per_second } else { None };
+                let multiplying = linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
+                // A single row is never bound by arithmetic; where the peak of its numbers is not known, none is.
+                Some(if is_int8 && peak.is_none() { reading } else { reading.max(multiplying) })
             }
         }
     }

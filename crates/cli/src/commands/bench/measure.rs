@@ -7,6 +7,8 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
 use triad_engine::{Cancel, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
+use triad_frontend::answer;
+use triad_kernels::attention::PAGE;
 use triad_plan::schedule::Policy;
 
 use crate::failure::run_error;
@@ -23,6 +25,8 @@ pub struct Plan {
     pub decodes: Vec<usize>,
     /// Tokens that every decode test starts behind, in turn.
     pub contexts: Vec<usize>,
+    /// Sequences that decode together, in turn.
+    pub sequences: Vec<usize>,
     /// Measured runs of each test.
     pub repeat: usize,
     /// Chunk length in tokens.
@@ -58,6 +62,9 @@ pub struct Measurement {
     pub tokens: usize,
     /// Tokens before the first of these.
     pub context: usize,
+    /// Sequences that run so many tokens each, a token of all of them in one step.
+    pub sequences: usize,
+    /// Of all sequences together.
     pub tokens_per_second: Spread,
     /// The run in the middle, where several processors ran it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,14 +92,18 @@ impl Spread {
 impl Plan {
     /// Tokens of context that the longest test needs.
     pub fn context(&self) -> usize {
-        self.tests().map(|(_, tokens, context)| tokens.saturating_add(context)).max().unwrap_or(1)
+        self.tests().map(|(_, tokens, context, _)| tokens.saturating_add(context)).max().unwrap_or(1)
     }
 
-    /// Each test, how many tokens it runs, and behind how many.
-    fn tests(&self) -> impl Iterator<Item = (Test, usize, usize)> {
-        let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens, 0));
-        let decode = |tokens: usize| self.contexts.iter().map(move |context| (Test::Decode, tokens, *context));
-        prefills.chain(self.decodes.iter().flat_map(move |tokens| decode(*tokens)))
+    /// Each test, how many tokens it runs, behind how many, and in how many sequences.
+    fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
+        let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens, 0, 1));
+        let decodes = self.decodes.iter().flat_map(move |tokens| {
+            self.contexts.iter().flat_map(move |context| {
+                self.sequences.iter().map(move |sequences| (Test::Decode, *tokens, *context, *sequences))
+            })
+        });
+        prefills.chain(decodes)
     }
 
     /// Runs the prefill tests on several processors, by one policy after the other. Answers how the last run went, too.
@@ -129,7 +140,8 @@ impl Plan {
             runs.sort_by(|one, other| one.0.total_cmp(&other.0));
             let tokens_per_second = Spread::of(runs.iter().map(|(seconds, _)| tokens as f64 / seconds).collect());
             let executed = Some(runs.swap_remove(runs.len() / 2).1);
-            Ok(Measurement { threads, test: Test::Prefill, tokens, context: 0, tokens_per_second, executed })
+            let (test, context, sequences) = (Test::Prefill, 0, 1);
+            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, executed })
         };
         let pairs =
             self.prompts.iter().flat_map(|tokens| several.policies.iter().map(move |policy| (*tokens, *policy)));
@@ -140,28 +152,39 @@ impl Plan {
 
     /// Runs all tests on a model called `name` that has `threads` threads.
     pub fn run(&self, model: &Arc<Model>, threads: usize, name: &str) -> Result<Vec<Measurement>> {
-        let options = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
-        let mut session = Session::new(model, &options)?;
+        let session = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
+        let most = self.sequences.iter().copied().max().unwrap_or(1);
+        let page = model.description().kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim)) * PAGE;
+        let options = EngineOptions {
+            kv_memory: Some(most * session.context.div_ceil(PAGE) * page),
+            most_rows: most,
+            session,
+            ..EngineOptions::default()
+        };
+        let engine = answer::engine(model, options)?;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let measure = |(test, tokens, context)| {
-            let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens on {threads} threads"));
-            session.truncate(0);
+        let measure = |(test, tokens, context, sequences): (Test, usize, usize, usize)| {
+            let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
+            let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens{of} on {threads} threads"));
+            let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
             if context > 0 {
-                prefill(&mut session, context, &cancel)?;
+                sessions.iter_mut().try_for_each(|session| prefill(session, context, &cancel).map(|_| ()))?;
             }
             let mut run = || {
-                session.truncate(context);
+                sessions.iter_mut().for_each(|session| session.truncate(context));
                 match test {
-                    Test::Prefill => prefill(&mut session, tokens, &cancel),
-                    Test::Decode => decode(&mut session, tokens, &cancel),
+                    Test::Prefill => prefill(&mut sessions[0], tokens, &cancel),
+                    Test::Decode => decode(&mut sessions, tokens, &cancel),
                 }
             };
             // Unmeasured: pages and caches are warm after it.
             run()?;
-            let rates = (0..self.repeat).map(|_| Ok(tokens as f64 / run()?)).collect::<Result<_, Error>>()?;
-            Ok(Measurement { threads, test, tokens, context, tokens_per_second: Spread::of(rates), executed: None })
+            let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
+            let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
+            let tokens_per_second = Spread::of(rates);
+            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, executed: None })
         };
         let measured: Result<_, Error> = self.tests().map(measure).collect();
         measured.map_err(|error| failed(error, name))
@@ -188,12 +211,16 @@ fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, 
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Seconds for `count` tokens one by one.
-fn decode(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
-    let answer = tokens(count, session.model().description().vocab);
+/// Seconds for `count` tokens one by one, in all sessions together.
+fn decode(sessions: &mut [Session], count: usize, cancel: &Cancel) -> Result<f64, Error> {
+    let answer = tokens(count, sessions[0].model().description().vocab);
     let start = Instant::now();
-    for token in answer {
-        session.decode(token, cancel)?;
+    for token in answer.chunks(1) {
+        if let [session] = sessions {
+            session.decode(token[0], cancel)?;
+        } else {
+            Session::decode_together(sessions.iter_mut().map(|session| (session, token)), cancel)?;
+        }
     }
     Ok(start.elapsed().as_secs_f64())
 }
@@ -213,8 +240,16 @@ mod tests {
     fn the_context_holds_the_longest_test() {
         let plan = |prompts: &[usize], decodes: &[usize]| {
             let [prompts, decodes] = [prompts, decodes].map(<[usize]>::to_vec);
-            Plan { prompts, decodes, contexts: vec![0, 64], repeat: 1, chunk: 1, kv_format: KvFormat::default() }
-                .context()
+            Plan {
+                prompts,
+                decodes,
+                contexts: vec![0, 64],
+                sequences: vec![1],
+                repeat: 1,
+                chunk: 1,
+                kv_format: KvFormat::default(),
+            }
+            .context()
         };
         assert_eq!(plan(&[64, 256], &[64]), 256);
         assert_eq!(plan(&[64], &[64]), 128);

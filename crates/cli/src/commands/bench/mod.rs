@@ -43,6 +43,7 @@ const SEED: u64 = 1;
   triad bench -m model.gguf --prompt 256 --decode 0 --threads 1,2
   triad bench --shape qwen1.5-1.8b                        random weights in a known shape
   triad bench --prompt 64,512,4096 --context 0,1024,4096 --decode 16 --svg lengths.svg
+  triad bench --prompt 0 --decode 64 --sequences 1,4,16   several conversations at once
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json
   triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg")]
 pub struct Arguments {
@@ -64,6 +65,9 @@ pub struct Arguments {
     /// Tokens that decode tests start behind
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     context: Vec<usize>,
+    /// Numbers of sequences that decode together: a step makes a token of each, and rates are of all of them
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = arguments::sequences)]
+    sequences: Vec<usize>,
     /// Numbers of threads to measure with [default: one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads, conflicts_with = "processors")]
     threads: Vec<usize>,
@@ -92,11 +96,17 @@ pub struct Arguments {
 
 /// Loads, measures, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    arguments.several.check(arguments.float)?;
+    if arguments.shape.is_none() {
+        // Resolved first: no output may be one of the model's files.
+        ModelArgument { model: arguments.model.clone() }.path()?;
+    }
     let svg = arguments.svg.as_deref().map(OutputFile::create).transpose()?;
     let plan = Plan {
         prompts: lengths(&arguments.prompt),
         decodes: lengths(&arguments.decode),
         contexts: arguments.context.clone(),
+        sequences: arguments.sequences.clone(),
         repeat: arguments.repeat,
         chunk: arguments.chunk,
         kv_format: arguments.kv.format(),
@@ -116,6 +126,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         needed <= context,
         "the longest test needs a context of {needed} tokens, but {name} was made for {context}"
     );
+    let session = memory::of_session(model.description(), 0, needed, plan.chunk, plan.kv_format).total();
+    machine::check_memory(&format!("a context of {needed} tokens"), session)?;
     let mut results = Vec::new();
     let mut latest = None;
     for &count in &threads {
@@ -191,6 +203,7 @@ mod tests {
         let plan = Plan {
             prompts: vec![256],
             decodes: vec![],
+            sequences: vec![1],
             contexts: vec![],
             repeat: 1,
             chunk: 256,

@@ -33,7 +33,8 @@ pub struct Compared {
 impl Compared {
     /// A measurement beside the least time that the machine allows.
     pub fn new(measured: Measurement, limit_seconds: Option<f64>) -> Self {
-        let share = |least: f64| least * measured.tokens_per_second.median / measured.tokens as f64;
+        let tokens = (measured.tokens * measured.sequences) as f64;
+        let share = |least: f64| least * measured.tokens_per_second.median / tokens;
         Self { limit_seconds, share_of_limit: limit_seconds.map(share), measured }
     }
 }
@@ -41,18 +42,20 @@ impl Compared {
 impl Report {
     /// Prints a table for people.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
-        let names = ["threads", "test", "tokens", "behind", "min tok/s", "median", "max", "of the limit"];
+        let names = ["threads", "test", "tokens", "behind", "sequences", "min tok/s", "median", "max", "of the limit"];
         let several = self.results.iter().any(|compared| compared.measured.executed.is_some());
         let names = if several { [&names[..], &["policy", "bubbles"]].concat() } else { names.to_vec() };
         let row = |compared: &Compared| {
-            let Measurement { threads, test, tokens, context, tokens_per_second: rate, executed } = &compared.measured;
+            let Measurement { threads, test, tokens, context, sequences, tokens_per_second: rate, executed } =
+                &compared.measured;
             let test = match test {
                 Test::Prefill => "prefill",
                 Test::Decode => "decode",
             };
             let rates = [rate.min, rate.median, rate.max].map(|rate| format!("{rate:.1}"));
             let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
-            let labels = vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string()];
+            let labels =
+                vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string(), sequences.to_string()];
             let how = match executed {
                 Some(executed) => vec![executed.policy.name().into(), executed.bubbles()],
                 None if several => vec!["-".into(); 2],

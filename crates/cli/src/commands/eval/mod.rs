@@ -12,14 +12,15 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::package::Package;
-use triad_engine::{Cancel, Model};
+use triad_engine::{Cancel, Error, Model, memory};
 use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, evaluate};
+use triad_frontend::machine;
 use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
 use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
 use crate::failure::run_error;
-use crate::interrupt::on_interrupt;
+use crate::interrupt::{Interrupted, on_interrupt};
 use crate::{output, progress};
 use methods::{MethodArguments, Variant};
 use table::Table;
@@ -29,7 +30,8 @@ use tasks::TaskArguments;
 ///
 /// Rows are scored as `lm-evaluation-harness` defines it, without a chat template: docs/accuracy.md says how, and what
 /// fields the files have. The first number is the score of the task; ± is its standard error. With several tasks or
-/// methods it is a table: accuracies in percent, their average, and its difference from that of float.
+/// methods it is a table: accuracies in percent, their average, and its difference from that of float. Ctrl-C ends it with
+/// what is finished by then.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad eval --task lambada --data lambada.jsonl
@@ -65,8 +67,10 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Every method on every task.
+    /// Every method on every task, as far as they were finished.
     results: Vec<Outcome>,
+    /// Whether Ctrl-C ended the command before all were.
+    interrupted: bool,
 }
 
 /// One method on one task.
@@ -94,6 +98,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let package = Package::is_at(&path).then(|| Package::open(&path)).transpose()?;
     let variants = if package.is_some() { vec![arguments.methods.package(name)?] } else { variants };
     let model = Arc::new(arguments::load(&path, name, arguments.model.threads.chosen())?);
+    let context = arguments.window.max(arguments.chunk).min(model.description().context);
+    let session = memory::of_session(model.description(), 0, context, arguments.chunk, arguments.kv.format());
+    machine::check_memory(&format!("a context of {context} tokens"), session.total())?;
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
@@ -114,10 +121,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         output::text(&table.head())?;
     }
     let mut results = Vec::new();
+    let mut interrupted = false;
     for variant in &variants {
         // One quantized model at a time: it is gone before the next one comes.
-        let (quantized, seconds) =
-            quantize(variant, &model, &calibrated, &cancel).map_err(|error| run_error(error, name))?;
+        let (quantized, seconds) = match quantize(variant, &model, &calibrated, &cancel) {
+            Err(error) if matches!(error.engine(), Some(Error::Cancelled)) => {
+                interrupted = true;
+                break;
+            }
+            quantized => quantized.map_err(|error| run_error(error, name))?,
+        };
         let preparation = package.as_ref().map(|package| &package.manifest().preparation);
         let preparation = quantized.preparation.as_ref().or(preparation);
         let outcome = |evaluation| Outcome {
@@ -127,21 +140,32 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             prepare_seconds: seconds + if variant.calibrates() { calibration_seconds } else { 0.0 },
             evaluation,
         };
-        let evaluations = datasets.iter().map(|dataset| {
-            let evaluation = arguments.evaluate(variant, &quantized.model, dataset, &cancel);
-            evaluation.map(outcome).map_err(|error| run_error(error, name))
-        });
-        let outcomes = evaluations.collect::<Result<Vec<_>>>()?;
-        if let Some(table) = &mut table {
+        let mut outcomes = Vec::new();
+        for dataset in &datasets {
+            match arguments.evaluate(variant, &quantized.model, dataset, &cancel) {
+                Err(error) if matches!(error.engine(), Some(Error::Cancelled)) => {
+                    interrupted = true;
+                    break;
+                }
+                evaluation => outcomes.push(outcome(evaluation.map_err(|error| run_error(error, name))?)),
+            }
+        }
+        if let Some(table) = table.as_mut().filter(|_| !outcomes.is_empty()) {
             output::text(&table.row(variant, &outcomes))?;
         }
         results.extend(outcomes);
+        if interrupted {
+            break;
+        }
     }
     match (&table, &results[..]) {
-        (Some(table), _) => table.notes().try_for_each(output::text),
-        (None, [outcome]) if !arguments.json => print(&outcome.evaluation),
-        (None, _) => output::json(&Report { model: name, results }),
+        (Some(table), _) => table.notes().try_for_each(output::text)?,
+        (None, [outcome]) if !arguments.json => print(&outcome.evaluation)?,
+        (None, []) if !arguments.json => {}
+        (None, _) => output::json(&Report { model: name, results, interrupted })?,
     }
+    // What was finished is kept: hours may be in it.
+    if interrupted { Err(Interrupted.into()) } else { Ok(()) }
 }
 
 /// The model computed in one way, and the seconds that it took to quantize it.

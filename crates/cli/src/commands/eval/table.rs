@@ -11,6 +11,8 @@ use super::methods::Variant;
 const NUMBER: usize = 14;
 /// `100.00`
 const PERCENT: usize = 6;
+/// In place of what was not measured.
+const OPEN: &str = "-";
 
 /// Prints row by row, as soon as one is known: the widths of all columns are known before.
 pub struct Table {
@@ -47,7 +49,8 @@ impl Table {
         self.line("method", tasks, "average", "difference")
     }
 
-    /// One method: accuracies in percent, their mean, and by how many points it differs from that of float.
+    /// One method: accuracies in percent, their mean, and by how many points it differs from that of float. `outcomes` are
+    /// those of the first tasks where the command was interrupted: the others are left open, and so is the mean.
     pub fn row(&mut self, variant: &Variant, outcomes: &[Outcome]) -> String {
         let (mut accuracies, mut cells) = (Vec::new(), Vec::new());
         for Outcome { evaluation, pruned, .. } in outcomes {
@@ -64,6 +67,11 @@ impl Table {
             if let Some(share) = pruned.filter(|_| !variant.says_rate()) {
                 self.notes.insert(format!("{}: {:.0} % of the shadows left out", variant.label, 100.0 * share));
             }
+        }
+        let is_whole = cells.len() == self.tasks.len();
+        cells.resize(self.tasks.len(), OPEN.to_owned());
+        if !is_whole {
+            return self.line(&variant.label, cells, OPEN, OPEN);
         }
         let average = accuracies.iter().sum::<f64>() / accuracies.len() as f64;
         if variant.is_float() {
@@ -130,5 +138,8 @@ mod tests {
             "float | 50.00 ± 1.00 | 20.00 ± 0.01 | 25.00 ± 1.00 | 37.50 | +0.00"
         );
         assert_eq!(cells("w8a8", 0.4, 30.5, 0.25), "w8a8 | 40.00 ± 1.00 | 30.50 ± 0.01 | 25.00 ± 1.00 | 32.50 | -5.00");
+        let interrupted = table.row(&Variant::as_it_is("shadow"), &[outcome(Task::Lambada, 0.5)]);
+        let cells: Vec<_> = interrupted.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells, ["shadow", "50.00 ± 1.00", "-", "-", "-", "-"]);
     }
 }

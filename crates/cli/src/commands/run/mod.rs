@@ -125,6 +125,7 @@ impl SamplerArguments {
 /// Answers one prompt or starts a conversation.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let prompt = arguments.prompt.read()?;
+    arguments.several.check(arguments.float)?;
     ensure!(
         prompt.is_some() || !arguments.json,
         "--json needs a prompt: give one with -p, with -f, or on standard input"
@@ -157,7 +158,7 @@ impl Speaker<'_> {
     /// Says, where that may surprise, that prompts are continued and not answered.
     fn tell_if_plain(&self) {
         if !self.arguments.raw && !self.chats() {
-            eprintln!("note: this model has no chat template; it continues the prompt as plain text");
+            output::note("note: this model has no chat template; it continues the prompt as plain text");
         }
     }
 
@@ -263,7 +264,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         })?;
     } else {
         show("\n")?;
-        eprintln!("{}", statistics(&answer));
+        output::note(&statistics(&answer));
     }
     if answer.finish == Finish::Cancelled {
         return Err(Interrupted.into());

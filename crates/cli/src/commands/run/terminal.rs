@@ -7,7 +7,7 @@ use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
 use super::{CHAT_CONTEXT, Speaker, show, statistics};
-use crate::processors;
+use crate::{output, processors};
 
 const HELP: &str = "\
 /reset   begin a new conversation
@@ -22,7 +22,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
     let mut chat = Chat { speaker, session: speaker.session(CHAT_CONTEXT)?, messages: Vec::new(), statistics: None };
     chat.reset();
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
-    eprintln!("{} is ready; /help tells the commands, Ctrl-D leaves", speaker.name());
+    output::note(&format!("{} is ready; /help tells the commands, Ctrl-D leaves", speaker.name()));
     loop {
         let line = match editor.readline("> ") {
             Ok(line) => line,
@@ -37,10 +37,12 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         // A line that the history refuses is still a line.
         let _ = editor.add_history_entry(line);
         match line {
-            "/help" => eprintln!("{HELP}"),
+            "/help" => output::note(HELP),
             "/reset" => chat.reset(),
-            "/stats" => eprintln!("{}", chat.statistics.as_deref().unwrap_or("there was no answer yet")),
-            _ if line.starts_with('/') => eprintln!("there is no command {line}; /help tells which there are"),
+            "/stats" => output::note(chat.statistics.as_deref().unwrap_or("there was no answer yet")),
+            _ if line.starts_with('/') => {
+                output::note(&format!("there is no command {line}; /help tells which there are"));
+            }
             _ => chat.answer(line)?,
         }
     }
@@ -78,7 +80,7 @@ impl Chat<'_> {
             }
             Err(error) => {
                 self.messages.pop();
-                eprintln!("error: {error:#} (/reset begins a new conversation)");
+                output::note(&format!("error: {error:#} (/reset begins a new conversation)"));
             }
         }
         Ok(())

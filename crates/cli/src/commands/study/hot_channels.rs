@@ -11,7 +11,7 @@ use triad_study::hot_channels::{self, Calibrated, Domain, Pair, Progress};
 use super::{OutputArguments, Report, percent, title_of};
 use crate::arguments::{self, ModelArguments};
 use crate::chart::{Figure, HeatMap, Panel};
-use crate::{output, progress};
+use crate::{inputs, output, progress};
 
 /// Built-in domains that are studied: those in which the paper's workloads differ.
 const DOMAINS: [&str; 5] = ["encyclopedia", "dialogue", "code", "chinese", "screens"];
@@ -72,6 +72,7 @@ impl Arguments {
         for (index, (name, path)) in self.domain.iter().enumerate() {
             let twice = self.domain[..index].iter().any(|(earlier, _)| earlier == name);
             ensure!(!twice, "--domain {name} is given twice: expected a name for each domain");
+            inputs::add(path);
             let text = CalibrationText { name: name.clone(), ..CalibrationText::read(path)? };
             match texts.iter_mut().find(|builtin| builtin.name == *name) {
                 Some(builtin) => *builtin = text,

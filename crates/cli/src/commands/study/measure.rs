@@ -12,7 +12,7 @@ use triad_study::Subject;
 
 use super::percent;
 use crate::commands::eval::tasks::Task;
-use crate::{arguments, progress};
+use crate::{arguments, inputs, progress};
 
 /// What is measured.
 #[derive(clap::Args)]
@@ -83,6 +83,7 @@ impl MeasureArguments {
     pub fn read(&self) -> Result<Measure> {
         let (tasks, files) = (self.task.len(), self.task_data.len());
         ensure!(tasks == files, "{tasks} --task and {files} --task-data: expected a file for each benchmark");
+        self.data.iter().chain(&self.task_data).for_each(|path| inputs::add(path));
         let text =
             self.data.as_deref().map(|path| Dataset::read(triad_evaluate::Task::Perplexity, path, None)).transpose()?;
         let file_name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();

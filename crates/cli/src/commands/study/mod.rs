@@ -9,7 +9,9 @@ mod measure;
 mod outlier_rate;
 mod outliers;
 mod policy;
+mod prefixes;
 mod prune;
+mod stall;
 mod thresholds;
 
 use std::io::Write;
@@ -33,11 +35,12 @@ use crate::interrupt::on_interrupt;
 use crate::output_file::OutputFile;
 use crate::{output, progress};
 
-/// Study a model's outliers, and the schedules of prefills.
+/// Study a model's outliers, the schedules of prefills, and several conversations at once.
 ///
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
+/// Studies of several conversations (stall, prefixes) run the prepared model on this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg
@@ -61,6 +64,8 @@ enum Study {
     Ablation(ablation::Arguments),
     Contention(contention::Arguments),
     OutlierRate(outlier_rate::Arguments),
+    Stall(stall::Arguments),
+    Prefixes(prefixes::Arguments),
 }
 
 /// What is simulated, and on what.
@@ -117,6 +122,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::Ablation(arguments) => ablation::run(arguments),
         Study::Contention(arguments) => contention::run(arguments),
         Study::OutlierRate(arguments) => outlier_rate::run(arguments),
+        Study::Stall(arguments) => stall::run(arguments),
+        Study::Prefixes(arguments) => prefixes::run(arguments),
     }
 }
 

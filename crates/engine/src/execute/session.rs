@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use triad_kernels::Phase;
 
+use super::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
+
 use crate::forward::{Buffers, Forward, Segment};
 use crate::kv::{KvCache, KvFormat, save};
 use crate::linear::{Int8Statistics, Observer};
@@ -144,7 +145,7 @@ impl Session {
         self.truncate(common);
         // What follows decoded tokens depends on their arithmetic, and is nobody else's.
         if self.prefilled == common {
-            let held = self.cache.memory().adopt(&self.cache, common, &prompt[..most]);
+            let held = self.cache.adopt(common, &prompt[..most]);
             self.tokens.extend_from_slice(&prompt[common..held]);
             self.prefilled = held;
         }
@@ -156,7 +157,7 @@ impl Session {
     pub fn share(&mut self) {
         self.is_shared = true;
         let whole = self.prefilled - self.prefilled % triad_kernels::attention::PAGE;
-        self.cache.memory().share(&self.cache, &self.tokens[..whole]);
+        self.cache.share(&self.tokens[..whole]);
     }
 
     /// Runs `tokens` behind those seen so far, chunk by chunk, and returns the logits `[vocab]` of the last
@@ -365,7 +366,7 @@ impl Drop for Session {
         self.engine.shared().forget(self.id);
         if self.is_shared {
             self.cache.truncate(self.tokens.len());
-            self.cache.memory().share(&self.cache, &self.tokens[..self.prefilled]);
+            self.cache.share(&self.tokens[..self.prefilled]);
         }
     }
 }

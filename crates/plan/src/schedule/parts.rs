@@ -8,10 +8,10 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::{Dag, Node};
 use crate::graph::{Graph, Role, Task};
 use crate::placement::Placement;
 use crate::processors::{ProcessorId, Processors};
-use crate::schedule::{Dag, Node};
 
 /// A rectangle of the output of a subgraph on a chunk, `[rows, columns]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -206,6 +206,36 @@ impl PrefillTasks {
             numbers.push(first..nodes.len());
         }
         Ok(Self { dag: Dag::from_nodes(processors.len(), nodes), tasks })
+    }
+}
+
+impl Dag {
+    /// The tasks of a prefill in the order of [`Graph::tasks`], where they are placed. `cost` returns the seconds that a
+    /// task is expected to take on a processor that computes its format. Those of one role are of one kind.
+    pub fn of_prefill(
+        graph: &Graph,
+        processors: &Processors,
+        placement: &Placement,
+        cost: impl Fn(Task, ProcessorId) -> f64,
+    ) -> Self {
+        Self::of_prefill_in_flight(graph, processors, placement, graph.chunks().len(), cost)
+    }
+
+    /// As [`Dag::of_prefill`], with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
+    /// through.
+    ///
+    /// # Panics
+    /// If `in_flight` is zero.
+    pub fn of_prefill_in_flight(
+        graph: &Graph,
+        processors: &Processors,
+        placement: &Placement,
+        in_flight: usize,
+        cost: impl Fn(Task, ProcessorId) -> f64,
+    ) -> Self {
+        let cost = |task: Task, _: &Part, id: ProcessorId| cost(task, id);
+        let tasks = PrefillTasks::new(graph, processors, placement, in_flight, |_| None, cost);
+        tasks.expect("a subgraph is placed where it can run").dag
     }
 }
 

@@ -1,0 +1,88 @@
+//! What surrounds a command: standard streams that cannot be written or are read ahead, and limits of the process.
+
+#[cfg(target_os = "linux")]
+use std::fs::File;
+#[cfg(target_os = "linux")]
+use std::process::Output;
+
+#[cfg(target_os = "linux")]
+use crate::place;
+#[cfg(target_os = "linux")]
+use crate::support::{Place, stdout};
+
+/// Runs `triad` with a standard error to which nothing can be written.
+#[cfg(target_os = "linux")]
+fn untold(place: &Place, arguments: &[&str]) -> Output {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    place.command(arguments).stdin(std::process::Stdio::null()).stderr(full).output().unwrap()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_standard_error_that_cannot_be_written_changes_neither_output_nor_exit_code() {
+    let place = place();
+    for run in
+        [&["run", "-m", "model.gguf", "-p", "Hello", "-n", "4"][..], &["-v", "run", "-m", "model.gguf", "-p", "Hello"]]
+    {
+        let output = untold(&place, run);
+        assert!(output.status.success() && !stdout(&output).is_empty(), "{run:?}: {}", output.status);
+    }
+    for (wrong, code) in [(&["run", "-m", "no.gguf", "-p", "Hello"][..], 1), (&["run", "--fly"], 2)] {
+        assert_eq!(untold(&place, wrong).status.code(), Some(code), "{wrong:?}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn lines_typed_while_a_chat_loads_are_all_read() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    // It runs a command at a terminal of its own and types there what it is given.
+    const SCRIPT: &str = "/usr/bin/script";
+    if !std::path::Path::new(SCRIPT).exists() {
+        eprintln!("skipped: there is no {SCRIPT}");
+        return;
+    }
+    let place = place();
+    let triad = place.command(&[]);
+    let chat = format!("{} run -m model.gguf -n 4", triad.get_program().display());
+    let mut script = Command::new(SCRIPT);
+    script.args(["-qec", &chat, "/dev/null"]).current_dir(place.path("")).env("TERM", "xterm");
+    script.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    script.env("PATH", "/usr/bin:/bin").env("SHELL", "/bin/sh");
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // All at once, and long before the model is there: it is prepared first.
+    child.stdin.take().unwrap().write_all(b"/one\n/two\n/three\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let shown = stdout(&output);
+    for line in ["/one", "/two", "/three"] {
+        assert!(shown.contains(&format!("there is no command {line}")), "{line} is lost: {shown}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
+    use crate::support::gguf::{Gguf, Value};
+    use crate::support::stderr;
+
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().with("llama.context_length", Value::U32(1 << 27)).bytes());
+    let triad = place.command(&[]);
+    let program = triad.get_program().display();
+    // Keys and values take 64 bytes a token; the limit is in KiB.
+    for (context, limit) in [(1 << 26, 1_500_000), (1 << 24, 1_100_000), (1 << 23, 600_000), (1 << 22, 450_000)] {
+        let run = format!("{program} run --float -m model.gguf -p Hello --threads 2 --context {context}");
+        let mut limited = std::process::Command::new("/bin/sh");
+        limited.args(["-c", &format!("ulimit -v {limit} && exec {run}")]).current_dir(place.path(""));
+        limited.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let output = limited.stdin(std::process::Stdio::null()).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{context}: {said}");
+        let names = ["the limit of this process leaves", "are available on this machine"];
+        let clear =
+            said.starts_with(&format!("error: a context of {context} tokens needs")) && said.lines().count() == 1;
+        assert!(clear && names.iter().any(|name| said.contains(name)), "{said}");
+    }
+}
