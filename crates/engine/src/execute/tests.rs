@@ -1,5 +1,10 @@
 //! Any policy, any processors, whoever fails: the logits of one processor alone, bit for bit.
 
+mod ends;
+mod prefixes;
+mod save;
+mod sequences;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -158,3 +158,137 @@ fn is_held(page: &Page) -> bool {
 fn common(some: &[u32], others: &[u32]) -> usize {
     some.iter().zip(others).take_while(|(a, b)| a == b).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+    use proptest::prelude::*;
+    use triad_kernels::Matrix;
+
+    use super::*;
+    use crate::kv::KvFormat;
+    use crate::kv::page::{BlockPage, Home, PageShape};
+
+    const SHAPE: PageShape = PageShape { format: KvFormat::F32, kv_heads: 1, head_dim: 1 };
+
+    /// What stands at the last position of `tokens` depends on all of them.
+    fn key(tokens: &[u32]) -> f32 {
+        (BuildHasherDefault::<DefaultHasher>::default().hash_one(tokens) % (1 << 20)) as f32
+    }
+
+    fn pages(home: &Arc<Home>, tokens: &[u32]) -> Vec<Page> {
+        let page = |first: usize| {
+            let keys: Vec<f32> = (first..tokens.len().min(first + PAGE)).map(|last| key(&tokens[..=last])).collect();
+            let mut page = BlockPage::new(SHAPE, home);
+            page.write(&keys, &keys, 0, SHAPE);
+            vec![Arc::new(page)]
+        };
+        (0..tokens.len()).step_by(PAGE).map(page).collect()
+    }
+
+    /// Lists that have much in common, and end around the ends of pages.
+    fn lists() -> impl Strategy<Value = Vec<u32>> {
+        let length = prop::sample::select(vec![1usize, 40, PAGE - 1, PAGE, PAGE + 1]);
+        let runs = prop::collection::vec((0u32..2, length), 1..5);
+        runs.prop_map(|runs| runs.into_iter().flat_map(|(token, length)| vec![token; length]).collect())
+    }
+
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Insert(Vec<u32>),
+        Find(Vec<u32>),
+        /// A sequence takes what it finds, and keeps it.
+        Hold(Vec<u32>),
+        Release,
+        Evict,
+    }
+
+    fn operations() -> impl Strategy<Value = Vec<Operation>> {
+        let operation = prop_oneof![
+            4 => lists().prop_map(Operation::Insert),
+            3 => lists().prop_map(Operation::Find),
+            1 => lists().prop_map(Operation::Hold),
+            1 => Just(Operation::Release),
+            2 => Just(Operation::Evict),
+        ];
+        prop::collection::vec(operation, 1..30)
+    }
+
+    /// Finds `tokens`, and checks what is found.
+    fn find(prefixes: &mut Prefixes, tokens: &[u32]) -> (usize, Vec<Page>) {
+        let (length, pages) = prefixes.find(tokens);
+        assert_eq!(pages.len(), length.div_ceil(PAGE));
+        for position in 0..length {
+            let Matrix::F32(keys) = pages[position / PAGE][0].keys.view() else { unreachable!("pages are in f32") };
+            assert_eq!(keys[position % PAGE], key(&tokens[..=position]), "position {position} of {length}");
+        }
+        (length, pages)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_found_is_the_longest_beginning_that_was_inserted(operations in operations()) {
+            let home = Arc::<Home>::default();
+            let mut prefixes = Prefixes::default();
+            let (mut inserted, mut held, mut is_all_there) = (Vec::<Vec<u32>>::new(), Vec::new(), true);
+            for operation in operations {
+                match operation {
+                    Operation::Insert(tokens) => {
+                        prefixes.insert(&tokens, &pages(&home, &tokens));
+                        prop_assert_eq!(find(&mut prefixes, &tokens).0, tokens.len());
+                        inserted.push(tokens);
+                    }
+                    Operation::Find(tokens) => {
+                        let length = find(&mut prefixes, &tokens).0;
+                        let longest = inserted.iter().map(|other| common(other, &tokens)).max().unwrap_or(0);
+                        prop_assert!(length == longest || !is_all_there && length < longest, "{length} of {longest}");
+                    }
+                    Operation::Hold(tokens) => {
+                        let found = find(&mut prefixes, &tokens);
+                        held.push((tokens, found));
+                    }
+                    Operation::Release => drop(held.pop()),
+                    Operation::Evict => {
+                        let (pages, bytes) = (prefixes.len(), home.used());
+                        let evicted = prefixes.evict();
+                        is_all_there &= !evicted;
+                        prop_assert_eq!(prefixes.len(), pages - usize::from(evicted));
+                        prop_assert_eq!(home.used(), bytes - if evicted { SHAPE.bytes() } else { 0 });
+                    }
+                }
+            }
+            while prefixes.evict() {}
+            for (tokens, (length, pages)) in &held {
+                let (again, same) = find(&mut prefixes, tokens);
+                // A longer list may have taken the place of its last page meanwhile.
+                prop_assert!(again >= length / PAGE * PAGE, "what a sequence holds stays");
+                prop_assert!(std::iter::zip(pages, &same).take(length / PAGE).all(|(a, b)| Arc::ptr_eq(&a[0], &b[0])));
+            }
+            held.clear();
+            while prefixes.evict() {}
+            prop_assert_eq!((prefixes.len(), home.used()), (0, 0), "whatever nobody holds can be given back");
+        }
+    }
+
+    #[test]
+    fn the_page_that_was_asked_for_least_recently_goes_first() {
+        let home = Arc::<Home>::default();
+        let mut prefixes = Prefixes::default();
+        for token in 0..4 {
+            prefixes.insert(&[token; PAGE], &pages(&home, &[token; PAGE]));
+        }
+        assert_eq!(prefixes.find(&[0; PAGE]).0, PAGE);
+        let left = |prefixes: &mut Prefixes| -> Vec<bool> {
+            // In an order that changes none.
+            let nodes = prefixes.nodes.iter().flatten().map(|node| node.tokens[0]).collect::<Vec<_>>();
+            (0..4).map(|token| nodes.contains(&token)).collect()
+        };
+        for expected in [[true, false, true, true], [true, false, false, true], [true, false, false, false], [false; 4]]
+        {
+            assert!(prefixes.evict());
+            assert_eq!(left(&mut prefixes), expected);
+        }
+        assert!(!prefixes.evict());
+    }
+}

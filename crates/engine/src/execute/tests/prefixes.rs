@@ -1,0 +1,213 @@
+//! What one sequence computed is found by others: with the same bits, within the memory that there is.
+
+use super::sequences::{MODELS, VOCAB};
+use super::*;
+use crate::KvFormat;
+
+const CONTEXT: usize = 800;
+const PAGE: usize = triad_kernels::attention::PAGE;
+
+fn paged(model: &Arc<Model>, kv_format: KvFormat, kv_memory: Option<usize>) -> Engine {
+    let session = SessionOptions { context: CONTEXT, chunk: 64, kv_format };
+    engine(model, EngineOptions { session, kv_memory, ..EngineOptions::default() })
+}
+
+fn tokens(count: usize, seed: usize) -> Vec<u32> {
+    (0..count).map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32).collect()
+}
+
+/// Logits behind `prompt`, and behind a token more.
+fn run(session: &mut Session, prompt: &[u32]) -> Result<[Vec<f32>; 2]> {
+    let reused = session.reuse(prompt);
+    let prefilled = session.prefill(&prompt[reused..], &Cancel::new(), |_| {}).map(<[f32]>::to_vec);
+    session.share();
+    Ok([prefilled?, session.decode(1, &Cancel::new())?.to_vec()])
+}
+
+fn computed(model: &Arc<Model>, kv_format: KvFormat, prompt: &[u32]) -> [Vec<f32>; 2] {
+    run(&mut paged(model, kv_format, None).session(), prompt).unwrap()
+}
+
+#[test]
+fn what_is_found_has_the_bits_of_what_is_computed() {
+    for (name, model) in &*MODELS {
+        for kv_format in [KvFormat::F16, KvFormat::F32, KvFormat::Int8] {
+            for length in [1, 2, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 2 * PAGE + 1, 700] {
+                let engine = paged(model, kv_format, None);
+                let prompt = tokens(length, 0);
+                let mut first = engine.session();
+                let expected = run(&mut first, &prompt).unwrap();
+                let page_bytes = engine.usage().kv.page_bytes;
+                // Of a session that lives, whole pages; of one that is gone, everything.
+                let mut beside = engine.session();
+                assert_eq!(beside.reuse(&prompt), (length - 1).min(length / PAGE * PAGE), "{length} tokens");
+                drop((first, beside));
+                let mut second = engine.session();
+                assert_eq!(second.reuse(&prompt), length - 1);
+                assert_eq!(engine.usage().kv.bytes, length.div_ceil(PAGE) * page_bytes, "nothing is copied yet");
+                assert!(run(&mut second, &prompt).unwrap() == expected, "{name}, {kv_format:?}, {length} tokens");
+                // Another one goes on differently in the middle of a page.
+                let mut other = prompt[..length.min(PAGE + 40)].to_vec();
+                other.extend(tokens(50, 3));
+                let mut third = engine.session();
+                let found = third.reuse(&other);
+                assert!(found + 1 >= length.min(PAGE + 40), "{found} of {length}");
+                let logits = run(&mut third, &other).unwrap();
+                assert!(
+                    logits == computed(model, kv_format, &other),
+                    "{name}, {kv_format:?}, {length}: goes on differently"
+                );
+                // And the one that it shared pages with goes on as before.
+                second.truncate(length);
+                assert!(second.decode(1, &Cancel::new()).unwrap() == expected[1]);
+            }
+        }
+    }
+}
+
+#[test]
+fn decoded_tokens_are_nobody_elses() {
+    let (_, model) = &MODELS[2];
+    let engine = paged(model, KvFormat::F16, None);
+    let mut first = engine.session();
+    first.prefill(&tokens(PAGE - 3, 0), &Cancel::new(), |_| {}).unwrap();
+    for token in tokens(10, 1) {
+        first.decode(token, &Cancel::new()).unwrap();
+    }
+    first.prefill(&tokens(300, 2), &Cancel::new(), |_| {}).unwrap();
+    let whole = first.tokens().to_vec();
+    first.share();
+    assert_eq!(engine.usage().kv.indexed_pages, 0, "the first page has tokens of decode");
+    drop(first);
+    let mut second = engine.session();
+    assert_eq!(second.reuse(&whole), PAGE - 3, "up to the first that was decoded");
+    let rest = second.prefill(&whole[PAGE - 3..], &Cancel::new(), |_| {}).unwrap().to_vec();
+    let mut fresh = paged(model, KvFormat::F16, None).session();
+    assert!(rest == fresh.prefill(&whole, &Cancel::new(), |_| {}).unwrap());
+}
+
+#[test]
+fn memory_that_sessions_hold_is_full_until_one_is_gone() {
+    let (_, model) = &MODELS[1];
+    let page = paged(model, KvFormat::F16, None).usage().kv.page_bytes;
+    let engine = paged(model, KvFormat::F16, Some(3 * page));
+    let mut sessions: Vec<_> = (0..3).map(|seed| (seed, engine.session())).collect();
+    for (seed, session) in &mut sessions {
+        run(session, &tokens(100, *seed)).unwrap();
+    }
+    let mut fourth = engine.session();
+    let error = run(&mut fourth, &tokens(100, 9)).unwrap_err();
+    assert!(matches!(error, Error::KvMemoryFull { needed, free: 0, budget } if needed == page && budget == 3 * page));
+    // Those that are there go on as far as their pages go, and no further.
+    sessions[0].1.prefill(&tokens(PAGE - 101, 1), &Cancel::new(), |_| {}).unwrap();
+    assert!(matches!(sessions[0].1.decode(1, &Cancel::new()), Err(Error::KvMemoryFull { .. })));
+    assert_eq!(sessions[0].1.tokens().len(), PAGE);
+    drop(sessions.pop());
+    assert!(run(&mut fourth, &tokens(100, 9)).unwrap() == computed(model, KvFormat::F16, &tokens(100, 9)));
+    assert_eq!(engine.usage().kv.bytes, 3 * page);
+}
+
+#[test]
+fn a_session_alone_has_all_the_memory_whatever_the_index_shares_with_it() {
+    let (_, model) = &MODELS[0];
+    let page = paged(model, KvFormat::F16, None).usage().kv.page_bytes;
+    for pages in 1..4 {
+        let engine = paged(model, KvFormat::F16, Some(pages * page));
+        let prompt = tokens(pages * PAGE - 20, 0);
+        let expected = run(&mut engine.session(), &prompt).unwrap();
+        let mut second = engine.session();
+        assert!(run(&mut second, &prompt).unwrap() == expected, "{pages} pages");
+        // Back into a page that it shared as a whole.
+        second.truncate(pages * PAGE / 2);
+        second.prefill(&tokens(30, 1), &Cancel::new(), |_| {}).unwrap();
+        assert!(engine.usage().kv.bytes <= pages * page);
+    }
+}
+
+#[test]
+fn what_a_cancelled_prompt_reserved_is_given_back() {
+    let (_, model) = &MODELS[0];
+    let engine = paged(model, KvFormat::F16, None);
+    let (cancel, mut session) = (Cancel::new(), engine.session());
+    let result = session.prefill(&tokens(CONTEXT, 0), &cancel, |_| cancel.cancel()).map(<[f32]>::len);
+    assert!(matches!(result, Err(Error::Cancelled)) && !session.tokens().is_empty());
+    let usage = engine.usage().kv;
+    assert_eq!(usage.bytes, session.tokens().len().div_ceil(PAGE) * usage.page_bytes);
+    // So are the pages of tokens that are scored, in a fork.
+    let mut session = engine.session();
+    session.prefill(&tokens(10, 0), &Cancel::new(), |_| {}).unwrap();
+    let branch = tokens(600, 1);
+    session.score(&[crate::Branch { tokens: &branch, scored_from: 1 }], &Cancel::new(), |_| {}).unwrap();
+    assert_eq!(session.fork().pages().0, 1);
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    /// A session, by its number, runs the beginning of a conversation, by its number, that is so long.
+    Run(usize, usize, usize),
+    Truncate(usize, usize),
+    Fork(usize, usize),
+    Drop(usize),
+    Forget,
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let length = || prop_oneof![1usize..60, PAGE - 3..PAGE + 3, 2 * PAGE - 3..2 * PAGE + 3, 1usize..700];
+    let operation = prop_oneof![
+        8 => (0usize..3, 0usize..3, length()).prop_map(|(session, conversation, length)| Operation::Run(session, conversation, length)),
+        1 => (0usize..3, length()).prop_map(|(session, length)| Operation::Truncate(session, length)),
+        1 => (0usize..3, 0usize..3).prop_map(|(session, other)| Operation::Fork(session, other)),
+        2 => (0usize..3).prop_map(Operation::Drop),
+        1 => Just(Operation::Forget),
+    ];
+    prop::collection::vec(operation, 1..25)
+}
+
+/// Conversations that begin alike.
+fn conversation(number: usize, length: usize) -> Vec<u32> {
+    let shared = [0, 270, 520][number].min(length);
+    [tokens(shared, 0), tokens(length - shared, number)].concat()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn found_evicted_or_computed_again_the_bits_are_the_same_and_the_memory_bounded(
+        operations in operations(), model in 0usize..3, pages in 1usize..8,
+        kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
+    ) {
+        let (name, model) = &MODELS[model];
+        let page = paged(model, kv_format, None).usage().kv.page_bytes;
+        let engine = paged(model, kv_format, Some(pages * page));
+        let mut sessions: [Option<Session>; 3] = Default::default();
+        for operation in operations {
+            match operation {
+                Operation::Run(index, number, length) => {
+                    let mut session = sessions[index].take().unwrap_or_else(|| engine.session());
+                    let prompt = conversation(number, length);
+                    match run(&mut session, &prompt) {
+                        Ok(logits) => prop_assert!(logits == computed(model, kv_format, &prompt), "{name}"),
+                        Err(Error::KvMemoryFull { .. }) => {
+                            // With what the others hold, there is no room indeed.
+                            let others: usize = sessions.iter().flatten().map(|session| session.pages().0).sum();
+                            prop_assert!(others + (length + 1).div_ceil(PAGE) > pages, "{others} pages of {pages}");
+                        }
+                        Err(error) => prop_assert!(false, "{error}"),
+                    }
+                    sessions[index] = Some(session);
+                }
+                Operation::Truncate(index, length) => {
+                    sessions[index].iter_mut().for_each(|session| session.truncate(length));
+                }
+                Operation::Fork(index, other) => sessions[other] = sessions[index].as_ref().map(Session::fork),
+                Operation::Drop(index) => sessions[index] = None,
+                Operation::Forget => engine.forget_prefixes(),
+            }
+            prop_assert!(engine.usage().kv.bytes <= pages * page, "{:?}", engine.usage().kv);
+        }
+        drop(sessions);
+        engine.forget_prefixes();
+        prop_assert_eq!(engine.usage().kv.bytes, 0);
+    }
+}
