@@ -33,7 +33,7 @@ const MOST_DEVICE_BYTES: u64 = 1 << 20;
 const MOST_TOKENS: usize = 1 << 30;
 
 /// Which model.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct ModelArgument {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL)]
@@ -96,7 +96,7 @@ pub struct ModelArguments {
 }
 
 /// Threads that compute.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct ThreadArguments {
     /// Threads that compute [default: one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N", value_parser = threads)]
@@ -177,6 +177,11 @@ impl ModelArgument {
 }
 
 impl ModelArguments {
+    /// Another model on as many threads.
+    pub fn named(&self, model: &str) -> Self {
+        Self { name: ModelArgument { model: model.to_owned() }, threads: self.threads.clone() }
+    }
+
     /// The model as it is, ready to run: a model file in float, a package in INT8.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;

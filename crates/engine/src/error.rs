@@ -142,6 +142,14 @@ pub enum Error {
         /// What happened to each.
         reason: String,
     },
+    /// A draft model whose tokens are not those of the model that it proposes for.
+    #[error("the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer")]
+    Draft {
+        /// Of the draft model.
+        found: String,
+        /// Of the model.
+        expected: String,
+    },
     /// The threads could not be started.
     #[error("could not start {threads} threads")]
     Threads {

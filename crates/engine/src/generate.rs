@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use serde::Serialize;
+use triad_model::tokenizer::DecodeStream;
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::Session;
 use crate::sampler::{Sampler, SamplerOptions};
+use crate::speculate::{Speculate, Speculation, Speculator};
 use crate::stop::StopMatcher;
 
 /// How an answer is made.
@@ -19,6 +21,9 @@ pub struct GenerateOptions {
     pub sampler: SamplerOptions,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Whether and how several tokens a step are tried; `None`: one token a step. Tokens are the same either way, unless
+    /// a draft model is [sampled](crate::speculate::Draft::sampled).
+    pub speculate: Option<Speculate>,
 }
 
 /// What a caller hears while an answer is made.
@@ -60,7 +65,7 @@ pub struct Timing {
     pub reused_tokens: usize,
     /// Seconds from the first chunk to the logits of the prompt's last token.
     pub prefill_seconds: f64,
-    /// Tokens that went through the model one by one: all of the answer but the last.
+    /// Tokens of the answer that went through the model: all but the last.
     pub decode_tokens: usize,
     /// Seconds for them.
     pub decode_seconds: f64,
@@ -95,6 +100,9 @@ pub struct Generation {
     pub finish: Finish,
     /// Where the time went.
     pub timing: Timing,
+    /// What came of proposals, if there were to be some.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
 }
 
 /// Continues `prompt`, which is the whole conversation: what the session has seen of it already is not
@@ -112,6 +120,19 @@ pub fn generate(
     cancel: &Cancel,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Generation> {
+    let speculator = Speculator::new(options.speculate.as_ref(), session, &options.sampler)?;
+    generate_with(session, prompt, options, speculator, cancel, on_event)
+}
+
+/// As [`generate`], with any proposals.
+pub(crate) fn generate_with(
+    session: &mut Session,
+    prompt: &[u32],
+    options: &GenerateOptions,
+    mut speculator: Speculator,
+    cancel: &Cancel,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Generation> {
     let start = Instant::now();
     let model = std::sync::Arc::clone(session.model());
     let tokenizer = model.tokenizer()?;
@@ -122,74 +143,142 @@ pub fn generate(
     }
     let reused = session.reuse(prompt);
     let mut timing = Timing { reused_tokens: reused, ..Timing::default() };
-    let mut answer = Answer { tokens: Vec::new(), text: String::new(), stop: StopMatcher::new(&options.stop) };
-    let mut stream = tokenizer.stream(prompt);
+    let shown = Shown { text: String::new(), stop: StopMatcher::new(&options.stop) };
+    let mut answer = Answer { tokens: Vec::new(), stream: tokenizer.stream(prompt), shown };
 
     let prefill = session.prefill(&prompt[reused..], cancel, |done| {
         on_event(Event::Prefill { done: reused + done, total: prompt.len() });
     });
-    let prefill = prefill.map(|_logits| ());
+    let prefill = prefill.map(|_logits| ()).and_then(|()| speculator.begin(prompt, cancel));
     session.share();
     timing.prefill_seconds = start.elapsed().as_secs_f64();
     timing.prefill_tokens = session.tokens().len() - reused;
-    let mut finish = match prefill {
+    let finish = match prefill {
         Err(Error::Cancelled) => Some(Finish::Cancelled),
         Err(error) => return Err(error),
         Ok(()) if options.max_tokens == Some(0) => Some(Finish::Length),
         Ok(()) => None,
     };
     let decode_start = Instant::now();
-    while finish.is_none() {
-        let token = sampler.sample(session.logits(), session.tokens());
-        answer.tokens.push(token);
-        if answer.tokens.len() == 1 {
+    let finish = match finish {
+        Some(finish) => finish,
+        None => {
+            let first = sampler.sample(session.logits(), session.tokens());
             timing.time_to_first_token_seconds = start.elapsed().as_secs_f64();
+            let limits = Limits { max_tokens: options.max_tokens, end_tokens: tokenizer.end_tokens() };
+            decode(session, first, (&mut sampler, &mut speculator), &mut answer, &limits, cancel, on_event)?
         }
-        if tokenizer.end_tokens().contains(&token) {
-            finish = Some(Finish::EndToken);
-            break;
+    };
+    timing.decode_seconds = decode_start.elapsed().as_secs_f64();
+    timing.decode_tokens = answer.tokens.len().saturating_sub(1);
+    Ok(answer.end(finish, timing, speculator.statistics(), on_event))
+}
+
+/// What ends an answer, besides its text.
+struct Limits<'a> {
+    max_tokens: Option<usize>,
+    end_tokens: &'a [u32],
+}
+
+/// Makes the answer that begins with the token `first`. The session has then seen all of it but the last token.
+fn decode(
+    session: &mut Session,
+    first: u32,
+    (sampler, speculator): (&mut Sampler, &mut Speculator),
+    answer: &mut Answer,
+    limits: &Limits,
+    cancel: &Cancel,
+    on_event: &mut dyn FnMut(Event),
+) -> Result<Finish> {
+    let mut finish = answer.push(first, limits, on_event);
+    let mut latest = first;
+    loop {
+        if let Some(finish) = finish {
+            return Ok(finish);
         }
-        if let Some(text) = stream.push(token)
-            && answer.show(&text, on_event)
-        {
-            finish = Some(Finish::StopString);
-            break;
+        let free = session.context() - session.tokens().len();
+        if free == 0 {
+            return Ok(Finish::ContextFull);
         }
-        if options.max_tokens == Some(answer.tokens.len()) {
-            finish = Some(Finish::Length);
-        } else if session.tokens().len() == session.context() {
-            finish = Some(Finish::ContextFull);
-        } else {
-            match session.decode(token, cancel) {
-                Err(Error::Cancelled) => finish = Some(Finish::Cancelled),
-                Err(error) => return Err(error),
-                Ok(_) => timing.decode_tokens += 1,
+        // The token that follows the last proposal is one more of the answer.
+        let of_answer = limits.max_tokens.map_or(usize::MAX, |most| most - answer.tokens.len() - 1);
+        let chosen = match speculator.step(session, sampler, latest, of_answer.min(free - 1), cancel) {
+            Err(Error::Cancelled) => return Ok(Finish::Cancelled),
+            Err(error) => return Err(error),
+            Ok(chosen) => chosen,
+        };
+        let mut behind = chosen.len();
+        for token in chosen {
+            (latest, behind) = (*token, behind - 1);
+            finish = answer.push(latest, limits, on_event);
+            if finish.is_none() && behind > 0 && cancel.check().is_err() {
+                finish = Some(Finish::Cancelled);
+            }
+            if finish.is_some() {
+                speculator.end(session, behind);
+                break;
             }
         }
     }
-    timing.decode_seconds = decode_start.elapsed().as_secs_f64();
-    let finish = finish.expect("the loop ends with a reason");
-    if finish != Finish::StopString {
-        let rest = stream.finish();
-        if answer.show(&rest, on_event) {
-            return Ok(answer.end(Finish::StopString, timing, on_event));
-        }
-    }
-    Ok(answer.end(finish, timing, on_event))
 }
 
 struct Answer<'a> {
     tokens: Vec<u32>,
+    stream: DecodeStream<'a>,
+    shown: Shown<'a>,
+}
+
+impl Answer<'_> {
+    /// Takes the next token; why the answer ends with it, if it does.
+    fn push(&mut self, token: u32, limits: &Limits, on_event: &mut dyn FnMut(Event)) -> Option<Finish> {
+        self.tokens.push(token);
+        if limits.end_tokens.contains(&token) {
+            return Some(Finish::EndToken);
+        }
+        if let Some(text) = self.stream.push(token)
+            && self.shown.push(&text, on_event)
+        {
+            return Some(Finish::StopString);
+        }
+        (limits.max_tokens == Some(self.tokens.len())).then_some(Finish::Length)
+    }
+
+    fn end(
+        self,
+        mut finish: Finish,
+        timing: Timing,
+        speculation: Option<Speculation>,
+        on_event: &mut dyn FnMut(Event),
+    ) -> Generation {
+        let Self { tokens, stream, mut shown } = self;
+        if finish != Finish::StopString && shown.push(&stream.finish(), on_event) {
+            finish = Finish::StopString;
+        }
+        if finish != Finish::StopString {
+            shown.finish(on_event);
+        }
+        Generation { text: shown.text, tokens, finish, timing, speculation }
+    }
+}
+
+/// The text of an answer as far as it has been shown.
+struct Shown<'a> {
     text: String,
     stop: StopMatcher<'a>,
 }
 
-impl Answer<'_> {
+impl Shown<'_> {
     /// Shows what may be shown of `text`; true if a stop string came up.
-    fn show(&mut self, text: &str, on_event: &mut dyn FnMut(Event)) -> bool {
+    fn push(&mut self, text: &str, on_event: &mut dyn FnMut(Event)) -> bool {
         let step = self.stop.push(text);
         self.emit(&step.text, on_event);
         step.stopped
+    }
+
+    /// Shows what was held back.
+    fn finish(&mut self, on_event: &mut dyn FnMut(Event)) {
+        let stop = std::mem::replace(&mut self.stop, StopMatcher::new(&[]));
+        self.emit(&stop.finish(), on_event);
     }
 
     fn emit(&mut self, text: &str, on_event: &mut dyn FnMut(Event)) {
@@ -197,13 +286,5 @@ impl Answer<'_> {
             self.text.push_str(text);
             on_event(Event::Text(text));
         }
-    }
-
-    fn end(mut self, finish: Finish, timing: Timing, on_event: &mut dyn FnMut(Event)) -> Generation {
-        let stop = std::mem::replace(&mut self.stop, StopMatcher::new(&[]));
-        if finish != Finish::StopString {
-            self.emit(&stop.finish(), on_event);
-        }
-        Generation { text: self.text, tokens: self.tokens, finish, timing }
     }
 }

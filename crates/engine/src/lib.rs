@@ -2,7 +2,8 @@
 //!
 //! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
 //! [`Engine`] computes it for many [`Session`]s at once, each one conversation, on one or several processors ([`execute`]).
-//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler). A [`Package`](package::Package)
+//! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler), several tokens a step where
+//! that is faster ([`speculate`]). A [`Package`](package::Package)
 //! is a model in INT8 on disk; what makes one, evaluates and studies models are crates above this one.
 //!
 //! ```no_run
@@ -39,6 +40,7 @@ pub mod package;
 pub mod quantize;
 pub mod sampler;
 mod score;
+pub mod speculate;
 mod stop;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -3,7 +3,7 @@
 //! In this order, as `transformers` does it: repetition penalty, temperature, top-k, top-p, min-p, then one
 //! draw from what is left.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -55,7 +55,7 @@ pub struct Sampler {
     candidates: Vec<Candidate>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Candidate {
     token: u32,
     /// Logit, then probability (not normalized).
@@ -75,6 +75,29 @@ impl Sampler {
 
     /// The next token, given `logits[vocab]` and the tokens `seen` before it.
     pub fn sample(&mut self, logits: &[f32], seen: &[u32]) -> u32 {
+        self.weigh(logits, seen);
+        self.draw()
+    }
+
+    /// What [`Sampler::sample`] draws from: temperature and filters have been applied.
+    pub fn distribution(&mut self, logits: &[f32], seen: &[u32]) -> Distribution {
+        self.weigh(logits, seen);
+        Distribution::normalized(self.candidates.clone()).expect("the likeliest candidate has weight 1")
+    }
+
+    /// A token of `distribution`, drawn with this sampler's random numbers.
+    pub fn draw_from(&mut self, distribution: &Distribution) -> u32 {
+        self.candidates.clone_from(&distribution.candidates);
+        self.draw()
+    }
+
+    /// A random number from 0 to 1, never 1 itself.
+    pub(crate) fn unit(&mut self) -> f32 {
+        (self.random.next_u32() >> 8) as f32 / (1 << 24) as f32
+    }
+
+    /// Leaves the candidates for the next token, with their weights; if greedy, one.
+    fn weigh(&mut self, logits: &[f32], seen: &[u32]) {
         let options = &self.options;
         self.candidates.clear();
         let candidates = logits.iter().zip(0..).map(|(logit, token)| Candidate { token, weight: *logit });
@@ -86,13 +109,15 @@ impl Sampler {
             }
         }
         if options.temperature == 0.0 {
-            return likeliest(&self.candidates).token;
+            let token = likeliest(&self.candidates).token;
+            self.candidates.clear();
+            self.candidates.push(Candidate { token, weight: 1.0 });
+            return;
         }
         self.keep_top_k();
         self.weigh_by_probability();
         self.keep_top_p();
         self.keep_min_p();
-        self.draw()
     }
 
     fn keep_top_k(&mut self) {
@@ -135,8 +160,7 @@ impl Sampler {
     }
 
     fn draw(&mut self) -> u32 {
-        let unit = (self.random.next_u32() >> 8) as f32 / (1 << 24) as f32;
-        let mut rest = unit * self.total();
+        let mut rest = self.unit() * self.total();
         for candidate in &self.candidates {
             rest -= candidate.weight;
             if rest < 0.0 {
@@ -147,8 +171,46 @@ impl Sampler {
     }
 
     fn total(&self) -> f32 {
-        self.candidates.iter().map(|candidate| candidate.weight).sum()
+        total(&self.candidates)
     }
+}
+
+/// The tokens that may come next, with their probabilities.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    /// Probabilities more than 0, of sum 1.
+    candidates: Vec<Candidate>,
+}
+
+impl Distribution {
+    /// `None` if nothing has a positive weight.
+    fn normalized(mut candidates: Vec<Candidate>) -> Option<Self> {
+        candidates.retain(|candidate| candidate.weight > 0.0);
+        let total = total(&candidates);
+        candidates.iter_mut().for_each(|candidate| candidate.weight /= total);
+        (!candidates.is_empty()).then_some(Self { candidates })
+    }
+
+    /// The probability of `token`.
+    pub fn probability(&self, token: u32) -> f32 {
+        self.candidates.iter().find(|candidate| candidate.token == token).map_or(0.0, |candidate| candidate.weight)
+    }
+
+    /// What is drawn from where a token of `proposed_from` is rejected: max(0, p − q), normalized (Leviathan et al.,
+    /// "Fast Inference from Transformers via Speculative Decoding", §2.3). `None` where both are the same.
+    #[must_use]
+    pub fn residual(&self, proposed_from: &Self) -> Option<Self> {
+        let proposed: HashMap<_, _> = proposed_from.candidates.iter().map(|one| (one.token, one.weight)).collect();
+        let rest = |candidate: &Candidate| {
+            let weight = candidate.weight - proposed.get(&candidate.token).copied().unwrap_or(0.0);
+            Candidate { weight, ..*candidate }
+        };
+        Self::normalized(self.candidates.iter().map(rest).collect())
+    }
+}
+
+fn total(candidates: &[Candidate]) -> f32 {
+    candidates.iter().map(|candidate| candidate.weight).sum()
 }
 
 /// Of equally likely tokens the one with the smaller id comes first.

@@ -171,9 +171,7 @@ impl Request {
         progress.logits_done += rows;
         let is_complete = progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
         if is_complete && progress.result.is_none() {
-            let vocab = progress.logits.len() / self.wanted_rows().len();
-            let is_finite = progress.logits.chunks_exact(vocab).all(is_finite);
-            progress.result = Some(if is_finite { Ok(()) } else { Err(Error::NotFinite) });
+            progress.result = Some(Ok(()));
             self.changed.notify_all();
         }
     }
@@ -223,6 +221,10 @@ impl Request {
         if done > told {
             on_progress(done);
         }
+        // Here, where no worker waits for it.
+        let vocab = logits.len() / self.wanted_rows().len();
+        let are_finite = result.is_err() || logits.chunks_exact(vocab).all(is_finite);
+        let result = if are_finite { result } else { Err(Error::NotFinite) };
         let is_tainted = self.is_tainted.load(Ordering::Relaxed);
         Outcome { result, done, logits, is_tainted, execution: self.execution.get().cloned() }
     }

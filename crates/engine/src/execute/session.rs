@@ -136,6 +136,19 @@ impl Session {
         self.cache.truncate(self.tokens.len());
     }
 
+    /// Logits `[rows, vocab]` of the latest request.
+    pub(crate) fn logits_of_rows(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// Forgets the last `rows` tokens of the latest [`Session::decode_each`], and their logits: [`Session::logits`] are
+    /// those of the token before them.
+    pub(crate) fn forget_rows(&mut self, rows: usize) {
+        self.truncate(self.tokens.len() - rows);
+        let vocab = self.model().description().vocab;
+        self.logits.truncate(self.logits.len() - rows * vocab);
+    }
+
     /// Makes the session hold as much of the beginning of `prompt` as is known: from itself, or from what other sessions
     /// of the engine have [shared](Session::share). Forgets all else. Returns how many tokens need not be computed; the
     /// last one is never among them, since its logits are needed.

@@ -1,5 +1,6 @@
 //! `triad run`: an answer to one prompt, or a conversation ([`terminal`]).
 
+mod speculate;
 mod terminal;
 
 use std::io::{self, Write};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_engine::sampler::SamplerOptions;
+use triad_engine::speculate::Speculate;
 use triad_engine::{Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions};
 use triad_frontend::{answer, chat, machine};
 use triad_model::template::Message;
@@ -20,6 +22,7 @@ use crate::output;
 use crate::processors::{self, Executed, ProcessorArguments};
 use crate::progress::{self, Shown};
 use crate::prompt::PromptArguments;
+use speculate::Proposer;
 
 /// Context of a conversation, unless the model was made for less or another one is asked for.
 const CHAT_CONTEXT: usize = 4096;
@@ -36,6 +39,7 @@ const CHAT_CONTEXT: usize = 4096;
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
   git diff | triad run --system 'Summarize this change.'
   triad run --raw -p 'The capital of France is' -n 8 --stop . --json
+  triad run -m large.gguf --speculate small.gguf -p 'Why is the sky blue?'
   triad run -f long.txt --processors cpu=0,npu=1 --timeline run.json")]
 pub struct Arguments {
     #[command(flatten)]
@@ -66,6 +70,10 @@ pub struct Arguments {
     /// Continue the prompt as plain text, without the model's chat template
     #[arg(long)]
     raw: bool,
+    /// Decode several tokens in a step where measured times say that it pays: `lookup` tries what followed the same
+    /// tokens before, a MODEL with the same tokenizer what it says itself, `off` nothing; the answer is the same
+    #[arg(long, value_name = "lookup|off|MODEL", default_value = "lookup")]
+    speculate: Proposer,
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
@@ -179,7 +187,8 @@ impl Speaker<'_> {
         Ok(tokens)
     }
 
-    fn session(&self, needed: usize) -> Result<Session> {
+    /// A session for a conversation, and what proposes tokens in it.
+    fn session(&self, needed: usize) -> Result<(Session, Option<Speculate>)> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(needed.min(longest));
         let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
@@ -190,15 +199,19 @@ impl Speaker<'_> {
             Some(processors) => processors.engine(npu.npu, &self.model, options)?,
             None => answer::engine(&self.model, options)?,
         };
-        Ok(engine.session())
+        let session = engine.session();
+        let Arguments { speculate, model, float, .. } = self.arguments;
+        let speculate = speculate.options(model, *float, &session)?;
+        Ok((session, speculate))
     }
 
     /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it.
-    fn answer(&self, session: &mut Session, prompt: &[u32]) -> Result<Generation> {
+    fn answer(&self, (session, speculate): (&mut Session, Option<&Speculate>), prompt: &[u32]) -> Result<Generation> {
         let options = GenerateOptions {
             max_tokens: Some(self.arguments.max_tokens),
             sampler: self.arguments.sampler.options(&self.model),
             stop: self.arguments.stop.clone(),
+            speculate: speculate.cloned(),
         };
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -234,6 +247,11 @@ struct Report<'a> {
     answer: &'a Generation,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
+    /// Accepted tokens to proposed ones, and how many times as fast as one by one that was, if tokens were proposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    acceptance: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation_gain: Option<f64>,
     peak_resident_bytes: Option<u64>,
     /// Of the prompt, where several processors ran it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,12 +264,15 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let timeline = several.timeline_file()?;
     let messages: Vec<_> = speaker.system().into_iter().chain([Message::new("user", text)]).collect();
     let prompt = speaker.encode(&messages)?;
-    let mut session = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
-    let answer = speaker.answer(&mut session, &prompt)?;
+    let (mut session, speculate) = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
+    let answer = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
     processors::tell_losses(&session);
     if speaker.arguments.json {
+        let timing = &answer.timing;
+        let proposed = answer.speculation.filter(|speculation| speculation.proposed > 0);
+        let gain = proposed.and_then(|proposed| proposed.gain(timing.decode_tokens, timing.decode_seconds));
         let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
             executed: executed.map(|(execution, processors)| Executed::new(execution, processors, several.npu.npu)),
@@ -260,6 +281,8 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
             answer: &answer,
             prefill_tokens_per_second: answer.timing.prefill_tokens_per_second(),
             decode_tokens_per_second: answer.timing.decode_tokens_per_second(),
+            acceptance: proposed.map(|proposed| proposed.acceptance()),
+            speculation_gain: gain,
             peak_resident_bytes: machine::peak_resident_bytes(),
         })?;
     } else {
@@ -282,11 +305,12 @@ fn statistics(answer: &Generation) -> String {
         Finish::Cancelled => "; interrupted",
     };
     format!(
-        "prefill {:.1} tokens/s ({} tokens), decode {:.1} tokens/s ({} tokens), first token after {:.2} s, peak memory {}{end}",
+        "prefill {:.1} tokens/s ({} tokens), decode {:.1} tokens/s ({} tokens{}), first token after {:.2} s, peak memory {}{end}",
         timing.prefill_tokens_per_second(),
         timing.prefill_tokens,
         timing.decode_tokens_per_second(),
         timing.decode_tokens,
+        speculate::statistics(answer),
         timing.time_to_first_token_seconds,
         output::known_bytes(machine::peak_resident_bytes()),
     )

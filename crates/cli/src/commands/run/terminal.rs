@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
+use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
@@ -19,7 +20,8 @@ Ctrl-D   leave";
 /// Reads lines and answers them until the user leaves.
 pub fn run(speaker: &Speaker) -> Result<()> {
     speaker.tell_if_plain();
-    let mut chat = Chat { speaker, session: speaker.session(CHAT_CONTEXT)?, messages: Vec::new(), statistics: None };
+    let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
+    let mut chat = Chat { speaker, session, speculate, messages: Vec::new(), statistics: None };
     chat.reset();
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
     output::note(&format!("{} is ready; /help tells the commands, Ctrl-D leaves", speaker.name()));
@@ -51,6 +53,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
 struct Chat<'a> {
     speaker: &'a Speaker<'a>,
     session: Session,
+    speculate: Option<Speculate>,
     messages: Vec<Message>,
     statistics: Option<String>,
 }
@@ -66,7 +69,7 @@ impl Chat<'_> {
     fn answer(&mut self, line: &str) -> Result<()> {
         self.messages.push(Message::new("user", line));
         let prompt = self.speaker.encode(&self.messages);
-        match prompt.and_then(|prompt| self.speaker.answer(&mut self.session, &prompt)) {
+        match prompt.and_then(|prompt| self.speaker.answer((&mut self.session, self.speculate.as_ref()), &prompt)) {
             Ok(answer) => {
                 show("\n")?;
                 processors::tell_losses(&self.session);

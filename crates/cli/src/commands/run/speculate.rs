@@ -1,0 +1,68 @@
+//! What `--speculate` says.
+
+use std::convert::Infallible;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use triad_engine::speculate::{Draft, Speculate, Speculation};
+use triad_engine::{EngineOptions, Generation, Model, Session, SessionOptions};
+use triad_frontend::answer;
+
+use crate::arguments::ModelArguments;
+
+/// What proposes tokens.
+#[derive(Clone, Debug)]
+pub enum Proposer {
+    /// Nothing.
+    Off,
+    /// The tokens so far.
+    Lookup,
+    /// A model, as the user calls it.
+    Draft(String),
+}
+
+impl FromStr for Proposer {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text {
+            "off" => Self::Off,
+            "lookup" => Self::Lookup,
+            model => Self::Draft(model.to_owned()),
+        })
+    }
+}
+
+impl Proposer {
+    /// What it is for answers of `session`. A draft model is prepared as the model is, unless wanted in `float`.
+    pub fn options(&self, model: &ModelArguments, float: bool, session: &Session) -> Result<Option<Speculate>> {
+        match self {
+            Self::Off => Ok(None),
+            Self::Lookup => Ok(Some(Speculate::lookup())),
+            Self::Draft(name) => {
+                let draft = draft(&model.named(name).load_prepared(float)?, session);
+                let draft = draft.with_context(|| format!("{name} cannot propose tokens to {}", model.name.model))?;
+                Ok(Some(Speculate::draft(draft)))
+            }
+        }
+    }
+}
+
+fn draft(model: &Arc<Model>, session: &Session) -> Result<Draft> {
+    let context = session.context().min(model.description().context);
+    let options = SessionOptions { context, chunk: session.chunk(), kv_format: session.engine().kv_format() };
+    let engine = answer::engine(model, EngineOptions { session: options, ..EngineOptions::default() })?;
+    Ok(Draft::new(engine.session(), session.model())?)
+}
+
+/// How often tokens were accepted, and what that brought, for the line behind an answer; nothing where none were proposed.
+pub fn statistics(answer: &Generation) -> String {
+    let Some(speculation) = answer.speculation.filter(|speculation| speculation.proposed > 0) else {
+        return String::new();
+    };
+    let Speculation { proposed, accepted, steps, .. } = speculation;
+    let gain = speculation.gain(answer.timing.decode_tokens, answer.timing.decode_seconds);
+    let gain = gain.map_or_else(String::new, |gain| format!(", {gain:.2} × as fast as one by one"));
+    format!(" in {steps} steps, {accepted} of {proposed} proposed tokens accepted{gain}")
+}

@@ -1,0 +1,76 @@
+//! Prompt lookup: what followed the latest tokens when they were there before.
+
+use super::{Proposal, Propose};
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+
+/// Which earlier place is continued: where the most of the latest tokens were there before, and of such places the
+/// latest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// Tokens that have to be the same, at least.
+    pub shortest: usize,
+    /// Tokens that are compared, at most.
+    pub longest: usize,
+}
+
+impl Default for Lookup {
+    fn default() -> Self {
+        Self { shortest: 2, longest: 4 }
+    }
+}
+
+impl Lookup {
+    pub(super) fn check(&self) -> Result<()> {
+        let Self { shortest, longest } = self;
+        if (1..=*longest).contains(shortest) && *longest <= 64 {
+            return Ok(());
+        }
+        let value = format!("{shortest} to {longest} tokens");
+        Err(Error::Option { name: "the n-gram of a lookup", value, expected: "1 to 64 tokens, the shorter first" })
+    }
+
+    /// Where the continuation of `tokens` begins in them, and the length of the n-gram before it.
+    pub(super) fn find(self, tokens: &[u32]) -> Option<(usize, usize)> {
+        let mut best = None;
+        for start in (1..tokens.len()).rev() {
+            let pairs = tokens[..start].iter().rev().zip(tokens.iter().rev());
+            let length = pairs.take(self.longest).take_while(|(earlier, latest)| earlier == latest).count();
+            if length >= self.shortest && best.is_none_or(|(_, longest)| length > longest) {
+                best = Some((start, length));
+            }
+            if length == self.longest {
+                break;
+            }
+        }
+        best
+    }
+}
+
+/// A lookup in the tokens of one answer.
+pub(super) struct LookupProposer {
+    lookup: Lookup,
+    start: usize,
+}
+
+impl LookupProposer {
+    pub(super) fn new(lookup: Lookup) -> Self {
+        Self { lookup, start: 0 }
+    }
+}
+
+impl Propose for LookupProposer {
+    fn find(&mut self, tokens: &[u32]) -> Option<usize> {
+        let (start, length) = self.lookup.find(tokens)?;
+        self.start = start;
+        Some(length - self.lookup.shortest)
+    }
+
+    fn propose(&mut self, tokens: &[u32], count: usize, _: &Cancel, proposals: &mut Vec<Proposal>) -> Result<()> {
+        let of_tokens = &tokens[self.start..];
+        // A place so near that its continuation reaches the end goes on in the proposals: a loop goes round.
+        let tokens = of_tokens.iter().cycle().take(count);
+        proposals.extend(tokens.map(|token| Proposal { token: *token, drawn_from: None }));
+        Ok(())
+    }
+}
