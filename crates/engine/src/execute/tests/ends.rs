@@ -208,7 +208,7 @@ fn processors_that_are_at_times_too_late_come_back_whenever_that_is() {
     let count = AtomicUsize::new(0);
     // Around the time-out, so that a processor ends its task while it is being lost.
     let probe: Probe = Arc::new(move |_, _| {
-        if count.fetch_add(1, Ordering::Relaxed) % 7 == 0 {
+        if count.fetch_add(1, Ordering::Relaxed).is_multiple_of(7) {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())

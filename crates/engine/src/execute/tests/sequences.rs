@@ -128,8 +128,8 @@ fn one_by_one(steps: &[Step]) -> Vec<Step> {
         .collect()
 }
 
-fn alone(model: &Arc<Model>, options: SessionOptions, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
-    run(&mut Session::new(model, &options).unwrap(), steps, seed)
+fn alone(model: &Arc<Model>, options: &SessionOptions, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
+    run(&mut Session::new(model, options).unwrap(), steps, seed)
 }
 
 proptest! {
@@ -167,7 +167,7 @@ proptest! {
             runs.into_iter().map(|run| run.join().unwrap()).collect()
         });
         for (seed, (steps, together)) in of_each.iter().zip(&together).enumerate() {
-            let expected = alone(model, of(chunk), &one_by_one(steps), seed);
+            let expected = alone(model, &of(chunk), &one_by_one(steps), seed);
             prop_assert_eq!(expected.len(), together.len());
             for (index, (expected, together)) in expected.iter().zip(together).enumerate() {
                 prop_assert!(expected == together, "{name}: sequence {seed}, logits {index}");
@@ -183,7 +183,7 @@ proptest! {
     ) {
         let (name, model) = &MODELS[model];
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
-        let (one, other) = (alone(model, of(chunk), &steps, 0), alone(model, of(CONTEXT), &steps, 0));
+        let (one, other) = (alone(model, &of(chunk), &steps, 0), alone(model, &of(CONTEXT), &steps, 0));
         prop_assert!(one == other, "{name}, chunks of {chunk}");
     }
 }
