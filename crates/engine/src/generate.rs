@@ -64,6 +64,7 @@ pub struct Timing {
     /// Tokens of the prompt that the session held already.
     pub reused_tokens: usize,
     /// Seconds from the first chunk to the logits of the prompt's last token.
+    /// A draft model reads the prompt behind that, and its time is part of it.
     pub prefill_seconds: f64,
     /// Tokens of the answer that went through the model: all but the last.
     pub decode_tokens: usize,

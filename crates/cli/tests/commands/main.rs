@@ -89,6 +89,46 @@ fn as_json_an_answer_is_one_object() {
 }
 
 #[test]
+fn several_tokens_a_step_give_the_answer_of_one() {
+    let place = place();
+    let run = |speculate: &str, temperature| {
+        let arguments = ["run", "--float", "-m", "model.gguf", "-n", "40", "--json", "-p", "Hello hello hello"];
+        let how = ["--speculate", speculate, "--temperature", temperature];
+        json(&place.triad(&[&arguments[..], &how].concat()))
+    };
+    for temperature in ["0", "0.8"] {
+        let plain = run("off", temperature);
+        assert!(plain.get("speculation").is_none());
+        for speculate in ["lookup", "model.gguf"] {
+            let several = run(speculate, temperature);
+            assert_eq!(several["tokens"], plain["tokens"], "{speculate}");
+            let speculation = &several["speculation"];
+            let [steps, proposed, accepted] = ["steps", "proposed", "accepted"].map(|key| speculation[key].as_u64());
+            assert!(accepted <= proposed, "{speculation}");
+            let decoded = several["timing"]["decode_tokens"].as_u64();
+            assert_eq!(decoded, steps.zip(accepted).map(|(steps, accepted)| steps + accepted));
+            assert_eq!(several.get("acceptance").is_some(), proposed > Some(0));
+        }
+    }
+    let end = format!("<|end|>{VOCAB}");
+    let tokens = Gguf::tiny().metadata.into_iter().find_map(|(key, value)| match value {
+        Value::Texts(tokens) if key == "tokenizer.ggml.tokens" => Some(tokens),
+        _ => None,
+    });
+    let mut tokens = tokens.unwrap();
+    *tokens.last_mut().unwrap() = end.clone();
+    place.write("other.gguf", Gguf::tiny().with("tokenizer.ggml.tokens", Value::Texts(tokens)).bytes());
+    let refused = place.triad(&[&RUN[..], &["-p", "Hello", "--speculate", "other.gguf"]].concat());
+    assert_eq!(refused.status.code(), Some(1));
+    let expected = format!(
+        "error: other.gguf cannot propose tokens to model.gguf: the draft model has {end:?} as token {}, the model has \
+         \"<|end|>\": take a draft model with the same tokenizer\n",
+        VOCAB - 1
+    );
+    assert_eq!(stderr(&refused), expected);
+}
+
+#[test]
 fn raw_prompts_pass_the_template_by_and_a_model_without_one_says_so() {
     let place = place();
     place.write("plain.gguf", Gguf::tiny().without("tokenizer.chat_template").bytes());

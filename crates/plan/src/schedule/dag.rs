@@ -200,6 +200,9 @@ pub(super) fn most_work(work: &[f64]) -> ProcessorId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::Graph;
+    use crate::placement::Placement;
+    use crate::processors::Processors;
 
     #[test]
     fn the_bound_is_the_longest_path_or_the_most_work() {
