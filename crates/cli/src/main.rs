@@ -3,7 +3,7 @@
 //! This file reads the command line and turns errors into exit codes; each command is one file in
 //! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
 //! prints, [`output_file`] writes files, none of them one of the [`inputs`], [`chart`] draws figures, [`timeline_file`]
-//! timelines, [`preparing`] shows how packages are made, [`failure`] reads errors. What does not print is in the crate
+//! timelines, [`preparing`] shows how packages are made, [`failure`](mod@failure) reads errors. What does not print is in the crate
 //! `triad-frontend`.
 #![forbid(unsafe_code)]
 // Their macros panic where the stream cannot be written: `output` has functions that do not.

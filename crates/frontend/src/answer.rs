@@ -11,7 +11,8 @@ use triad_engine::{
 use crate::error::{Error, Result};
 use crate::machine;
 
-/// Starts an engine after a check that the memory for a session of the whole context is there.
+/// Starts an engine after a check that the memory for a session of the whole context is there, and for what it may hold
+/// of keys and values if that is given.
 ///
 /// # Errors
 /// If the context is longer than the model was made for, or does not fit into memory; as [`Engine::new`].
@@ -21,7 +22,9 @@ pub fn engine(model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
     if context > description.context {
         return Err(EngineError::ContextTooLong { asked: context, longest: description.context }.into());
     }
-    let memory = memory::of_session(description, 0, context, chunk, kv_format).total();
+    let needed = memory::of_session(description, 0, context, chunk, kv_format);
+    // What the engine may hold of keys and values has to fit, where that is more than one session's.
+    let memory = needed.total() - needed.kv_cache + needed.kv_cache.max(options.kv_memory.unwrap_or(0));
     let more = if options.processors.len() < 2 || chunk.min(context) == 0 {
         0
     } else {

@@ -1,7 +1,7 @@
 //! Several tokens a step: guesses of what comes next go through the model together, and those that it would have chosen
 //! itself are kept.
 //!
-//! A step runs the latest token and some proposals as rows of one [`Session::decode_each`], which has for each row the
+//! A step runs the latest token and some proposals as rows of one [`Session::decode_each`](crate::Session::decode_each), which has for each row the
 //! bits that one-by-one decode has. From the first row on, the sampler chooses as it always does; as long as it chooses
 //! the proposal, the next row is valid, too. Keys and values of the others are forgotten. Weights are read once for all
 //! rows, so a step of several rows takes little longer than one of a single row.
