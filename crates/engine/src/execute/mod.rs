@@ -401,11 +401,18 @@ impl Shared {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Hands in requests, all at once.
+    /// Hands in requests, all at once. Whoever does waits for them behind this, which with one processor wakes nobody.
     pub(crate) fn submit(&self, requests: &[Arc<Request>]) {
         let mut state = lock(&self.state);
         requests.iter().for_each(|request| state.submit(request));
-        self.tell(&state);
+        if self.units.len() > 1 {
+            self.tell(&state);
+        }
+    }
+
+    /// Runs tasks on this thread where there is one processor, until `is_enough`. Returns whether there was one.
+    fn help(&self, is_enough: &dyn Fn() -> bool) -> bool {
+        worker::help(self, is_enough)
     }
 
     /// No step waits for this sequence any more.

@@ -205,6 +205,14 @@ impl Request {
                 progress = self.lock();
                 continue;
             }
+            drop(progress);
+            let is_enough =
+                || self.has_news(told) || (cancel.is_cancelled() && !self.is_cancelled.load(Ordering::SeqCst));
+            let has_helped = shared.help(&is_enough);
+            progress = self.lock();
+            if has_helped || progress.result.is_some() || progress.done > told {
+                continue;
+            }
             let waited = self.changed.wait_timeout(progress, LOOK).unwrap_or_else(PoisonError::into_inner);
             let timed_out = waited.1.timed_out();
             progress = waited.0;
@@ -227,6 +235,12 @@ impl Request {
         let result = if are_finite { result } else { Err(Error::NotFinite) };
         let is_tainted = self.is_tainted.load(Ordering::Relaxed);
         Outcome { result, done, logits, is_tainted, execution: self.execution.get().cloned() }
+    }
+
+    /// Whether it has ended, or more than `told` tokens are done.
+    fn has_news(&self, told: usize) -> bool {
+        let progress = self.lock();
+        progress.result.is_some() || progress.done > told
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

@@ -127,6 +127,13 @@ impl State {
         self.gang.missing.retain(|other| *other != sequence);
     }
 
+    /// Whether something is to be done that no processor is at.
+    pub(super) fn is_left_alone(&self) -> bool {
+        let is_left =
+            !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() && self.live.is_empty());
+        is_left && self.units.iter().all(|unit| unit.is_lost || unit.running.is_none())
+    }
+
     /// When somebody has to look again though nothing has happened.
     pub(super) fn next_look(&self) -> Option<Instant> {
         self.gang.until.filter(|_| !self.rows.is_empty())

@@ -1,4 +1,5 @@
-//! A thread for each processor, as long as the engine lives: it takes tasks, runs them, and gives them back.
+//! A thread for each processor, as long as the engine lives: it takes tasks, runs them, and gives them back. Where there is
+//! one processor alone, the threads that wait for it take its tasks, too ([`help`]).
 //!
 //! A processor that panics, reports an error or takes too long for a task is lost until nothing is left to compute;
 //! another one takes the chunk that it had, from its tokens on, since nobody knows what its buffers hold. A thread that
@@ -17,12 +18,13 @@ use crate::linear::{Kernels, Multiplier};
 
 /// How often a worker that waits looks whether another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);
+/// The same of an engine with one processor, where there is no other one.
+const LOOK_ALONE: Duration = Duration::from_millis(200);
 /// How long it looks without sleeping before that: falling asleep and waking up takes as long as a small task.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// The life of a worker.
 pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
-    let unit = &shared.units[index];
     let mut state = lock(&shared.state);
     while !state.is_closing {
         let Some(job) = state.take(shared, index) else {
@@ -30,18 +32,46 @@ pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
             continue;
         };
         drop(state);
-        unit.pool().install(|| {
-            let mut next = Some(job);
-            while let Some(mut job) = next {
-                let outcome = run(shared, unit, index, &mut job);
-                let mut state = lock(&shared.state);
-                state.give_back(shared, index, job, outcome);
-                next = state.take(shared, index);
-                shared.tell(&state);
-            }
-        });
+        work(shared, index, job, &|| false);
         state = lock(&shared.state);
     }
+}
+
+/// Of an engine with one processor, its tasks on this thread, which waits for some of them anyway: nobody has to be woken
+/// for a step. Ends when `is_enough`, or when there is no task now. Returns whether there was one.
+pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
+    if shared.units.len() > 1 {
+        return false;
+    }
+    let job = {
+        let mut state = lock(&shared.state);
+        let job = state.take(shared, 0);
+        if job.is_none() && state.is_left_alone() {
+            // A step that waits for its other sequences: somebody has to look when it has waited enough.
+            shared.tell(&state);
+        }
+        job
+    };
+    let Some(job) = job else { return false };
+    work(shared, 0, job, is_enough);
+    true
+}
+
+/// Runs a job and those behind it.
+fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
+    let unit = &shared.units[index];
+    unit.pool().install(|| {
+        let mut next = Some(job);
+        while let Some(mut job) = next {
+            let outcome = run(shared, unit, index, &mut job);
+            let mut state = lock(&shared.state);
+            state.give_back(shared, index, job, outcome);
+            next = if is_enough() { None } else { state.take(shared, index) };
+            if shared.units.len() > 1 || (next.is_none() && state.is_left_alone()) {
+                shared.tell(&state);
+            }
+        }
+    });
 }
 
 /// Runs a job; the error is a sentence.
@@ -93,7 +123,9 @@ fn probe(shared: &Shared, index: usize, job: &mut Job, moment: Moment) -> Result
 fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     let told = shared.told.load(Ordering::Relaxed);
     drop(state);
-    let asleep = Instant::now() + SPIN;
+    // The tasks of a processor alone are mostly taken by who waits for them.
+    let (spin, look) = if shared.units.len() > 1 { (SPIN, LOOK) } else { (Duration::ZERO, LOOK_ALONE) };
+    let asleep = Instant::now() + spin;
     while shared.told.load(Ordering::Relaxed) == told && Instant::now() < asleep {
         // Whoever is to tell may be waiting for this core.
         std::thread::yield_now();
@@ -101,7 +133,7 @@ fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>) -> MutexGuard<'a, 
     let mut state = lock(&shared.state);
     // It is told under the lock: nothing is missed in between.
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
-        let look = state.next_look().map_or(LOOK, |at| at.saturating_duration_since(Instant::now()).min(LOOK));
+        let look = state.next_look().map_or(look, |at| at.saturating_duration_since(Instant::now()).min(look));
         (state, _) = shared.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner);
     }
     if shared.units.len() > 1 && state.lose_hung(shared) {
