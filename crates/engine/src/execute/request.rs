@@ -151,6 +151,7 @@ impl Request {
         if done > progress.done && !self.is_cancelled() {
             progress.done = done;
             self.is_through.store(done == self.tokens.len(), Ordering::SeqCst);
+            self.end_if_complete(&mut progress);
             self.changed.notify_all();
         }
     }
@@ -169,6 +170,11 @@ impl Request {
     pub(super) fn complete_logits(&self, rows: usize) {
         let mut progress = self.lock();
         progress.logits_done += rows;
+        self.end_if_complete(&mut progress);
+    }
+
+    /// The last chunk may be through before the one in front of it, and its logits computed: whichever comes last ends it.
+    fn end_if_complete(&self, progress: &mut Progress) {
         let is_complete = progress.done == self.tokens.len() && progress.logits_done == self.wanted_rows().len();
         if is_complete && progress.result.is_none() {
             progress.result = Some(Ok(()));
@@ -269,4 +275,32 @@ impl Drop for CancelOnDrop<'_> {
 /// A sum is finite only if every summand is (and none so large as to be useless).
 fn is_finite(logits: &[f32]) -> bool {
     logits.iter().sum::<f32>().is_finite()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::{KvFormat, KvMemory};
+
+    #[test]
+    fn a_request_ends_when_all_tokens_are_through_and_their_logits_computed_in_either_order() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        let memory = Arc::new(KvMemory::new(&description, KvFormat::F16, 0));
+        let request = || {
+            let cache = Arc::new(KvCache::new(&memory));
+            let what = (Phase::Prefill, Wanted::Last);
+            Request::new(SequenceId(0), cache, (vec![1, 2, 3], 0), what, 5, Vec::new())
+        };
+        let tokens_first = request();
+        tokens_first.advance(3);
+        assert!(!tokens_first.has_news(3), "logits are missing");
+        tokens_first.complete_logits(1);
+        assert!(tokens_first.has_news(3));
+        // The last chunk was through before the one in front of it.
+        let logits_first = request();
+        logits_first.complete_logits(1);
+        assert!(!logits_first.has_news(0), "tokens are missing");
+        logits_first.advance(3);
+        assert!(logits_first.has_news(3));
+    }
 }
