@@ -130,16 +130,18 @@ pub fn run(engine: &Engine, plan: &Plan, cancel: &Cancel) -> Result<Stall> {
     all.sort_by(|one, other| one.at.total_cmp(&other.at));
     // The first token of a sequence waited for no other.
     let until = from + seconds;
-    let of = |within: &dyn Fn(f64) -> bool| {
-        Distribution::of(all.iter().filter(|gap| within(gap.at)).map(|gap| gap.seconds).collect())
+    // A time between tokens in which the prompt was computed at all is one beside it.
+    let of = |within: &dyn Fn(&Gap) -> bool| {
+        Distribution::of(all.iter().filter(|gap| within(gap)).map(|gap| gap.seconds).collect())
     };
+    let is_behind = |gap: &Gap| gap.at - gap.seconds >= until;
     Ok(Stall {
         sequences: plan.sequences,
         prompt: plan.prompt,
         prefill_alone_seconds: alone,
         prefill_beside_seconds: seconds,
         prompt_at: [from, until],
-        gaps: [of(&|at| at < from), of(&|at| (from..until).contains(&at)), of(&|at| at >= until)],
+        gaps: [of(&|gap| gap.at < from), of(&|gap| gap.at >= from && !is_behind(gap)), of(&is_behind)],
         all,
     })
 }

@@ -69,6 +69,7 @@ impl Report for Found {
         let last = conversations.len().saturating_sub(1);
         let mut shown = vec![0, 1, 2, last / 2, last];
         shown.retain(|index| *index <= last);
+        shown.sort_unstable();
         shown.dedup();
         let row = |index: &usize| {
             let of = &conversations[*index];
