@@ -174,7 +174,7 @@ impl Session {
     }
 
     /// Runs `tokens` behind those seen so far, chunk by chunk, and returns the logits `[vocab]` of the last
-    /// one. `progress` is called after each chunk with the number of `tokens` that are done.
+    /// one. `progress` is called with the number of `tokens` that are done, as chunks end; for several at once, perhaps.
     ///
     /// # Errors
     /// If `tokens` is empty, does not fit, or holds one outside the vocabulary; if there is no memory for keys and

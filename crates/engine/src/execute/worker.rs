@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::pass::{Hidden, Pass};
+use super::pass::Hidden;
 use super::state::{Job, State};
 use super::{Moment, Shared, Unit, lock};
 use crate::error::Result;
@@ -82,11 +82,12 @@ fn run(shared: &Shared, unit: &Unit, index: usize, job: &mut Job) -> Result<Vec<
         let hidden = match unit.device() {
             Some(device) => {
                 let products = &mut **lock(&device.products);
-                perform(shared, pass, *number, slot, Multiplier { products, beside: Some(&device.beside) })
+                let mut multiplier = Multiplier { products, beside: Some(&device.beside) };
+                pass.perform(shared, *number, slot.as_mut(), &mut multiplier)
             }
             None => {
                 let products = &mut Kernels(shared.model.weights());
-                perform(shared, pass, *number, slot, Multiplier { products, beside: None })
+                pass.perform(shared, *number, slot.as_mut(), &mut Multiplier { products, beside: None })
             }
         }?;
         probe(shared, index, job, Moment::Behind)?;
@@ -96,16 +97,6 @@ fn run(shared: &Shared, unit: &Unit, index: usize, job: &mut Job) -> Result<Vec<
         Ok(outcome) => outcome.map_err(|error: crate::error::Error| error.to_string()),
         Err(panic) => Err(format!("it panicked: {}", message(&*panic))),
     }
-}
-
-fn perform(
-    shared: &Shared,
-    pass: &Pass,
-    number: usize,
-    slot: &mut Option<super::pass::Slot>,
-    mut multiplier: Multiplier,
-) -> Result<Vec<Hidden>> {
-    pass.perform(shared, number, slot.as_mut(), &mut multiplier)
 }
 
 /// Calls the probe of a test. What it interrupts is not done.

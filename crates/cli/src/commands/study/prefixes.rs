@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::{EngineOptions, SessionOptions};
 use triad_frontend::answer;
+use triad_kernels::attention::PAGE;
 use triad_study::prefixes::{self, Plan, Prefixes};
 
 use super::{OutputArguments, Report, title_of};
@@ -48,9 +49,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { shared, own, conversations, .. } = *arguments;
     let prompt = arguments::prompt_tokens(Some(shared.saturating_add(own)), model.description())?;
     let session = SessionOptions { context: prompt, kv_format: arguments.kv.format(), ..SessionOptions::default() };
-    let page = model.description().kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim)) * 256;
+    let page = model.description().kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim)) * PAGE;
     // Of each conversation its own pages and a copy of the one that it goes on in; of all, and of the first run, the rest.
-    let pages = (conversations + 1) * (own.div_ceil(256) + 2) + 2 * prompt.div_ceil(256);
+    let pages = (conversations + 1) * (own.div_ceil(PAGE) + 2) + 2 * prompt.div_ceil(PAGE);
     let options = EngineOptions { kv_memory: Some(pages * page), session, ..EngineOptions::default() };
     let engine = answer::engine(&model, options)?;
     let folder = tempfile::tempdir().context("cannot make a folder for a saved session")?;

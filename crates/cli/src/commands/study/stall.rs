@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::{EngineOptions, SessionOptions};
 use triad_frontend::answer;
+use triad_kernels::attention::PAGE;
 use triad_study::stall::{self, Distribution, Plan, Stall};
 
 use super::{OutputArguments, Report, title_of};
@@ -67,7 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let page = model.description().kv_bytes_per_token(|head_dim| session.kv_format.bytes(head_dim));
     let options = EngineOptions {
         max_stall: arguments.max_stall.map(Duration::from_millis),
-        kv_memory: Some((arguments.sequences + PROMPTS_AT_ONCE) * context.next_multiple_of(256) * page),
+        kv_memory: Some((arguments.sequences + PROMPTS_AT_ONCE) * context.next_multiple_of(PAGE) * page),
         chunks_in_flight: arguments.several.chunks_in_flight,
         session,
         ..EngineOptions::default()
