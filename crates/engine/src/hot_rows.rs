@@ -132,7 +132,7 @@ impl HotRows {
     /// If `x` has other channels than the weights.
     pub fn request(&mut self, x: &QuantizedRows) -> Requested {
         assert_eq!(x.in_features(), self.channels, "channels");
-        let mut needed: Vec<u32> = (0..x.rows()).flat_map(|row| x.outliers_of(row).0).copied().collect();
+        let mut needed: Vec<u32> = (0..x.rows()).flat_map(|row| x.view().outliers_of(row).0).copied().collect();
         needed.sort_unstable();
         needed.dedup();
         let mut missing = Vec::new();
@@ -170,7 +170,7 @@ impl HotRows {
         assert_eq!(out.len(), x.rows() * out_features, "output is [{}, {out_features}]", x.rows());
         let mut sums = vec![0.0f32; out_features];
         for (row, out) in out.chunks_exact_mut(out_features).enumerate() {
-            let (channels, remainders) = x.outliers_of(row);
+            let (channels, remainders) = x.view().outliers_of(row);
             if channels.is_empty() {
                 continue;
             }
@@ -213,6 +213,7 @@ mod tests {
     use std::io::Write;
 
     use proptest::prelude::*;
+    use triad_kernels::OutputMut;
     use triad_kernels::int8::{self, Int8Weight, matmul_int8, shadow};
     use triad_model::mapped::MappedFile;
 
@@ -234,7 +235,7 @@ mod tests {
 
         fn run(&self, x: &QuantizedRows) -> Vec<f32> {
             let mut out = vec![0.0; x.rows() * self.scales.len()];
-            matmul_int8(x, self.weight(), None, &mut out);
+            matmul_int8(x.view(), self.weight(), None, OutputMut::new(&mut out, self.scales.len()));
             out
         }
     }
@@ -275,7 +276,7 @@ mod tests {
                 let mut out = processor.run(&x);
                 let mut expected = out.clone();
                 hot_rows.join(&x, requested, &mut out);
-                shadow(&x, processor.weight(), &mut expected);
+                shadow(x.view(), processor.weight(), OutputMut::new(&mut expected, out_features));
                 prop_assert_eq!(out, expected);
             }
             prop_assert_eq!(hot_rows.bytes(), hot.len() * out_features);

@@ -8,7 +8,7 @@ use triad_kernels::int8::{
     Int8Product, QuantizedRows, join_shadow, matmul_int8_each, shadow, shadow_apart, shadow_float,
 };
 use triad_kernels::pool::Pool;
-use triad_kernels::{Phase, Product, matmul_each};
+use triad_kernels::{OutputMut, Phase, Product, matmul_each};
 use triad_model::description;
 
 use crate::error::Result;
@@ -87,11 +87,12 @@ pub(crate) struct Kernels<'a>(pub(crate) &'a Weights);
 impl Products for Kernels<'_> {
     fn multiply(&mut self, block: usize, _input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
         let block = &self.0.blocks[block];
-        let products = outs
-            .iter_mut()
-            .map(|(name, out)| Int8Product::new(int8(block, *name).view(), block.linears[name].bias.as_deref(), out));
+        let products = outs.iter_mut().map(|(name, out)| {
+            let weight = int8(block, *name).view();
+            Int8Product::new(weight, block.linears[name].bias.as_deref(), OutputMut::new(out, weight.out_features))
+        });
         let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
-        matmul_int8_each(x, &mut products);
+        matmul_int8_each(x.view(), &mut products);
         Ok(())
     }
 }
@@ -139,7 +140,8 @@ impl Quantizer {
                     (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
                     (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
                 };
-                Product::new(weight.view(), weight.out_features(), linear.bias.as_deref(), out)
+                let out = OutputMut::new(out, weight.out_features());
+                Product::new(weight.view(), linear.bias.as_deref(), out)
             });
             let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
             matmul_each(x, rows, self.phase, &mut products);
@@ -167,14 +169,14 @@ impl Quantizer {
             let mut shadows = &mut shadows[..];
             for (weight, values) in &layers {
                 let shadow = shadows.split_off_mut(..*values).expect("room for all of them");
-                shadow_apart(rows, weight.view(), shadow);
+                shadow_apart(rows.view(), weight.view(), OutputMut::new(shadow, weight.out_features()));
             }
         });
         outcome?;
         let mut shadows = &shadows[..];
         for ((_, out), (weight, values)) in outs.iter_mut().zip(&layers) {
             let shadow = shadows.split_off(..*values).expect("room for all of them");
-            join_shadow(rows, shadow, weight.out_features(), out);
+            join_shadow(rows.view(), shadow, OutputMut::new(out, weight.out_features()));
         }
         statistics.matmul_seconds += multiplied.as_secs_f64();
         statistics.shadow_seconds += (start.elapsed().saturating_sub(multiplied)).as_secs_f64();
@@ -216,9 +218,10 @@ impl Quantizer {
         let start = Instant::now();
         for (name, out) in outs {
             let weight = int8(block, *name);
+            let out = OutputMut::new(out, weight.out_features());
             match weight.float() {
-                None => shadow(&self.rows, weight.view(), out),
-                Some(float) => shadow_float(&self.rows, float.view(), weight.out_features(), out),
+                None => shadow(self.rows.view(), weight.view(), out),
+                Some(float) => shadow_float(self.rows.view(), float.view(), out),
             }
         }
         self.statistics.shadow_seconds += start.elapsed().as_secs_f64();

@@ -8,11 +8,11 @@
 //! Parallel operators run on the [`pool`] that is installed where they are called. However work is cut, every output is summed in the same order, so that the number of threads changes no bit of it.
 //!
 //! ```
-//! use triad_kernels::{matmul, Matrix, Phase};
+//! use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 //!
 //! let weight = Matrix::F32(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]); // [out_features 3, in_features 2]
 //! let mut out = [0.0; 3];
-//! matmul(&[10.0, 1.0], 1, weight, 3, None, Phase::Decode, &mut out);
+//! matmul(&[10.0, 1.0], weight, None, Phase::Decode, OutputMut::new(&mut out, 3));
 //! assert_eq!(out, [12.0, 34.0, 56.0]);
 //! ```
 
@@ -20,20 +20,24 @@ pub mod activation;
 pub mod attention;
 pub mod chunks;
 mod cores;
+#[cfg(test)]
+mod cut_tests;
 mod dot;
 mod int16;
 pub mod int4;
 pub mod int8;
+pub mod lease;
 pub mod log_softmax;
 pub mod matmul;
 mod matrix;
 pub mod norm;
+mod output;
 pub mod peak;
 mod phase;
 pub mod pool;
 mod product;
 pub mod rope;
-mod shared_output;
+mod sync;
 #[cfg(test)]
 mod testing;
 pub mod tier;
@@ -43,4 +47,5 @@ pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::Matrix;
+pub use output::OutputMut;
 pub use phase::Phase;

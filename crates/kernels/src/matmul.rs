@@ -10,8 +10,8 @@ use std::cell::RefCell;
 
 use crate::dot::{dot, dot_bf16};
 use crate::int16::{self, Int4Columns, Int8Columns, Int16Rows};
+use crate::output::{OutputMut, SharedOutput};
 use crate::product::{self, Bf16Rows, PANEL, Write, product};
-use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize_fused;
 use crate::{Matrix, Phase, pool};
 
@@ -27,18 +27,8 @@ thread_local! {
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
-pub fn matmul(
-    x: &[f32],
-    rows: usize,
-    weight: Matrix,
-    out_features: usize,
-    bias: Option<&[f32]>,
-    phase: Phase,
-    out: &mut [f32],
-) {
-    if rows > 0 && out_features > 0 {
-        matmul_each(x, rows, phase, &mut [Product::new(weight, out_features, bias, out)]);
-    }
+pub fn matmul(x: &[f32], weight: Matrix, bias: Option<&[f32]>, phase: Phase, out: OutputMut) {
+    matmul_each(x, out.rows(), phase, &mut [Product::new(weight, bias, out)]);
 }
 
 /// One of several products of the same activations.
@@ -51,17 +41,16 @@ pub struct Product<'a> {
 impl<'a> Product<'a> {
     /// With a weight `[out_features, in_features]` and a bias `[out_features]`, for `out[rows, out_features]`.
     ///
-    /// # Panics
-    /// If there are no output features, or `out` has no whole rows of them.
-    pub fn new(weight: Matrix<'a>, out_features: usize, bias: Option<&'a [f32]>, out: &'a mut [f32]) -> Self {
-        Self { weight, bias, out: SharedOutput::new(out, out_features) }
+    /// A product of any range of output features ([`Matrix::rows`]) and of any rows has the bits of these in the whole.
+    pub fn new(weight: Matrix<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
+        Self { weight, bias, out: out.into_shared() }
     }
 
     fn check(&self, rows: usize, in_features: usize) {
         let (weight, out_features) = (self.weight, self.out.columns());
         assert_eq!(weight.len(), out_features * in_features, "weight is [{out_features}, {in_features}]");
         weight.check(out_features, in_features);
-        assert_eq!(self.out.rows(), rows, "output is [{rows}, {out_features}]");
+        self.out.check(rows, out_features);
         if let Some(bias) = self.bias {
             assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
         }
@@ -99,7 +88,7 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
         let Product { weight, bias, out } = products[index];
         let task_columns = products[index].task_columns(phase, in_features);
         let columns = task * task_columns..((task + 1) * task_columns).min(out.columns());
-        let weight = weight.rows(columns.start, columns.len(), in_features);
+        let weight = weight.rows(columns.clone(), in_features);
         let task = Task { x, forms: &forms, rows, in_features, weight, columns, out };
         match phase {
             Phase::Prefill => task.by_product(),
@@ -186,7 +175,7 @@ impl Task<'_> {
                 #[inline(always)]
                 |fused| {
                     for (index, column) in self.columns.clone().enumerate() {
-                        let weight = match self.weight.rows(index, 1, self.in_features) {
+                        let weight = match self.weight.rows(index..index + 1, self.in_features) {
                             half @ Matrix::F16(_) => Matrix::F32(half.as_f32(scratch)),
                             weight => weight,
                         };

@@ -59,16 +59,18 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// `count` rows from row `start` on, of a matrix with this many columns.
-    pub(crate) fn rows(self, start: usize, count: usize, columns: usize) -> Self {
-        let per = |divisor: usize| start * columns / divisor..(start + count) * columns / divisor;
+    /// Returns a range of rows, of a matrix with this many columns, without a copy: of a weight, the output features that
+    /// are these columns of the output.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    pub fn rows(self, rows: Range<usize>, columns: usize) -> Self {
+        let per = |divisor: usize| rows.start * columns / divisor..rows.end * columns / divisor;
         match self {
             Self::F32(values) => Self::F32(&values[per(1)]),
             Self::F16(values) => Self::F16(&values[per(1)]),
             Self::Bf16(values) => Self::Bf16(&values[per(1)]),
-            Self::Int8 { values, scales } => {
-                Self::Int8 { values: &values[per(1)], scales: &scales[start..start + count] }
-            }
+            Self::Int8 { values, scales } => Self::Int8 { values: &values[per(1)], scales: &scales[rows] },
             Self::Int4 { values, scales } => Self::Int4 { values: &values[per(2)], scales: &scales[per(int4::GROUP)] },
         }
     }
@@ -92,7 +94,7 @@ impl<'a> Matrix<'a> {
     /// # Panics
     /// If the matrix has no such row of this length.
     pub fn widen_row(self, row: usize, wide: &mut [f32]) {
-        self.rows(row, 1, wide.len()).widen_into(wide);
+        self.rows(row..row + 1, wide.len()).widen_into(wide);
     }
 
     /// The values as f32: in place, or widened into `scratch`.

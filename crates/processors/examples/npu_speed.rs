@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Int8Weight, QuantizedRows, packed_len};
 use triad_kernels::pool::Pool;
@@ -97,7 +98,8 @@ fn times(processors: &[&dyn Processor; 2], subgraph: &Subgraph) -> Result<[[f64;
     for _ in 0..TURNS {
         for (program, seconds) in programs.iter_mut().zip(&mut seconds) {
             let start = Instant::now();
-            program.run(&input, &mut outputs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())?;
+            let views = outputs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+            program.run(input.view(), &mut views.collect::<Vec<_>>())?;
             seconds.push(start.elapsed().as_secs_f64());
         }
     }

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use triad_kernels::OutputMut;
 use triad_kernels::activation::{activate, activate_and_multiply};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_kernels::int8::{QuantizedRows, matmul_int8};
+use triad_kernels::int8::{QuantizedRows, QuantizedView, matmul_int8};
 use triad_kernels::pool::Pool;
 use triad_plan::graph::Format;
 
@@ -68,11 +69,13 @@ enum Body {
 }
 
 impl Program for CpuProgram {
-    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()> {
+    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
         self.prepared.check(input, outputs)?;
         let Self { pool, body, .. } = self;
         pool.install(|| match body {
-            Body::Linear(layers) => layers.iter().zip(outputs).for_each(|(layer, out)| multiply(&**layer, input, out)),
+            Body::Linear(layers) => {
+                layers.iter().zip(outputs).for_each(|(layer, out)| multiply(&**layer, input, out.reborrow()));
+            }
             Body::FeedForward(scratch) => scratch.run(input, outputs),
         });
         Ok(())
@@ -94,7 +97,8 @@ impl Scratch {
     fn new(feed_forward: &FeedForward, rows: usize) -> Self {
         let FeedForward { gate, down, return_inner, .. } = feed_forward;
         let values = rows * down.weight().in_features;
-        // One of the two is the inner activations: where they are returned, the output's buffer takes its place.
+        // One of the two is the inner activations: where they are returned, the output takes its place if its rows follow
+        // each other.
         let (of_up, of_gate) = match (gate, return_inner) {
             (None, true) => (0, 0),
             (None, false) | (Some(_), true) => (values, 0),
@@ -108,35 +112,46 @@ impl Scratch {
         }
     }
 
-    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) {
+    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) {
         let FeedForward { up, gate, activation, inner_scale, smoothing, down, .. } = &self.feed_forward;
         let (out, returned) = outputs.split_first_mut().expect("there is an output");
-        let returned = returned.first_mut().map(|inner| &mut **inner);
+        let mut returned = returned.first_mut();
         let width = down.weight().in_features;
         let (values, task) = (input.rows() * width, TASK_ROWS * width);
+        let in_place = returned.as_mut().and_then(|inner| inner.as_contiguous());
+        let is_in_place = in_place.is_some();
         let inner = match gate {
             Some(gate) => {
                 let ups = &mut self.up[..values];
-                let gates = returned.unwrap_or_else(|| &mut self.gate[..values]);
-                multiply(&**up, input, ups);
-                multiply(&**gate, input, gates);
+                let gates = in_place.unwrap_or_else(|| first(&mut self.gate, values));
+                multiply(&**up, input, OutputMut::new(ups, width));
+                multiply(&**gate, input, OutputMut::new(gates, width));
                 for_each_chunk(chunks_mut(gates, task), 1, |index, gates| {
                     activate_and_multiply(gates, &ups[index * task..][..gates.len()], *activation);
                 });
                 gates
             }
             None => {
-                let ups = returned.unwrap_or_else(|| &mut self.up[..values]);
-                multiply(&**up, input, ups);
+                let ups = in_place.unwrap_or_else(|| first(&mut self.up, values));
+                multiply(&**up, input, OutputMut::new(ups, width));
                 for_each_chunk(chunks_mut(ups, task), 1, |_, ups| activate(ups, *activation));
                 ups
             }
         };
         self.inner.quantize_static(inner, width, *inner_scale, smoothing.as_deref(), false);
-        multiply(&**down, &self.inner, out);
+        multiply(&**down, self.inner.view(), out.reborrow());
+        if let Some(returned) = returned.filter(|_| !is_in_place) {
+            returned.copy_from_rows(if gate.is_some() { &self.gate } else { &self.up }, width);
+        }
     }
 }
 
-fn multiply(layer: &dyn Layer, input: &QuantizedRows, out: &mut [f32]) {
+/// The first values of a buffer, which grows if need be.
+fn first(buffer: &mut Vec<f32>, values: usize) -> &mut [f32] {
+    buffer.resize(buffer.len().max(values), 0.0);
+    &mut buffer[..values]
+}
+
+fn multiply(layer: &dyn Layer, input: QuantizedView, out: OutputMut) {
     matmul_int8(input, layer.weight(), layer.bias(), out);
 }

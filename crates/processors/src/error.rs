@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// What a processor answers, or why it refuses.
+/// What a processor returns, or why it refuses.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a processor can't be had, does not prepare a subgraph, or did not run a program.
@@ -35,13 +35,13 @@ pub enum Error {
         /// What it should have.
         expected: String,
     },
-    /// The buffers for outputs don't fit what the program computes.
-    #[error("the outputs have {found:?} numbers, but the program writes {expected:?}")]
+    /// The views of outputs don't fit what the program computes.
+    #[error("the outputs are {found:?}, but the program writes {expected:?}")]
     Outputs {
-        /// Length of each buffer that was given.
-        found: Vec<usize>,
-        /// Length of each output.
-        expected: Vec<usize>,
+        /// `[rows, columns]` of each view that was given.
+        found: Vec<[usize; 2]>,
+        /// `[rows, features]` of each output.
+        expected: Vec<[usize; 2]>,
     },
     /// Nobody said where ONNX Runtime is.
     #[error("no ONNX Runtime was named: set {variable} to the path of its library, such as libonnxruntime.so")]

@@ -1,7 +1,7 @@
 //! What runs a subgraph in INT8: one trait, [`Processor`], and its implementations.
 //!
 //! A [`Subgraph`] is data: linear layers that read one quantized input, or a feed-forward. A processor *prepares* it,
-//! once, for a number of rows, which answers a [`Program`]; that *runs*, for every chunk. What can't be prepared can't be
+//! once, for a number of rows, which returns a [`Program`]; that *runs*, for every chunk. What can't be prepared can't be
 //! run by mistake, and whatever a processor refuses it refuses by an [`Error`] of its own kind: nothing moves elsewhere
 //! in silence.
 //!
@@ -11,6 +11,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
+//! use triad_kernels::OutputMut;
 //! use triad_kernels::int8::{Int8Weight, QuantizedRows, pack};
 //! use triad_kernels::pool::Pool;
 //! use triad_processors::{Layer, Linear, Processor, Subgraph, cpu::Cpu};
@@ -32,18 +33,20 @@
 //! let mut input = QuantizedRows::default();
 //! input.quantize_static(&[3.0, 4.0], 2, 1.0, None, false);
 //! let mut out = [0.0];
-//! program.run(&input, &mut [&mut out])?;
+//! program.run(input.view(), &mut [OutputMut::new(&mut out, 1)])?;
 //! assert_eq!(out, [14.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 pub mod cpu;
 mod error;
+mod layer_columns;
 #[cfg(feature = "npu")]
 pub mod npu;
 mod processor;
 mod subgraph;
 
 pub use error::{Error, Result};
+pub use layer_columns::LayerColumns;
 pub use processor::{Capabilities, Processor, Program};
 pub use subgraph::{FeedForward, Layer, Linear, Subgraph};

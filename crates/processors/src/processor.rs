@@ -1,6 +1,7 @@
 //! The trait of all processors, and what they prepare.
 
-use triad_kernels::int8::QuantizedRows;
+use triad_kernels::OutputMut;
+use triad_kernels::int8::QuantizedView;
 use triad_plan::graph::Format;
 
 use crate::error::{Error, Result};
@@ -26,12 +27,12 @@ pub trait Processor: Send + Sync {
 /// that prepared it need not be there any more.
 pub trait Program: Send {
     /// Computes the subgraph on `input`, `[rows, in_features]`, quantized with the subgraph's static scale. `outputs` are
-    /// those that [`Subgraph::outputs`] lists, each `[rows, features]`. A row of the input whose scale is NaN, since an
-    /// activation of it was not finite, makes that row of all outputs NaN.
+    /// those that [`Subgraph::outputs`] lists, each `[rows, features]`, whose rows may lie apart. A row of the input whose
+    /// scale is NaN, since an activation of it was not finite, makes that row of all outputs NaN.
     ///
     /// # Errors
     /// If input or outputs are not of the shapes that were prepared, or the device fails.
-    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()>;
+    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()>;
 }
 
 /// What a processor can do.
@@ -73,7 +74,7 @@ impl Prepared {
     }
 
     /// Whether a run may begin.
-    pub fn check(&self, input: &QuantizedRows, outputs: &[&mut [f32]]) -> Result<()> {
+    pub fn check(&self, input: QuantizedView, outputs: &[OutputMut]) -> Result<()> {
         let rows = input.rows();
         if rows == 0 || rows > self.rows {
             return Err(Error::Rows { rows, prepared: self.rows });
@@ -87,10 +88,10 @@ impl Prepared {
             let scale = |scale: f32| format!("the scale {scale}");
             return Err(Error::Input { found: scale(*other), expected: scale(self.input_scale) });
         }
-        let expected = self.outputs.iter().map(|features| rows * features);
-        if !outputs.iter().map(|out| out.len()).eq(expected.clone()) {
-            let found = outputs.iter().map(|out| out.len()).collect();
-            return Err(Error::Outputs { found, expected: expected.collect() });
+        let expected = self.outputs.iter().map(|features| [rows, *features]);
+        let found = outputs.iter().map(|out| [out.rows(), out.columns()]);
+        if !found.clone().eq(expected.clone()) {
+            return Err(Error::Outputs { found: found.collect(), expected: expected.collect() });
         }
         Ok(())
     }

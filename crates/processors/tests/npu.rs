@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
+use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, RowShapes, library_from_environment};
 use triad_processors::{Error, FeedForward, Layer, Linear, Processor, Result, Subgraph};
@@ -51,8 +52,10 @@ fn feed_forward() -> FeedForward {
 
 fn run(processor: &dyn Processor, subgraph: &Subgraph) -> Vec<f32> {
     let input = quantized(&Random::new(4).floats(3 * 32, 1.0), 32, SCALE);
-    let mut out = vec![0.0; 3 * subgraph.outputs()[0]];
-    processor.prepare(subgraph, 5).unwrap().run(&input, &mut [&mut out]).unwrap();
+    let features = subgraph.outputs()[0];
+    let mut out = vec![0.0; 3 * features];
+    let mut program = processor.prepare(subgraph, 5).unwrap();
+    program.run(input.view(), &mut [OutputMut::new(&mut out, features)]).unwrap();
     out
 }
 
@@ -170,8 +173,9 @@ fn rows_in_any_shape_give_the_same_bits() {
             let options = NpuOptions { formulation: Some(formulation), row_shapes, ..options.clone() };
             let input = quantized(&Random::new(4).floats(rows * 32, 1.0), 32, SCALE);
             let mut outs: Vec<_> = subgraph.outputs().iter().map(|features| vec![f32::NAN; rows * features]).collect();
-            let mut slices: Vec<_> = outs.iter_mut().map(Vec::as_mut_slice).collect();
-            Npu::new(options).unwrap().prepare(subgraph, 12).unwrap().run(&input, &mut slices).unwrap();
+            let views = outs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+            let mut program = Npu::new(options).unwrap().prepare(subgraph, 12).unwrap();
+            program.run(input.view(), &mut views.collect::<Vec<_>>()).unwrap();
             outs
         };
         for rows in [12, 7, 1] {
@@ -212,7 +216,8 @@ fn the_fastest_shape_is_kept_with_the_compiled_graph() {
     let input = quantized(&Random::new(4).floats(12 * 32, 1.0), 32, SCALE);
     let run = |npu: Npu| {
         let mut out = vec![0.0; 12 * 24];
-        npu.prepare(&linear(1), 12).unwrap().run(&input, &mut [&mut out]).unwrap();
+        let mut program = npu.prepare(&linear(1), 12).unwrap();
+        program.run(input.view(), &mut [OutputMut::new(&mut out, 24)]).unwrap();
         out
     };
     assert!(run(npu(RowShapes::Fastest)) == run(npu(RowShapes::Flat)));

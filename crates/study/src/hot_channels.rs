@@ -15,6 +15,7 @@ use triad_engine::hot_rows::{ChannelRows, HotRowStatistics, HotRows};
 use triad_engine::quantize::{INT8_MAX, InputQuantization, Quantization};
 use triad_engine::weights::{Block, Int8Matrix, Weight};
 use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
+use triad_kernels::OutputMut;
 use triad_kernels::int8::{QuantizedRows, matmul_int8, unpack};
 use triad_model::mapped::MappedFile;
 use triad_prepare::calibration::text::CalibrationText;
@@ -339,13 +340,14 @@ impl<'a> Processor<'a> {
         let rows = quantized.rows();
         for matrix in &layers.readers.matrices {
             self.out.resize(rows * matrix.out_features(), 0.0);
-            matmul_int8(quantized, matrix.view(), None, &mut self.out);
+            let out = OutputMut::new(&mut self.out, matrix.out_features());
+            matmul_int8(quantized.view(), matrix.view(), None, out);
         }
         self.out.clear();
         self.out.resize(rows * layers.readers.scales.len(), 0.0);
         layers.rows.join(quantized, requested, &mut self.out);
         pair.values += x.len() as u64;
-        for channel in (0..rows).flat_map(|row| quantized.outliers_of(row).0) {
+        for channel in (0..rows).flat_map(|row| quantized.view().outliers_of(row).0) {
             pair.outliers += 1;
             pair.hot_outliers += u64::from(layers.is_hot[*channel as usize]);
         }

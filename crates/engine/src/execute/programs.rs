@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use triad_kernels::OutputMut;
 use triad_kernels::int8::{Int8Weight, QuantizedRows};
 use triad_model::description::{self, BlockDescription};
 use triad_processors::{FeedForward, Layer, Linear, Processor, Program, Subgraph};
@@ -162,8 +163,8 @@ impl Products for Programs {
         let place = |name: description::Linear| names.iter().position(|other| *other == name);
         let mut ordered: Vec<_> = outs.iter_mut().map(|(name, out)| (place(*name), &mut **out)).collect();
         ordered.sort_by_key(|(place, _)| *place);
-        let mut outs: Vec<_> = ordered.into_iter().map(|(_, out)| out).collect();
-        let run = program.run(x, &mut outs);
+        let outs = ordered.into_iter().map(|(_, out)| whole(out, x));
+        let run = program.run(x.view(), &mut outs.collect::<Vec<_>>());
         run.map_err(|reason| error(&self.processor, block, &readers(input), reason.to_string()))
     }
 
@@ -171,10 +172,19 @@ impl Products for Programs {
         let Some(WholeFeedForward { program, returns_inner }) = &mut self.blocks[block].feed_forward else {
             return Ok(false);
         };
-        let run = if *returns_inner { program.run(x, &mut [out, inner]) } else { program.run(x, &mut [out]) };
+        let run = match *returns_inner {
+            true => program.run(x.view(), &mut [whole(out, x), whole(inner, x)]),
+            false => program.run(x.view(), &mut [whole(out, x)]),
+        };
         run.map_err(|reason| error(&self.processor, block, FEED_FORWARD, reason.to_string()))?;
         Ok(true)
     }
+}
+
+/// `out[rows, ..]`, with as many rows as `x`.
+fn whole<'a>(out: &'a mut [f32], x: &QuantizedRows) -> OutputMut<'a> {
+    let columns = out.len() / x.rows();
+    OutputMut::new(out, columns)
 }
 
 /// A layer of the model; its weights are shared.

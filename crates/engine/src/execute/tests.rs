@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use triad_kernels::int8::QuantizedRows;
+use triad_kernels::OutputMut;
+use triad_kernels::int8::{QuantizedRows, QuantizedView};
 use triad_plan::graph::{Role, Task};
 use triad_plan::processors::{Processor as Description, ProcessorId};
 use triad_plan::schedule::Policy;
@@ -180,7 +181,7 @@ impl Stand {
 }
 
 impl Program for VanishingProgram {
-    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> triad_processors::Result<()> {
+    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> triad_processors::Result<()> {
         self.program.run(input, outputs)?;
         if self.of.runs.fetch_add(1, Ordering::Relaxed) < self.of.after {
             return Ok(());

@@ -12,7 +12,7 @@ mod subgraphs;
 use std::ops::Range;
 
 use triad_kernels::activation::soft_cap;
-use triad_kernels::{Phase, matmul};
+use triad_kernels::{OutputMut, Phase, matmul};
 use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
@@ -89,11 +89,11 @@ impl Pass<'_> {
     /// Logits `[rows, vocab]` of the residual stream `x[rows, hidden]` behind the last block; spoils `normed`, which has
     /// its shape.
     pub(crate) fn logits_of(&self, x: &[f32], normed: &mut [f32], phase: Phase, out: &mut [f32]) {
-        let count = x.len() / self.description.hidden;
         normalize(&self.weights.output_norm, x, normed);
         let output = &self.weights.output;
         let Weight::Float(weight) = &output.weight else { unreachable!("the output matrix reads float activations") };
-        matmul(normed, count, weight.view(), weight.out_features(), output.bias.as_deref(), phase, out);
+        let logits = OutputMut::new(out, weight.out_features());
+        matmul(normed, weight.view(), output.bias.as_deref(), phase, logits);
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }

@@ -21,8 +21,8 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
+use crate::output::{OutputMut, SharedOutput};
 use crate::product::{Arithmetic, Operand};
-use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 pub use row::{Row, attention_of_rows};
@@ -56,7 +56,7 @@ pub struct Slab<'a> {
 impl Slab<'_> {
     fn page<'m>(&self, matrix: Matrix<'m>, page: usize) -> Matrix<'m> {
         let rows = self.kv_heads * PAGE;
-        matrix.rows(page * rows, rows, self.head_dim)
+        matrix.rows(page * rows..(page + 1) * rows, self.head_dim)
     }
 }
 
@@ -154,7 +154,7 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     let tile_rows = strips * strip;
     let tiles = rows.div_ceil(tile_rows);
     let arithmetic = Arithmetic::new(shape.precision == Precision::Fast);
-    let out = SharedOutput::new(out, width);
+    let out = OutputMut::new(out, width).into_shared();
     let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
     // The last tiles see the most keys: they start first, so that no thread is left with a long one.
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
@@ -192,8 +192,12 @@ impl Pass<'_> {
             // From the start of the page, so that pairs of keys are the same for every tile.
             let keys = page * PAGE..((page + 1) * PAGE).min(seen.end);
             let first = kv_head * PAGE;
-            scratch.keys.pack_transposed(self.arithmetic, self.cache.keys(page).rows(first, keys.len(), dim), dim);
-            scratch.values.pack(self.arithmetic, self.cache.values(page).rows(first, keys.len(), dim), dim);
+            scratch.keys.pack_transposed(
+                self.arithmetic,
+                self.cache.keys(page).rows(first..first + keys.len(), dim),
+                dim,
+            );
+            scratch.values.pack(self.arithmetic, self.cache.values(page).rows(first..first + keys.len(), dim), dim);
             for first in rows.clone().step_by(self.strip) {
                 let strip = first..(first + self.strip).min(rows.end);
                 let keys = keys.start..keys.end.min(self.visible(strip.end - 1).end);

@@ -92,8 +92,8 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
         let seen = visible.start.max(page * PAGE)..visible.end.min((page + 1) * PAGE);
         let queries = &scaled[index * width + kv_head * group * dim..][..group * dim];
         let first = kv_head * PAGE + seen.start - page * PAGE;
-        let keys = row.cache.keys(page).rows(first, seen.len(), dim);
-        let values = row.cache.values(page).rows(first, seen.len(), dim);
+        let keys = row.cache.keys(page).rows(first..first + seen.len(), dim);
+        let values = row.cache.values(page).rows(first..first + seen.len(), dim);
         SCRATCH.with_borrow_mut(|scratch| attend_page(queries, keys, values, shape, scratch, part));
     });
     for (index, out) in out.chunks_exact_mut(dim).enumerate() {

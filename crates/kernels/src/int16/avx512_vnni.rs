@@ -22,7 +22,7 @@ use super::kernel::{Int4Columns, Int8Columns, Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use crate::chunks::parts;
 use crate::int4::HALF;
-use crate::shared_output::SharedOutput;
+use crate::output::SharedOutput;
 use crate::tier::Tier;
 
 /// Numbers that an instruction takes.

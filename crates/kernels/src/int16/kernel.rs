@@ -7,7 +7,7 @@ use half::f16;
 use super::steps::Step;
 use super::{Int16Rows, available, check_int4};
 use crate::int4::{GROUP, HALF};
-use crate::shared_output::SharedOutput;
+use crate::output::SharedOutput;
 use crate::tier::Tier;
 
 /// One way to multiply rows of INT16 by weights in INT8 and INT4. A row has the same bits beside any others.

@@ -5,16 +5,16 @@ use proptest::prelude::*;
 
 use super::kernel::Kernel;
 use super::*;
+use crate::OutputMut;
 use crate::dot::sum;
 use crate::int4::HALF;
-use crate::shared_output::SharedOutput;
 use crate::testing::values;
 use crate::tier::Tier;
 
 /// All rows of a product with weights in INT8 `[columns, in_features]`.
 fn int8(kernel: &dyn Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * scales.len()];
-    let (columns, shared) = (0..scales.len(), SharedOutput::new(&mut out, scales.len()));
+    let (columns, shared) = (0..scales.len(), OutputMut::new(&mut out, scales.len()).into_shared());
     Int8Columns { x, weights, scales, columns, out: shared }.multiply_with(kernel);
     out
 }
@@ -23,7 +23,7 @@ fn int8(kernel: &dyn Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> V
 fn int4(kernel: &dyn Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16]) -> Vec<f32> {
     let columns = weights.len() * 2 / x.in_features;
     let mut out = vec![f32::NAN; x.rows() * columns];
-    let shared = SharedOutput::new(&mut out, columns);
+    let shared = OutputMut::new(&mut out, columns).into_shared();
     Int4Columns { x, weights, scales, columns: 0..columns, out: shared }.multiply_with(kernel);
     out
 }

@@ -1,5 +1,7 @@
 //! Activations in INT8, with those that INT8 cannot hold beside them.
 
+use std::ops::Range;
+
 use super::kernel::available;
 use super::layout::QUAD;
 use super::weight::{largest_magnitude, scale_for};
@@ -72,6 +74,94 @@ struct OutlierColumns {
     /// For each column the bits of an activation that stay: all, or none where it is an outlier.
     keep: Vec<u32>,
     channels: Vec<u32>,
+}
+
+/// Rows of a [`QuantizedRows`], all or some of them: what products and shadows read. A row has the same bits in every view.
+#[derive(Clone, Copy, Debug)]
+pub struct QuantizedView<'a> {
+    in_features: usize,
+    /// `[rows, stride]`.
+    bytes: &'a [u8],
+    scales: &'a [f32],
+    /// Those that contain the rows.
+    parts: &'a [Part],
+    /// Rows of the first part that lie before those of the view.
+    rows_before: usize,
+    outlier_columns: &'a [u32],
+}
+
+impl<'a> QuantizedView<'a> {
+    /// Number of rows.
+    pub fn rows(self) -> usize {
+        self.scales.len()
+    }
+
+    /// Number of features of a row.
+    pub fn in_features(self) -> usize {
+        self.in_features
+    }
+
+    /// What one unit of a row's numbers is worth, `[rows]`.
+    pub fn scales(self) -> &'a [f32] {
+        self.scales
+    }
+
+    /// Returns the quantized numbers of a row, from −127 to 127.
+    pub fn values(self, row: usize) -> impl ExactSizeIterator<Item = i8> + use<'a> {
+        self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
+    }
+
+    /// The numbers of all rows as they are stored, for a processor that reads them where they lie: each row begins at a
+    /// multiple of [`stride`](Self::stride), and [`QuantizedRows::ZERO`] stands for zero.
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Bytes from one row to the next: the features, and zeros up to a multiple of four.
+    pub fn stride(self) -> usize {
+        stride(self.in_features)
+    }
+
+    /// Number of outliers in all rows.
+    pub fn outliers(self) -> usize {
+        self.outliers_of_parts().map(|(_, range)| range.len()).sum()
+    }
+
+    /// Returns the outliers of a row: channels, ascending, and for each what the quantized number lacks.
+    pub fn outliers_of(self, row: usize) -> (&'a [u32], &'a [f32]) {
+        assert!(row < self.rows(), "row {row} of {}", self.rows());
+        let row = self.rows_before + row;
+        let (part, row) = (&self.parts[row / PART_ROWS], row % PART_ROWS);
+        let range = part.end(row)..part.ends[row];
+        let Outliers { channels, numbers } = &part.outliers;
+        (&channels[range.clone()], &numbers[range])
+    }
+
+    /// The columns that [`quantize_dynamic`](QuantizedRows::quantize_dynamic) left out, ascending.
+    pub(super) fn outlier_columns(self) -> &'a [u32] {
+        self.outlier_columns
+    }
+
+    /// Returns the remainders of all outliers, row by row.
+    pub(super) fn remainders(self) -> Vec<f32> {
+        self.outliers_of_parts().flat_map(|(outliers, range)| &outliers.numbers[range]).copied().collect()
+    }
+
+    /// Returns the stored numbers of a row ([`signed`]), four by four; the last four are padded with zeros.
+    pub(super) fn quads(self, row: usize) -> &'a [[u8; QUAD]] {
+        let quads = self.in_features.div_ceil(QUAD);
+        &self.bytes.as_chunks().0[row * quads..][..quads]
+    }
+
+    /// Returns the outliers of each part, and which of them are of rows of this view.
+    fn outliers_of_parts(self) -> impl Iterator<Item = (&'a Outliers, Range<usize>)> {
+        let end = self.rows_before + self.rows();
+        self.parts.iter().enumerate().map(move |(index, part)| {
+            let first = if index == 0 { self.rows_before } else { 0 };
+            let range = part.end(first)..part.end((end - index * PART_ROWS).min(PART_ROWS));
+            (&part.outliers, range)
+        })
+    }
 }
 
 impl QuantizedRows {
@@ -157,62 +247,34 @@ impl QuantizedRows {
         self.in_features
     }
 
-    /// What one unit of a row's numbers is worth, `[rows]`.
-    pub fn scales(&self) -> &[f32] {
-        &self.scales
-    }
-
-    /// The quantized numbers of a row, from −127 to 127.
-    pub fn values(&self, row: usize) -> impl ExactSizeIterator<Item = i8> {
-        self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
-    }
-
-    /// The numbers of all rows as they are stored, for a processor that reads them where they lie: each row begins at a
-    /// multiple of [`Self::stride`], and [`Self::ZERO`] stands for zero.
-    pub fn bytes(&self) -> &[u8] {
-        &self.values
-    }
-
-    /// Bytes from one row to the next: the features, and zeros up to a multiple of four.
-    pub fn stride(&self) -> usize {
-        self.in_features.next_multiple_of(QUAD)
-    }
-
     /// Number of outliers in all rows.
     pub fn outliers(&self) -> usize {
-        self.parts().iter().map(|part| part.outliers.channels.len()).sum()
+        self.view().outliers()
     }
 
-    /// The outliers of a row: channels, ascending, and for each what the quantized number lacks.
-    pub fn outliers_of(&self, row: usize) -> (&[u32], &[f32]) {
-        let part = &self.parts()[row / PART_ROWS];
-        let row = row % PART_ROWS;
-        let start = if row == 0 { 0 } else { part.ends[row - 1] };
-        let Outliers { channels, numbers } = &part.outliers;
-        (&channels[start..part.ends[row]], &numbers[start..part.ends[row]])
+    /// Returns all rows.
+    pub fn view(&self) -> QuantizedView<'_> {
+        self.rows_view(0..self.rows())
     }
 
-    /// The columns that [`quantize_dynamic`](Self::quantize_dynamic) left out, ascending.
-    pub(super) fn outlier_columns(&self) -> &[u32] {
-        &self.outlier_columns.channels
+    /// Returns some rows, which the view counts from zero.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    pub fn rows_view(&self, rows: Range<usize>) -> QuantizedView<'_> {
+        let first_part = rows.start / PART_ROWS;
+        let stride = stride(self.in_features);
+        QuantizedView {
+            in_features: self.in_features,
+            bytes: &self.values[rows.start * stride..rows.end * stride],
+            parts: &self.parts[first_part..rows.end.div_ceil(PART_ROWS).max(first_part)],
+            rows_before: rows.start % PART_ROWS,
+            scales: &self.scales[rows],
+            outlier_columns: &self.outlier_columns.channels,
+        }
     }
 
-    /// The remainders of all outliers, row by row.
-    pub(super) fn remainders(&self) -> Vec<f32> {
-        self.parts().iter().flat_map(|part| &part.outliers.numbers).copied().collect()
-    }
-
-    /// The stored numbers of a row ([`signed`]), four by four; the last four are padded with zeros.
-    pub(super) fn quads(&self, row: usize) -> &[[u8; QUAD]] {
-        let quads = self.in_features.div_ceil(QUAD);
-        &self.values.as_chunks().0[row * quads..][..quads]
-    }
-
-    fn parts(&self) -> &[Part] {
-        &self.parts[..self.rows().div_ceil(PART_ROWS)]
-    }
-
-    /// Has `quantize` fill each row's numbers and outliers and answer its scale.
+    /// Has `quantize` fill each row's numbers and outliers and return its scale.
     fn each_row(
         &mut self,
         x: &[f32],
@@ -222,7 +284,7 @@ impl QuantizedRows {
         assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
         self.in_features = in_features;
-        let (rows, stride) = (x.len() / in_features, self.stride());
+        let (rows, stride) = (x.len() / in_features, stride(in_features));
         self.values.resize(rows * stride, OFFSET);
         self.scales.resize(rows, 1.0);
         if self.parts.len() < rows.div_ceil(PART_ROWS) {
@@ -244,7 +306,17 @@ impl QuantizedRows {
     }
 }
 
+/// Bytes of a row of so many numbers.
+fn stride(in_features: usize) -> usize {
+    in_features.next_multiple_of(QUAD)
+}
+
 impl Part {
+    /// Returns where the outliers of the first `rows` rows end.
+    fn end(&self, rows: usize) -> usize {
+        if rows == 0 { 0 } else { self.ends[rows - 1] }
+    }
+
     fn clear(&mut self) {
         self.ends.clear();
         self.outliers.truncate(0);
@@ -354,7 +426,7 @@ fn padded(values: &[f32]) -> [f32; LANES] {
     lanes
 }
 
-/// Writes the numbers of `x`, and answers whether one of them exceeds `limit`.
+/// Writes the numbers of `x`, and returns whether one of them exceeds `limit`.
 #[inline(always)]
 fn quantize_lanes(x: impl Fn(usize) -> f32, inverse: f32, limit: f32, values: &mut [u8; LANES]) -> bool {
     /// Adding 1.5 · 2²³ leaves the rounded number in the lowest bits.

@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 use super::activations::{ActivationRow, Outliers};
 use super::reference::Reference;
 use super::shadow::ShadowColumns;
-use super::{Int8Weight, QuantizedRows};
+use super::{Int8Weight, QuantizedView};
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512_vnni::Avx512Vnni};
 #[cfg(target_arch = "aarch64")]
 use super::{dotprod::DotProduct, i8mm::MatrixProduct, neon::Neon};
-use crate::shared_output::SharedOutput;
+use crate::output::SharedOutput;
 use crate::tier::{self, Tier};
 
 /// One way to multiply. All kernels sum the same products in i32 and end each output in one order of
@@ -40,7 +40,7 @@ pub(super) trait Kernel: Send + Sync {
 
 /// Rows and columns of one output matrix that belong to one task alone.
 pub(super) struct Rectangle<'a> {
-    pub x: &'a QuantizedRows,
+    pub x: QuantizedView<'a>,
     pub rows: Range<usize>,
     pub weight: Int8Weight<'a>,
     /// Output channels, from a multiple of sixteen on.

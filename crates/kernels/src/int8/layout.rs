@@ -5,6 +5,8 @@
 //! step of a dot-product instruction, which sums four products into each of its 32-bit lanes.
 //! Both dimensions are padded with zeros.
 
+use std::ops::Range;
+
 use super::weight::Int8Weight;
 use crate::chunks::{chunks_mut, for_each_chunk};
 
@@ -70,6 +72,30 @@ fn check(row_major: usize, packed: usize, out_features: usize, in_features: usiz
 }
 
 impl<'a> Int8Weight<'a> {
+    /// Output channels that lie together: ranges of them begin at multiples of this.
+    pub const COLUMNS: usize = BLOCK;
+
+    /// Returns the weights of a range of output channels, which are columns of the output, without a copy.
+    ///
+    /// # Panics
+    /// If the range begins or ends at neither a multiple of [`Self::COLUMNS`] nor the last channel, or if there are no such
+    /// channels.
+    pub fn columns(self, columns: Range<usize>) -> Self {
+        let Range { start, end } = columns;
+        let all = self.out_features;
+        assert!(start <= end && end <= all, "channels {start}..{end} of {all}");
+        let whole = |at: usize| at == all || at.is_multiple_of(BLOCK);
+        assert!(whole(start) && whole(end), "channels {start}..{end} of {all} are no whole blocks of {BLOCK}");
+        let block = block_len(self.in_features);
+        Self {
+            out_features: end - start,
+            packed: &self.packed[start.div_ceil(BLOCK) * block..end.div_ceil(BLOCK) * block],
+            scales: &self.scales[columns.clone()],
+            sums: &self.sums[columns],
+            ..self
+        }
+    }
+
     /// The steps of one block of sixteen output channels.
     pub(super) fn block(self, block: usize) -> &'a [[i8; STEP]] {
         let steps = self.in_features.div_ceil(QUAD);

@@ -1,9 +1,9 @@
 //! `out = x · Wᵀ + bias` in INT8: checks the shapes and cuts the output into tasks.
 
 use super::kernel::{Kernel, Rectangle, available};
-use super::{Int8Weight, QuantizedRows};
+use super::{Int8Weight, QuantizedView};
+use crate::output::{OutputMut, SharedOutput};
 use crate::pool;
-use crate::shared_output::SharedOutput;
 
 /// Output columns of the widest tile of a kernel.
 const PANEL: usize = 64;
@@ -20,28 +20,19 @@ const TASK_PRODUCTS: usize = 1 << 17;
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
-pub fn matmul_int8(x: &QuantizedRows, weight: Int8Weight, bias: Option<&[f32]>, out: &mut [f32]) {
+pub fn matmul_int8(x: QuantizedView, weight: Int8Weight, bias: Option<&[f32]>, out: OutputMut) {
     matmul_with(&*available()[0], x, weight, bias, out);
 }
 
 /// [`matmul_int8`] by one kernel of the table.
 pub(super) fn matmul_with(
     kernel: &dyn Kernel,
-    x: &QuantizedRows,
+    x: QuantizedView,
     weight: Int8Weight,
     bias: Option<&[f32]>,
-    out: &mut [f32],
+    out: OutputMut,
 ) {
-    assert_eq!(
-        Some(out.len()),
-        x.rows().checked_mul(weight.out_features),
-        "output is [{}, {}]",
-        x.rows(),
-        weight.out_features
-    );
-    if !out.is_empty() {
-        each_with(kernel, x, &mut [Int8Product::new(weight, bias, out)]);
-    }
+    each_with(kernel, x, &mut [Int8Product::new(weight, bias, out)]);
 }
 
 /// One of several products of the same activations.
@@ -54,16 +45,16 @@ pub struct Int8Product<'a> {
 impl<'a> Int8Product<'a> {
     /// With a bias `[out_features]`, for `out[rows, out_features]`.
     ///
-    /// # Panics
-    /// If there are no output features, or `out` has no whole rows of them.
-    pub fn new(weight: Int8Weight<'a>, bias: Option<&'a [f32]>, out: &'a mut [f32]) -> Self {
-        Self { weight, bias, out: SharedOutput::new(out, weight.out_features) }
+    /// A product of a range of output channels ([`Int8Weight::columns`]) and of any rows
+    /// ([`QuantizedRows::rows_view`](super::QuantizedRows::rows_view)) has the bits of these in the whole.
+    pub fn new(weight: Int8Weight<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
+        Self { weight, bias, out: out.into_shared() }
     }
 
-    fn check(&self, x: &QuantizedRows) {
+    fn check(&self, x: QuantizedView) {
         self.weight.check();
         let (rows, out_features) = (x.rows(), self.weight.out_features);
-        assert_eq!(self.out.rows(), rows, "output is [{rows}, {out_features}]");
+        self.out.check(rows, out_features);
         assert_eq!(x.in_features(), self.weight.in_features, "activations of as many features as the weight reads");
         if let Some(bias) = self.bias {
             assert_eq!(bias.len(), out_features, "bias is [{out_features}]");
@@ -75,11 +66,11 @@ impl<'a> Int8Product<'a> {
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
-pub fn matmul_int8_each(x: &QuantizedRows, products: &mut [Int8Product]) {
+pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     each_with(&*available()[0], x, products);
 }
 
-fn each_with(kernel: &dyn Kernel, x: &QuantizedRows, products: &mut [Int8Product]) {
+fn each_with(kernel: &dyn Kernel, x: QuantizedView, products: &mut [Int8Product]) {
     products.iter().for_each(|product| product.check(x));
     let (products, rows) = (&*products, x.rows());
     if rows == 0 {

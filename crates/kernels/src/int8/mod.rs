@@ -34,7 +34,7 @@ mod tests;
 mod tile;
 pub(crate) mod weight;
 
-pub use activations::QuantizedRows;
+pub use activations::{QuantizedRows, QuantizedView};
 pub use layout::{LAYOUT, pack, packed_len, unpack};
 pub use matmul::{Int8Product, matmul_int8, matmul_int8_each};
 pub use shadow::{join_shadow, shadow, shadow_apart, shadow_float};

@@ -4,11 +4,10 @@ use std::ops::Range;
 
 use super::kernel::{Kernel, available};
 use super::layout::{BLOCK, QUAD};
-use super::{Int8Weight, QuantizedRows};
+use super::{Int8Weight, QuantizedView};
 use crate::activation::add;
-use crate::chunks::{chunks_mut, for_each_chunk};
+use crate::output::{OutputMut, SharedOutput};
 use crate::product::{PANEL, Write, product};
-use crate::shared_output::SharedOutput;
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 
@@ -21,12 +20,12 @@ const PARALLEL: usize = 1 << 16;
 
 /// `out[row, o] += scales[o] · Σ remainder · w[o, channel]` over the outliers of each row, channels ascending.
 ///
-/// With the outliers that [`QuantizedRows::quantize_static`] records this makes the product of clipped
+/// With the outliers that [`quantize_static`](super::QuantizedRows::quantize_static) records this makes the product of clipped
 /// activations that of unclipped ones. The weights are read where they lie, in the packed layout.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
-pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
+pub fn shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
     shadow_with(&*available()[0], x, weight, out, true);
 }
 
@@ -35,7 +34,7 @@ pub fn shadow(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
-pub fn shadow_apart(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
+pub fn shadow_apart(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
     shadow_with(&*available()[0], x, weight, out, false);
 }
 
@@ -43,31 +42,30 @@ pub fn shadow_apart(x: &QuantizedRows, weight: Int8Weight, out: &mut [f32]) {
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.
-pub fn join_shadow(x: &QuantizedRows, shadow: &[f32], out_features: usize, out: &mut [f32]) {
-    assert_eq!(Some(out.len()), x.rows().checked_mul(out_features), "output is [{}, {out_features}]", x.rows());
-    assert_eq!(out.len(), shadow.len(), "a shadow of every output");
-    if out_features == 0 {
-        return;
-    }
-    let grain = PARALLEL.div_ceil(out_features);
-    for_each_chunk(chunks_mut(out, out_features), grain, |row, out| {
+pub fn join_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut) {
+    let (rows, out_features, out) = (out.rows(), out.columns(), out.into_shared());
+    out.check(x.rows(), out_features);
+    assert_eq!(shadow.len(), rows * out_features, "a shadow of every output");
+    pool::for_each(rows, PARALLEL.div_ceil(out_features.max(1)), |row| {
         if !x.outliers_of(row).0.is_empty() {
+            // SAFETY: this row belongs to this task alone.
+            #[allow(unsafe_code)]
+            let out = unsafe { out.row(row, 0..out_features) };
             add(out, &shadow[row * out_features..][..out_features]);
         }
     });
 }
 
 /// Shadows of the rows that have outliers, by one kernel of the table; they are added, or take the place of what is there.
-pub(super) fn shadow_with(kernel: &dyn Kernel, x: &QuantizedRows, weight: Int8Weight, out: &mut [f32], add: bool) {
+pub(super) fn shadow_with(kernel: &dyn Kernel, x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool) {
     weight.check();
-    let (rows, out_features) = (x.rows(), weight.out_features);
-    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
+    let (out_features, out) = (weight.out_features, out.into_shared());
+    out.check(x.rows(), out_features);
     let outliers = x.outliers();
     if outliers == 0 || out_features == 0 {
         return;
     }
     assert_eq!(x.in_features(), weight.in_features, "activations of as many features as the weight reads");
-    let out = SharedOutput::new(out, out_features);
     pool::for_each(out_features.div_ceil(COLUMNS), PARALLEL.div_ceil(outliers * COLUMNS), |task| {
         let columns = task * COLUMNS..((task + 1) * COLUMNS).min(out_features);
         kernel.shadow(&ShadowColumns { x, weight, columns, out, add });
@@ -76,7 +74,7 @@ pub(super) fn shadow_with(kernel: &dyn Kernel, x: &QuantizedRows, weight: Int8We
 
 /// Columns of an output matrix that belong to one task alone, in the rows that have outliers.
 pub(super) struct ShadowColumns<'a> {
-    pub x: &'a QuantizedRows,
+    pub x: QuantizedView<'a>,
     pub weight: Int8Weight<'a>,
     /// Output channels, from a multiple of sixteen on.
     pub columns: Range<usize>,
@@ -127,16 +125,17 @@ impl ShadowColumns<'_> {
 }
 
 /// `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
-/// [`QuantizedRows::quantize_dynamic`], with weights in float, `[out_features, in_features]`: the full-precision
+/// [`quantize_dynamic`](super::QuantizedRows::quantize_dynamic), with weights in float, `[out_features, in_features]`: the full-precision
 /// part of LLM.int8().
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes, or the rows have outliers that are not whole columns.
-pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out: &mut [f32]) {
+pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
     let (rows, in_features) = (x.rows(), x.in_features());
+    let (out_features, out) = (out.columns(), out.into_shared());
     assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
     weight.check(out_features, in_features);
-    assert_eq!(out.len(), rows * out_features, "output is [{rows}, {out_features}]");
+    out.check(rows, out_features);
     let channels = x.outlier_columns();
     let depth = channels.len();
     assert_eq!(x.outliers(), rows * depth, "outliers are whole columns");
@@ -144,13 +143,12 @@ pub fn shadow_float(x: &QuantizedRows, weight: Matrix, out_features: usize, out:
         return;
     }
     let left = x.remainders();
-    let out = SharedOutput::new(out, out_features);
     let task = |task: usize| {
         let columns = task * FLOAT_COLUMNS..((task + 1) * FLOAT_COLUMNS).min(out_features);
         let mut row = Vec::new();
         let mut right = Vec::with_capacity(columns.len() * depth);
         for column in columns.clone() {
-            let weight = weight.rows(column, 1, in_features).as_f32(&mut row);
+            let weight = weight.rows(column..column + 1, in_features).as_f32(&mut row);
             right.extend(channels.iter().map(|channel| weight[*channel as usize]));
         }
         let right = Matrix::F32(&right);

@@ -9,7 +9,8 @@ use super::matmul::matmul_with;
 use super::reference::Reference;
 use super::shadow::shadow_with;
 use super::*;
-use crate::Matrix;
+use crate::testing::bits;
+use crate::{Matrix, OutputMut};
 
 /// Pseudo-random numbers from −1 to 1.
 fn random(count: usize, seed: u64) -> Vec<f32> {
@@ -64,6 +65,11 @@ impl Owned {
         }
     }
 
+    /// `out[rows, out_features]`.
+    fn output<'a>(&self, out: &'a mut [f32]) -> OutputMut<'a> {
+        OutputMut::new(out, self.scales.len())
+    }
+
     /// The weights that the numbers stand for, row-major.
     fn dequantized(&self) -> Vec<f32> {
         let rows = self.row_major.chunks(self.in_features).zip(&self.scales);
@@ -77,17 +83,14 @@ fn quantized(x: &[f32], in_features: usize, scale: f32, shadow: bool) -> Quantiz
     rows
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
 /// `matmul_int8` and `shadow` on so many threads.
 fn product(x: &QuantizedRows, weight: Int8Weight, bias: Option<&[f32]>, threads: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * weight.out_features];
     let pool = crate::pool::Pool::new(threads).unwrap();
     pool.install(|| {
-        matmul_int8(x, weight, bias, &mut out);
-        shadow(x, weight, &mut out);
+        let mut out = OutputMut::new(&mut out, weight.out_features);
+        matmul_int8(x.view(), weight, bias, out.reborrow());
+        shadow(x.view(), weight, out);
     });
     out
 }
@@ -122,16 +125,16 @@ proptest! {
         let bias = random(out_features, seed ^ 11);
         let mut expected = Vec::new();
         for row in 0..rows {
-            let values: Vec<i32> = x.values(row).map(i32::from).collect();
+            let values: Vec<i32> = x.view().values(row).map(i32::from).collect();
             for (column, weights) in weight.row_major.chunks(in_features).enumerate() {
                 let sum = values.iter().zip(weights).map(|(x, w)| x * i32::from(*w)).sum();
                 let bias = if with_bias { bias[column] } else { 0.0 };
-                expected.push(output(sum, x.scales()[row], weight.scales[column], bias));
+                expected.push(output(sum, x.view().scales()[row], weight.scales[column], bias));
             }
         }
         for kernel in available() {
             let mut out = vec![f32::NAN; rows * out_features];
-            matmul_with(&**kernel, &x, weight.view(), with_bias.then_some(&bias), &mut out);
+            matmul_with(&**kernel, x.view(), weight.view(), with_bias.then_some(&bias), OutputMut::new(&mut out, out_features));
             prop_assert_eq!(bits(&out), bits(&expected), "{}", kernel.name());
         }
     }
@@ -148,11 +151,12 @@ proptest! {
         let weights: Vec<_> = out_features.iter().enumerate().map(weight).collect();
         let mut outs: Vec<_> = out_features.iter().map(|out_features| vec![f32::NAN; rows * out_features]).collect();
         let products = weights.iter().zip(&mut outs);
-        let mut products: Vec<_> = products.map(|(weight, out)| Int8Product::new(weight.view(), None, out)).collect();
-        crate::pool::Pool::new(threads).unwrap().install(|| matmul_int8_each(&x, &mut products));
+        let mut products: Vec<_> =
+            products.map(|(weight, out)| Int8Product::new(weight.view(), None, weight.output(out))).collect();
+        crate::pool::Pool::new(threads).unwrap().install(|| matmul_int8_each(x.view(), &mut products));
         for (weight, out) in weights.iter().zip(outs) {
             let mut alone = vec![f32::NAN; out.len()];
-            matmul_int8(&x, weight.view(), None, &mut alone);
+            matmul_int8(x.view(), weight.view(), None, weight.output(&mut alone));
             prop_assert_eq!(bits(&out), bits(&alone));
         }
     }
@@ -198,7 +202,7 @@ proptest! {
         let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
         let run = |kernel: &dyn Kernel| {
             let mut out = random(rows * out_features, seed ^ 9);
-            shadow_with(kernel, &x, weight.view(), &mut out, add);
+            shadow_with(kernel, x.view(), weight.view(), OutputMut::new(&mut out, out_features), add);
             bits(&out)
         };
         let expected = run(&Reference);
@@ -236,9 +240,9 @@ proptest! {
         let (mut expected, mut joined) = (products.clone(), products);
         let mut apart = vec![f32::NAN; joined.len()];
         crate::pool::Pool::new(threads).unwrap().install(|| {
-            shadow(&x, weight.view(), &mut expected);
-            shadow_apart(&x, weight.view(), &mut apart);
-            join_shadow(&x, &apart, out_features, &mut joined);
+            shadow(x.view(), weight.view(), OutputMut::new(&mut expected, out_features));
+            shadow_apart(x.view(), weight.view(), OutputMut::new(&mut apart, out_features));
+            join_shadow(x.view(), &apart, OutputMut::new(&mut joined, out_features));
         });
         prop_assert_eq!(bits(&joined), bits(&expected));
     }
@@ -254,12 +258,12 @@ proptest! {
         for (row, x) in x.chunks(in_features).enumerate() {
             let x: Vec<f32> = x.iter().zip(&smoothing).map(|(x, smoothing)| x * smoothing).collect();
             let expected = x.iter().map(|x| (x * scale.recip()).round_ties_even().clamp(-127.0, 127.0) as i8);
-            prop_assert!(rounded.values(row).eq(expected));
+            prop_assert!(rounded.view().values(row).eq(expected));
             let clip = 127.0 * scale;
             let beyond = x.iter().enumerate().filter(|(_, x)| x.abs() > clip);
             let (channels, remainders): (Vec<u32>, Vec<f32>) =
                 beyond.map(|(channel, x)| (channel as u32, x - clip.copysign(*x))).unzip();
-            prop_assert_eq!(rounded.outliers_of(row), (&channels[..], &remainders[..]));
+            prop_assert_eq!(rounded.view().outliers_of(row), (&channels[..], &remainders[..]));
         }
     }
 
@@ -274,8 +278,8 @@ proptest! {
         let mut rounded = QuantizedRows::default();
         rounded.quantize_dynamic(&x, in_features, Some(6.0));
         let mut out = vec![f32::NAN; rows * out_features];
-        matmul_int8(&rounded, packed.view(), None, &mut out);
-        shadow_float(&rounded, Matrix::F32(&weight), out_features, &mut out);
+        matmul_int8(rounded.view(), packed.view(), None, packed.output(&mut out));
+        shadow_float(rounded.view(), Matrix::F32(&weight), OutputMut::new(&mut out, out_features));
         let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
         for (out, (sum, _)) in out.iter().zip(exact(&wide, &weight, in_features)) {
             // Half a step of 6/127 at most for each activation, of 1/127 for each weight.
@@ -283,12 +287,12 @@ proptest! {
             prop_assert!((f64::from(*out) - sum).abs() <= bound, "{} is not {}", out, sum);
         }
         for row in 0..rows {
-            let (channels, full) = rounded.outliers_of(row);
+            let (channels, full) = rounded.view().outliers_of(row);
             for (channel, full) in channels.iter().zip(full) {
                 let column = x.iter().skip(*channel as usize).step_by(in_features);
                 prop_assert!(column.clone().any(|x| x.abs() > 6.0));
                 prop_assert_eq!(*full, x[row * in_features + *channel as usize]);
-                prop_assert_eq!(rounded.values(row).nth(*channel as usize), Some(0));
+                prop_assert_eq!(rounded.view().values(row).nth(*channel as usize), Some(0));
             }
         }
     }
@@ -309,7 +313,7 @@ proptest! {
         let before = random(rows * out_features, seed ^ 11);
         for (weight, exactly) in [(Matrix::F32(&weight), &weight), (Matrix::F16(&half), &from_half)] {
             let mut out = before.clone();
-            shadow_float(&rounded, weight, out_features, &mut out);
+            shadow_float(rounded.view(), weight, OutputMut::new(&mut out, out_features));
             let expected = exact(&outliers, exactly, in_features);
             for ((out, before), (sum, magnitude)) in out.iter().zip(&before).zip(expected) {
                 let error = (f64::from(*out) - f64::from(*before) - sum).abs();
@@ -362,10 +366,10 @@ proptest! {
     fn no_bits_of_an_activation_give_minus_128(bits: [u32; 70], shadow: bool, threshold in 1e-3f32..1e3) {
         let x = bits.map(f32::from_bits);
         let mut rows = quantized(&x, 35, 0.5, shadow);
-        prop_assert!((0..2).all(|row| rows.values(row).all(|value| value != i8::MIN)));
+        prop_assert!((0..2).all(|row| rows.view().values(row).all(|value| value != i8::MIN)));
         for threshold in [None, Some(threshold)] {
             rows.quantize_dynamic(&x, 35, threshold);
-            prop_assert!((0..2).all(|row| rows.values(row).all(|value| value != i8::MIN)));
+            prop_assert!((0..2).all(|row| rows.view().values(row).all(|value| value != i8::MIN)));
         }
     }
 }
@@ -412,13 +416,14 @@ fn buffers_can_be_used_again_for_fewer_rows() {
     assert_eq!((rows.rows(), rows.in_features(), rows.outliers()), (1, 5, 5));
     rows.quantize_static(&[], 5, 0.01, None, true);
     assert_eq!((rows.rows(), rows.outliers()), (0, 0));
-    matmul_int8(&rows, Owned::quantized(&[1.0; 10], 5).view(), None, &mut []);
+    matmul_int8(rows.view(), Owned::quantized(&[1.0; 10], 5).view(), None, OutputMut::new(&mut [], 2));
 }
 
 #[test]
 #[should_panic(expected = "output is [1, 4]")]
 fn a_wrong_shape_is_named() {
-    matmul_int8(&quantized(&[0.0; 5], 5, 1.0, false), Owned::quantized(&[1.0; 20], 5).view(), None, &mut [0.0; 3]);
+    let (x, weight) = (quantized(&[0.0; 5], 5, 1.0, false), Owned::quantized(&[1.0; 20], 5));
+    matmul_int8(x.view(), weight.view(), None, OutputMut::new(&mut [0.0; 3], 3));
 }
 
 #[test]
@@ -434,5 +439,5 @@ fn outliers_of_a_static_scale_are_not_multiplied_as_columns() {
     let mut rows = QuantizedRows::default();
     rows.quantize_dynamic(&[9.0; 5], 5, Some(6.0));
     rows.quantize_static(&[0.0, 0.0, 9.0, 0.0, 0.0], 5, 0.01, None, true);
-    shadow_float(&rows, Matrix::F32(&[1.0; 20]), 4, &mut [0.0; 4]);
+    shadow_float(rows.view(), Matrix::F32(&[1.0; 20]), OutputMut::new(&mut [0.0; 4], 4));
 }

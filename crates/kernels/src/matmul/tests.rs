@@ -36,7 +36,7 @@ fn compare(
     let depth = x.len() / rows;
     let columns = exact.len() / depth;
     let mut out = vec![f32::NAN; rows * columns];
-    matmul(x, rows, matrix, columns, bias, phase, &mut out);
+    matmul(x, matrix, bias, phase, OutputMut::new(&mut out, columns));
     for (out, expected) in out.iter().zip(reference(multiplied, rows, exact, columns, bias)) {
         prop_assert!((f64::from(*out) - expected).abs() < 1e-5 * depth as f64, "{} is not {}", out, expected);
     }
@@ -160,7 +160,7 @@ proptest! {
                     let mut out = vec![f32::NAN; rows.len() * columns];
                     let x = &x[rows.start * depth..rows.end * depth];
                     let bias = (seed % 2 == 0).then_some(&owned.scales[..]);
-                    let multiply = || matmul(x, rows.len(), matrix, columns, bias, phase, &mut out);
+                    let multiply = || matmul(x, matrix, bias, phase, OutputMut::new(&mut out, columns));
                     pool::Pool::new(threads).unwrap().install(multiply);
                     out
                 };
@@ -190,12 +190,12 @@ proptest! {
             let mut outs: Vec<_> = columns.iter().map(|columns| vec![f32::NAN; rows * columns]).collect();
             let products = parts.clone().zip(&mut outs);
             let mut products: Vec<_> = products
-                .map(|((matrix, columns, bias), out)| Product::new(matrix, columns, bias, out))
+                .map(|((matrix, columns, bias), out)| Product::new(matrix, bias, OutputMut::new(out, columns)))
                 .collect();
             pool::Pool::new(threads).unwrap().install(|| matmul_each(&x, rows, phase, &mut products));
             for ((matrix, columns, bias), out) in parts.clone().zip(outs) {
                 let mut alone = vec![f32::NAN; rows * columns];
-                matmul(&x, rows, matrix, columns, bias, phase, &mut alone);
+                matmul(&x, matrix, bias, phase, OutputMut::new(&mut alone, columns));
                 prop_assert_eq!(out, alone);
             }
         }
@@ -205,5 +205,5 @@ proptest! {
 #[test]
 #[should_panic(expected = "weight is [3, 2]")]
 fn a_wrong_shape_is_named() {
-    matmul(&[0.0; 2], 1, Matrix::F32(&[0.0; 5]), 3, None, Phase::Decode, &mut [0.0; 3]);
+    matmul(&[0.0; 2], Matrix::F32(&[0.0; 5]), None, Phase::Decode, OutputMut::new(&mut [0.0; 3], 3));
 }

@@ -11,8 +11,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use super::sync::{lock, wait};
 use super::team::Team;
+use crate::sync::{lock, wait};
 
 /// Runs `caller` with a team of so many workers in all interleavings in which threads are preempted at most so often.
 fn check(workers: usize, preemptions: usize, caller: impl Fn(&Team) + Sync + Send + 'static) {

@@ -6,7 +6,7 @@
 //! without a job spins for a while, since waking a thread takes longer, and then sleeps. Nothing is allocated for a job.
 //!
 //! `current` holds the pool that is installed on a thread, `team` runs jobs, `state` is the word that its threads share,
-//! `spin` is how long they spin, and `sync` selects the primitives: those of the standard library or of loom.
+//! and `spin` is how long they spin. Primitives are those of the standard library or, where the protocol is checked, of loom.
 //!
 //! # The protocol
 //!
@@ -52,7 +52,6 @@ mod current;
 mod loom_tests;
 mod spin;
 mod state;
-mod sync;
 mod team;
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,7 +1,7 @@
 //! How long threads spin: the only part of the protocol that depends on time. Under loom, which has no clock, a worker
 //! looks once before it sleeps.
 
-use super::sync::{spin_loop, yield_now};
+use crate::sync::{spin_loop, yield_now};
 
 /// Iterations between two looks at the clock, or two calls of `yield_now`.
 const ITERATIONS: u32 = 64;

@@ -3,7 +3,7 @@
 //! All transitions are read-modify-write operations on this one word. Each therefore acts on the latest state, and none
 //! of them needs sequential consistency.
 
-use super::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The state at one moment.
 #[derive(Clone, Copy, PartialEq, Eq)]

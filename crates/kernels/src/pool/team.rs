@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::spin::{SpinBeforeSleep, spin_until};
 use super::state::{AtomicState, State};
-use super::sync::{AtomicUsize, Condvar, Mutex, Ordering, UnsafeCell, lock, wait};
+use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, UnsafeCell, lock, wait};
 
 /// A caller and its workers. At most one thread at a time is the caller: [`Pool::install`](super::Pool::install) sees to
 /// it.

@@ -8,7 +8,7 @@ use super::neon::Neon;
 use super::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
-use crate::shared_output::SharedOutput;
+use crate::output::SharedOutput;
 use crate::tier::{self, Tier};
 
 /// Columns of a block: what a tile's width is a multiple of.

@@ -24,7 +24,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::Matrix;
-use crate::shared_output::SharedOutput;
+use crate::output::SharedOutput;
 use kernel::{Bf16Kernel, Kernel, Panel};
 pub(crate) use operand::{Arithmetic, Operand};
 use pack::{Source, Wide};
@@ -164,6 +164,7 @@ unsafe fn panels(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::OutputMut;
     use crate::testing::values;
     use proptest::prelude::*;
 
@@ -181,7 +182,7 @@ mod tests {
                 // SAFETY: `out` is this thread's alone.
                 #[allow(unsafe_code)]
                 unsafe {
-                    let out = SharedOutput::new(&mut out, width);
+                    let out = OutputMut::new(&mut out, width).into_shared();
                     let (left, columns) = (bytemuck::cast_slice(&left), before..before + count);
                     panels(&**kernel, left, depth, Source::F32(Matrix::F32(&right)), out, columns, Write::Replace);
                 }
@@ -214,7 +215,7 @@ mod tests {
                     // SAFETY: `out` is this thread's alone.
                     #[allow(unsafe_code)]
                     unsafe {
-                        let out = SharedOutput::new(&mut out, count);
+                        let out = OutputMut::new(&mut out, count).into_shared();
                         let (left, right) = (bytemuck::cast_slice(left), Source::F32(Matrix::F32(right)));
                         panels(&**kernel, left, depth, right, out, 0..count, Write::Replace);
                     }

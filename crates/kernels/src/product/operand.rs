@@ -8,7 +8,7 @@ use super::{DEPTH, PANEL};
 use crate::Matrix;
 use crate::activation::exp2;
 use crate::log_softmax::largest;
-use crate::shared_output::SharedOutput;
+use crate::output::OutputMut;
 use crate::vectorize::vectorize_fused;
 
 /// The number format of a product's operands, f32 or pairs of bf16, with the kernel that multiplies it. Operands of
@@ -164,7 +164,7 @@ impl Operand {
     pub(crate) fn multiply(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
         let arithmetic = self.arithmetic.expect("a packed operand");
         assert!((1..=self.columns).contains(&columns), "{columns} columns of {}", self.columns);
-        let out = SharedOutput::new(out, columns);
+        let out = OutputMut::new(out, columns).into_shared();
         let steps = left.len() / out.rows();
         assert_eq!(left.len(), steps * out.rows(), "left operand has {} rows", out.rows());
         assert!((1..=self.depth).contains(&steps), "{steps} of {}", self.depth);

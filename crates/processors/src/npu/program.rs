@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use ort::session::Session;
 use ort::value::{Shape, TensorRef};
-use triad_kernels::int8::QuantizedRows;
+use triad_kernels::OutputMut;
+use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
 use super::graph::{INPUT, ZERO, output};
 use super::window::Reservation;
@@ -63,7 +64,7 @@ pub(super) fn seconds(session: &mut Session) -> ort::Result<f64> {
 }
 
 impl Program for NpuProgram {
-    fn run(&mut self, input: &QuantizedRows, outputs: &mut [&mut [f32]]) -> Result<()> {
+    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
         self.prepared.check(input, outputs)?;
         let Self { processor, prepared, session, outputs: names, shape, input: padded, .. } = self;
         let failed = |error: ort::Error| Error::Run { processor: processor.clone(), reason: error.to_string() };
@@ -83,16 +84,15 @@ impl Program for NpuProgram {
         let values = session.run(ort::inputs![INPUT => x]).map_err(failed)?;
         for (name, out) in names.iter().zip(&mut *outputs) {
             let (_, value) = values[name.as_str()].try_extract_tensor::<f32>().map_err(failed)?;
-            let length = out.len();
-            out.copy_from_slice(value.get(..length).ok_or_else(|| Error::Run {
+            let (length, features) = (rows * out.columns(), out.columns());
+            let value = value.get(..length).ok_or_else(|| Error::Run {
                 processor: processor.clone(),
                 reason: format!("output {name} has {} numbers, expected {length} at least", value.len()),
-            })?);
+            })?;
+            out.copy_from_rows(value, features);
         }
         for (row, scale) in input.scales().iter().enumerate().filter(|(_, scale)| scale.is_nan()) {
-            for (out, features) in outputs.iter_mut().zip(&prepared.outputs) {
-                out[row * features..][..*features].fill(*scale);
-            }
+            outputs.iter_mut().for_each(|out| out.row_mut(row).fill(*scale));
         }
         Ok(())
     }

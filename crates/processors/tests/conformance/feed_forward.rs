@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_processors::{FeedForward, Layer, Processor, Subgraph};
 
@@ -157,7 +158,8 @@ fn padding_and_what_ran_before_change_no_bit() {
         for end in [rows, 1, 7, rows, 2] {
             let (mut out, mut inner) = (vec![0.5; end * hidden], vec![0.5; end * 50]);
             let input = quantized(&x[..end * hidden], hidden, SCALE);
-            program.run(&input, &mut [&mut out, &mut inner]).unwrap();
+            let mut outputs = [OutputMut::new(&mut out, hidden), OutputMut::new(&mut inner, 50)];
+            program.run(input.view(), &mut outputs).unwrap();
             assert!(out == whole[0][..end * hidden], "{}: {end} rows", processor.name());
             assert!(inner == whole[1][..end * 50], "{}: {end} rows", processor.name());
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use triad_kernels::OutputMut;
 use triad_kernels::int8::MAX_IN_FEATURES;
 use triad_processors::{Layer, Linear, Subgraph};
 
@@ -78,7 +79,8 @@ fn padding_and_what_ran_before_change_no_bit() {
         let mut program = processor.prepare(&subgraph, rows).unwrap();
         for end in [rows, 1, 7, rows, 2] {
             let mut out = vec![0.5; end * 35];
-            program.run(&quantized(&x[..end * in_features], in_features, SCALE), &mut [&mut out]).unwrap();
+            let input = quantized(&x[..end * in_features], in_features, SCALE);
+            program.run(input.view(), &mut [OutputMut::new(&mut out, 35)]).unwrap();
             assert!(out == whole[0][..end * 35], "{}: {end} rows", processor.name());
         }
     });

@@ -4,6 +4,7 @@
 mod plain;
 mod processors;
 
+mod cuts;
 mod feed_forward;
 mod linear;
 mod refusals;

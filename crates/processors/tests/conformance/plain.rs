@@ -97,7 +97,7 @@ pub fn quantized(x: &[f32], in_features: usize, scale: f32) -> QuantizedRows {
 
 /// The numbers of one row.
 pub fn values(input: &QuantizedRows, row: usize) -> Vec<i8> {
-    input.values(row).collect()
+    input.view().values(row).collect()
 }
 
 /// Whether `out`, `[rows, out_features]`, is the product of `input`'s rows to the rounding of f32.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
@@ -43,6 +44,7 @@ pub fn each(test: impl Fn(&dyn Processor)) {
 pub fn run(processor: &dyn Processor, subgraph: &Subgraph, prepared: usize, input: &QuantizedRows) -> Vec<Vec<f32>> {
     let mut program = processor.prepare(subgraph, prepared).unwrap();
     let mut outputs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.5; input.rows() * features]).collect();
-    program.run(input, &mut outputs.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>()).unwrap();
+    let views = outputs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+    program.run(input.view(), &mut views.collect::<Vec<_>>()).unwrap();
     outputs
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_model::family::shape;
 use triad_plan::graph::{Graph, Role};
@@ -62,20 +63,21 @@ fn parts_that_contradict_each_other_are_an_error_that_says_which() {
 fn inputs_and_outputs_of_other_shapes_are_errors() {
     each(|processor| {
         let mut program = processor.prepare(&linear(vec![layer(3, 4), layer(2, 4)]), 2).unwrap();
-        let mut run = |rows: usize, in_features: usize, scale: f32, outputs: [usize; 2]| {
-            let mut outputs = outputs.map(|length| vec![0.0; length]);
+        let mut run = |rows: usize, in_features: usize, scale: f32, outputs: [[usize; 2]; 2]| {
+            let mut outputs = outputs.map(|[rows, columns]| (vec![0.0; rows * columns], columns));
             let input = quantized(&vec![1.0; rows * in_features], in_features, scale);
-            program.run(&input, &mut outputs.each_mut().map(Vec::as_mut_slice))
+            program.run(input.view(), &mut outputs.each_mut().map(|(out, columns)| OutputMut::new(out, *columns)))
         };
-        assert!(run(2, 4, 1.0, [6, 4]).is_ok());
-        assert!(matches!(run(3, 4, 1.0, [9, 6]), Err(Error::Rows { rows: 3, prepared: 2 })));
-        assert!(matches!(run(0, 4, 1.0, [0, 0]), Err(Error::Rows { rows: 0, prepared: 2 })));
-        assert!(matches!(run(2, 3, 1.0, [6, 4]), Err(Error::Input { .. })));
-        assert!(matches!(run(2, 4, 2.0, [6, 4]), Err(Error::Input { .. })));
-        assert!(matches!(run(2, 4, 1.0, [6, 5]), Err(Error::Outputs { .. })));
-        assert!(run(1, 4, 1.0, [3, 2]).is_ok(), "a refused run leaves the program as it was");
+        assert!(run(2, 4, 1.0, [[2, 3], [2, 2]]).is_ok());
+        assert!(matches!(run(3, 4, 1.0, [[3, 3], [3, 2]]), Err(Error::Rows { rows: 3, prepared: 2 })));
+        assert!(matches!(run(0, 4, 1.0, [[0, 3], [0, 2]]), Err(Error::Rows { rows: 0, prepared: 2 })));
+        assert!(matches!(run(2, 3, 1.0, [[2, 3], [2, 2]]), Err(Error::Input { .. })));
+        assert!(matches!(run(2, 4, 2.0, [[2, 3], [2, 2]]), Err(Error::Input { .. })));
+        assert!(matches!(run(2, 4, 1.0, [[2, 3], [2, 3]]), Err(Error::Outputs { .. })));
+        assert!(matches!(run(2, 4, 1.0, [[3, 2], [2, 2]]), Err(Error::Outputs { .. })));
+        assert!(run(1, 4, 1.0, [[1, 3], [1, 2]]).is_ok(), "a refused run leaves the program as it was");
         let mut out = [0.0; 6];
-        let one = program.run(&quantized(&[1.0; 8], 4, 1.0), &mut [&mut out]);
+        let one = program.run(quantized(&[1.0; 8], 4, 1.0).view(), &mut [OutputMut::new(&mut out, 3)]);
         assert!(matches!(one, Err(Error::Outputs { .. })));
     });
 }

@@ -9,7 +9,7 @@ use triad_kernels::activation::{Activation, activate_and_multiply, add};
 use triad_kernels::attention::{PAGE, Precision, Row, Shape, Slab};
 use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
 use triad_kernels::norm::rms_norm;
-use triad_kernels::{Matrix, Phase, int4, int8, matmul};
+use triad_kernels::{Matrix, OutputMut, Phase, int4, int8, matmul};
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::peaks::Peaks;
@@ -72,13 +72,14 @@ impl Bench<'_> {
             let weight = PackedInt8::random(in_features, out_features);
             let mut quantized = QuantizedRows::default();
             quantized.quantize_static(&x, in_features, 1.0 / 127.0, None, false);
-            let seconds = median(|| matmul_int8(&quantized, weight.view(), None, &mut out));
+            let seconds =
+                median(|| matmul_int8(quantized.view(), weight.view(), None, OutputMut::new(&mut out, out_features)));
             let bound = bound_of("INT8", operations, self.peaks.arithmetic.int8_operations_per_second);
             self.push("INT8 matmul", int8::kernel_name(), shape.clone(), seconds, bound);
 
             let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
             let weight = Matrix::Int8 { values: &values, scales: &scales };
-            let seconds = median(|| matmul(&x, rows, weight, out_features, None, Phase::Prefill, &mut out));
+            let seconds = median(|| matmul(&x, weight, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
             let bf16 = self.peaks.arithmetic.bf16_operations_per_second;
             let (kernel, by, peak) = match matmul::bf16_kernel_name() {
                 Some(kernel) => (kernel, "bf16", bf16),
@@ -88,7 +89,7 @@ impl Bench<'_> {
 
             let weight = numbers(in_features * out_features);
             let matrix = Matrix::F32(&weight);
-            let seconds = median(|| matmul(&x, rows, matrix, out_features, None, Phase::Prefill, &mut out));
+            let seconds = median(|| matmul(&x, matrix, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
             let bound = bound_of("f32", operations, Some(self.peaks.arithmetic.f32_operations_per_second));
             self.push("f32 matmul", matmul::kernel_name(), shape, seconds, bound);
         }
@@ -115,7 +116,10 @@ impl Bench<'_> {
             let mut out = vec![0.0; rows * out_features];
             let mut quantized = QuantizedRows::default();
             quantized.quantize_static(&numbers(rows * in_features), in_features, 1.0 / 127.0, None, false);
-            let seconds = median(|| matmul_int8(&quantized, turn.next().expect("endless").view(), None, &mut out));
+            let seconds = median(|| {
+                let weight = turn.next().expect("endless").view();
+                matmul_int8(quantized.view(), weight, None, OutputMut::new(&mut out, out_features));
+            });
             let shape = format!("{rows} × {in_features} × {out_features}");
             self.push("INT8 matvec", int8::kernel_name(), shape, seconds, self.reading(weights));
         }
@@ -154,7 +158,7 @@ impl Bench<'_> {
             let (x, mut out) = (numbers(rows * in_features), vec![0.0; rows * out_features]);
             let seconds = median(|| {
                 let weight = turn.next().expect("endless");
-                matmul(&x, rows, weight, out_features, None, Phase::Decode, &mut out);
+                matmul(&x, weight, None, Phase::Decode, OutputMut::new(&mut out, out_features));
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
             self.push(operator, kernel, shape, seconds, self.reading(bytes));

@@ -1,10 +1,10 @@
-//! The synchronization primitives of the protocol: those of the standard library, or loom's where it is checked
-//! (`--cfg loom`).
+//! The synchronization primitives of pools and leases: those of the standard library, or loom's where their protocols are
+//! checked (`--cfg loom`).
 
 use std::sync::PoisonError;
 
 #[cfg(loom)]
-pub(super) use loom::{
+pub(crate) use loom::{
     cell::UnsafeCell,
     hint::spin_loop,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -12,7 +12,7 @@ pub(super) use loom::{
     thread::yield_now,
 };
 #[cfg(not(loom))]
-pub(super) use std::{
+pub(crate) use std::{
     hint::spin_loop,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     sync::{Condvar, Mutex, MutexGuard},
@@ -21,29 +21,29 @@ pub(super) use std::{
 
 /// `std::cell::UnsafeCell` with loom's interface, which sees when an access begins and ends.
 #[cfg(not(loom))]
-pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> UnsafeCell<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    pub(super) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+    pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    pub(super) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+    pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }
 
-/// Locks, also after a panic: what the locks of a pool guard is replaced as a whole, never left half-written.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks, also after a panic: what these locks guard is replaced as a whole, never left half-written.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// [`Condvar::wait`], also after a panic.
-pub(super) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+pub(crate) fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condition.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
