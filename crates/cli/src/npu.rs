@@ -4,10 +4,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::execute::Products;
 use triad_engine::{Model, Threads};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
+
+/// A device that runs programs.
+#[cfg(feature = "npu")]
+pub type NpuDevice = Arc<triad_processors::npu::Npu>;
+/// There is none in this build.
+#[cfg(not(feature = "npu"))]
+pub type NpuDevice = Arc<dyn triad_engine::execute::Device>;
 
 /// What the NPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +25,15 @@ pub enum Npu {
     OnnxRuntime(Provider),
 }
 
-#[derive(clap::Args)]
+#[derive(Clone, Copy, clap::Args)]
 pub struct NpuArgument {
     /// What the NPU is: our kernels in its place, or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
     /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels", requires = "processors")]
     pub npu: Npu,
+    /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
+    #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes, requires = "processors")]
+    pub window: Option<usize>,
 }
 
 impl FromStr for Npu {
@@ -42,15 +51,16 @@ impl FromStr for Npu {
 }
 
 impl Npu {
-    /// Makes all INT8 layers of `model` ready for chunks of up to `rows` tokens, which `threads` drive; `None` for our own
-    /// kernels.
+    /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes; `None` for our own kernels.
+    ///
+    /// # Errors
+    /// If there is no such device.
     #[cfg_attr(not(feature = "npu"), allow(unused_variables, clippy::unnecessary_wraps))]
-    pub fn prepare(self, model: &Arc<Model>, rows: usize, threads: &Threads) -> Result<Option<Box<dyn Products>>> {
+    pub fn device(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads) -> Result<Option<NpuDevice>> {
         match self {
             Self::Kernels => Ok(None),
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(provider) => {
-                use triad_engine::execute::Programs;
                 use triad_engine::package::Package;
                 use triad_processors::npu;
 
@@ -58,17 +68,10 @@ impl Npu {
                 let cache = model.package().map(Package::compiled);
                 let bytes = model.package().map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
                 let cache_bytes = bytes.transpose()?.map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
-                let options =
-                    npu::NpuOptions { threads: threads.count(), cache, cache_bytes, driver: drivers(), ..options };
-                let npu = npu::Npu::new(options)?;
-                let blocks = model.description().blocks.len();
-                let bar = crate::progress::blocks(format!("building graphs for {self}"), blocks);
-                let products = Programs::prepare(model, &npu, rows, |done| bar.set(done))?;
-                drop(bar);
-                if let Some(error) = npu.not_kept() {
-                    crate::output::note(&format!("note: {error}, and every run compiles them again"));
-                }
-                Ok(Some(Box::new(products)))
+                let (threads, driver) = (threads.count(), drivers());
+                let window = window.or(options.window);
+                let options = npu::NpuOptions { threads, cache, cache_bytes, driver, window, ..options };
+                Ok(Some(Arc::new(npu::Npu::new(options)?)))
             }
         }
     }

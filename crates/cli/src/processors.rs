@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use triad_engine::execute::{CostTable, Execution, Loss};
+use triad_engine::execute::{CostTable, Device, Execution, Loss};
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
+use triad_plan::graph::Format;
+use triad_plan::placement::Reason;
 use triad_plan::processors::{Processor as Description, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
-use crate::npu::{Npu, NpuArgument};
+use crate::npu::{Npu, NpuArgument, NpuDevice};
 use crate::timeline_file::TimelineFile;
-use crate::{inputs, output};
+use crate::{inputs, output, progress};
 
 /// Processors that compute.
 #[derive(Clone, Debug)]
@@ -92,17 +94,35 @@ impl Processors {
     }
 
     /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
-    pub fn engine(&self, what: Npu, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
-        let chunk = options.session.chunk.min(options.session.context);
-        let prepare = |Named { name, is_npu, threads }: &Named| {
-            let products = if *is_npu { what.prepare(model, chunk, threads)? } else { None };
+    pub fn engine(&self, npu: NpuArgument, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+        let NpuArgument { npu: what, window } = npu;
+        let device = |Named { is_npu, threads, .. }: &Named| {
+            if *is_npu { what.device(model, window, threads) } else { Ok(None) }
+        };
+        let devices: Vec<_> = self.list.iter().map(device).collect::<Result<_>>()?;
+        let describe = |(Named { name, is_npu, threads }, device): (&Named, &Option<NpuDevice>)| {
             let cpu = Description::cpu(name);
             // Threads that drive an NPU compute floats where everything else is lost.
             let kind = if *is_npu { ProcessorKind::Npu } else { cpu.kind };
-            Ok(ProcessorOptions { description: Description { kind, ..cpu }, threads: threads.clone(), products })
+            let description = Description { kind, window: window.filter(|_| *is_npu), ..cpu };
+            let device = device.clone().map(|device| device as Arc<dyn Device>);
+            ProcessorOptions { description, threads: threads.clone(), device }
         };
-        let processors = self.list.iter().map(prepare).collect::<Result<_>>()?;
-        let engine = answer::engine(model, EngineOptions { processors, ..options })?;
+        let processors = self.list.iter().zip(&devices).map(describe).collect();
+        let mut bar = None;
+        let mut progress = |done, subgraphs| {
+            if devices.iter().any(Option::is_some) {
+                bar.get_or_insert_with(|| progress::subgraphs(format!("building graphs for {what}"), subgraphs))
+                    .set(done);
+            }
+        };
+        let engine = answer::engine(model, EngineOptions { processors, ..options }, &mut progress)?;
+        drop(bar);
+        tell_moved(&engine);
+        #[cfg(feature = "npu")]
+        for error in devices.iter().flatten().filter_map(|device| device.not_kept()) {
+            output::note(&format!("note: {error}, and every run compiles them again"));
+        }
         if let Some(package) = model.package()
             && let Some(costs) = CostTable::open(package)?.of(&self.key(what))
         {
@@ -193,13 +213,13 @@ impl ProcessorArguments {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let tokens = execution.graph.chunks().last().map_or(0, |chunk| chunk.end);
         let title = format!("{model}, {tokens} tokens, {}", execution.policy.name());
-        let labels = Label::of_prefill(&execution.graph);
+        let labels = execution.tasks.labels(&execution.graph);
         file.write(&record(&title, execution, &labels, &names))
     }
 }
 
 fn record<'a>(title: &'a str, execution: &'a Execution, labels: &'a [Label], names: &'a [&'a str]) -> Record<'a> {
-    let (timeline, dag) = (&execution.timeline, &execution.dag);
+    let (timeline, dag) = (&execution.timeline, &execution.tasks.dag);
     Record { title, source: Source::Measured, timeline, dag, labels, processors: names }
 }
 
@@ -221,7 +241,7 @@ impl Executed {
     pub fn new(execution: &Execution, processors: &Processors, npu: Npu) -> Self {
         let names = processors.names(npu);
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let labels = Label::of_prefill(&execution.graph);
+        let labels = execution.tasks.labels(&execution.graph);
         let summary = record("", execution, &labels, &names).summary();
         let losses = execution.losses.clone();
         Self { policy: execution.policy, seconds: summary.seconds, processors: summary.processors, losses }
@@ -231,6 +251,19 @@ impl Executed {
     pub fn bubbles(&self) -> String {
         let rates: Vec<_> = self.processors.iter().map(|lane| format!("{:.1} %", 100.0 * lane.bubble_rate)).collect();
         rates.join(", ")
+    }
+}
+
+/// Prints how many subgraphs run elsewhere since the NPUs have no room for them.
+fn tell_moved(engine: &Engine) {
+    let (graph, placement) = (engine.graph(), &engine.tasks().placement);
+    let all = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
+    let moved: Vec<_> = placement.places().iter().filter(|place| place.reason == Reason::WindowFull).collect();
+    if let Some(first) = moved.first() {
+        let (count, on) = (moved.len(), engine.processors()[first.processor].label());
+        output::note(&format!(
+            "note: {count} of {all} INT8 subgraphs do not fit into the NPU's window and run on the {on}"
+        ));
     }
 }
 
@@ -255,7 +288,8 @@ pub fn policy(text: &str) -> Result<Policy, String> {
         .ok_or_else(|| format!("expected one of {}", names()))
 }
 
-fn in_flight(text: &str) -> Result<usize, String> {
+/// Reads how many chunks may be in flight.
+pub fn in_flight(text: &str) -> Result<usize, String> {
     const MOST: usize = 1024;
     let number = text.trim().parse().ok().filter(|number| (1..=MOST).contains(number));
     number.ok_or_else(|| format!("expected a whole number from 1 to {MOST}"))
@@ -280,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_failure_says_who_failed_and_why() {
-        let reason = "it did not end a task within 60.0 s".to_owned();
+        let reason = triad_engine::execute::Failure::TimeOut(std::time::Duration::from_secs(60));
         let loss = Loss { processor: "npu".into(), task: None, reason };
         let said = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
         assert_eq!(failure(&loss), said);

@@ -32,10 +32,9 @@ pub fn layers(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} linear layers")
 }
 
-/// A bar that counts up to `total` blocks; gone when dropped.
-#[cfg(feature = "npu")]
-pub fn blocks(what: impl Into<String>, total: usize) -> Shown {
-    bar(what, total, "{msg} [{bar:30}] {pos}/{len} blocks")
+/// A bar that counts up to `total` subgraphs; gone when dropped.
+pub fn subgraphs(what: impl Into<String>, total: usize) -> Shown {
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} subgraphs")
 }
 
 /// A bar that counts up to `total` prompts; gone when dropped.

@@ -4,6 +4,24 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::execute::{Loss, Losses};
+
+/// Why a processor does not run a subgraph.
+#[derive(Debug, thiserror::Error)]
+pub enum SubgraphError {
+    /// Its layers read float activations.
+    #[error("it computes in float: expected a package, whose layers read INT8 with a scale that is known before")]
+    Float,
+    /// The scales of what they read depend on it.
+    #[error(
+        "its scales are found while it runs: expected a package, whose layers read INT8 with a scale that is known before"
+    )]
+    DynamicScales,
+    /// The processor refuses it, or failed.
+    #[error(transparent)]
+    Processor(#[from] triad_processors::Error),
+}
+
 /// Why a model could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -118,29 +136,46 @@ pub enum Error {
     /// Processors that cannot be a list.
     #[error(transparent)]
     ProcessorList(#[from] triad_plan::processors::ProcessorsError),
-    /// A processor could not run what it was given.
-    #[error("{processor}: {reason}")]
-    Processor {
-        /// Which one, in words.
-        processor: String,
-        /// What happened.
-        reason: String,
-    },
+    /// A processor failed that others would have taken over from.
+    #[error("{0}")]
+    Processor(Loss),
     /// A processor does not run a part of the model.
-    #[error("{processor} does not run {subgraph}: {reason}")]
+    #[error("{processor} does not run {role} of block {block}: {source}")]
     Subgraph {
         /// Which one.
         processor: String,
-        /// Which part.
-        subgraph: String,
+        /// Number of the block.
+        block: usize,
+        /// The name of the [`Role`](triad_plan::graph::Role).
+        role: &'static str,
         /// Why.
-        reason: String,
+        source: SubgraphError,
+    },
+    /// A subgraph that no processor of a list can run.
+    #[error(transparent)]
+    Placement(#[from] triad_plan::placement::PlacementError),
+    /// A cut that can't be made.
+    #[error(transparent)]
+    Cut(#[from] triad_plan::schedule::parts::CutError),
+    /// A part of INT8 products that begins within a block of packed weights.
+    #[error(
+        "a part of {role} begins at output feature {start} of {linear:?}: expected a multiple of {multiple}, as INT8 weights are packed"
+    )]
+    PartStart {
+        /// The name of the [`Role`](triad_plan::graph::Role).
+        role: &'static str,
+        /// The layer.
+        linear: triad_model::description::Linear,
+        /// Where the part begins.
+        start: usize,
+        /// Output features of a block of weights.
+        multiple: usize,
     },
     /// Every processor failed, one after the other.
-    #[error("no processor is left to run the prompt: {reason}")]
+    #[error("no processor is left to run the prompt: {losses}")]
     Processors {
         /// What happened to each.
-        reason: String,
+        losses: Losses,
     },
     /// A draft model whose tokens are not those of the model that it proposes for.
     #[error("the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer")]

@@ -16,7 +16,7 @@ use crate::machine;
 ///
 /// # Errors
 /// If the context is longer than the model was made for, or does not fit into memory; as [`Engine::new`].
-pub fn engine(model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+pub fn engine(model: &Arc<Model>, options: EngineOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Engine> {
     let SessionOptions { context, chunk, kv_format } = options.session;
     let description = model.description();
     if context > description.context {
@@ -31,7 +31,7 @@ pub fn engine(model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
         memory::of_chunks_in_flight(description, context, chunk, options.chunks_in_flight)
     };
     machine::check_memory(&format!("a context of {context} tokens"), memory + more)?;
-    Ok(Engine::new(model, options)?)
+    Ok(Engine::with_progress(model, options, progress)?)
 }
 
 /// Runs `prompt` behind what `session` has seen and generates the answer, of which `on_event` is given each part as it

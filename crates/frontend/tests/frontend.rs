@@ -38,7 +38,7 @@ fn of_context(context: usize) -> EngineOptions {
 fn an_answer_is_streamed_until_its_length() {
     let model = model();
     let prompt = chat::encode(&model, "tiny", &[Message::new("user", "abc")], 16).unwrap();
-    let mut session = answer::engine(&model, of_context(16)).unwrap().session();
+    let mut session = answer::engine(&model, of_context(16), &mut |_, _| {}).unwrap().session();
     let options = GenerateOptions { max_tokens: Some(5), ..GenerateOptions::default() };
     let mut text = String::new();
     let answer = answer::stream(&mut session, &prompt, &options, &Cancel::new(), &mut |event| {
@@ -54,7 +54,7 @@ fn an_answer_is_streamed_until_its_length() {
 #[test]
 fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
     let model = model();
-    let mut session = answer::engine(&model, of_context(16)).unwrap().session();
+    let mut session = answer::engine(&model, of_context(16), &mut |_, _| {}).unwrap().session();
     let mut texts = 0;
     let failed = answer::stream(&mut session, &[0, 1], &GenerateOptions::default(), &Cancel::new(), &mut |event| {
         if let Event::Text(_) = event {
@@ -70,7 +70,7 @@ fn an_answer_that_cannot_be_passed_on_ends_with_the_reason() {
 
 #[test]
 fn a_session_that_the_model_was_not_made_for_is_refused() {
-    let error = |options| answer::engine(&model(), options).err().unwrap().to_string();
+    let error = |options| answer::engine(&model(), options, &mut |_, _| {}).err().unwrap().to_string();
     assert_eq!(error(of_context(17)), "a context of 17 tokens was asked for, but the model was made for at most 16");
     let session = SessionOptions { context: 16, chunk: 0, ..SessionOptions::default() };
     assert!(error(EngineOptions { session, ..EngineOptions::default() }).contains("chunk length is 0"));

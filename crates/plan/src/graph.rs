@@ -12,7 +12,8 @@ use triad_model::description::{BlockDescription, Linear, LinearShape, ModelDescr
 const F32: usize = 4;
 const INT8: usize = 1;
 
-/// Which part of a block a subgraph is, in the order in which they run.
+/// Which part of a block a subgraph is, in the order in which they run. A feed-forward is one subgraph, or three:
+/// [`Role::of_block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
@@ -28,6 +29,12 @@ pub enum Role {
     FeedForwardNorm,
     /// Gate and up linear, activation, requantize, down linear.
     FeedForward,
+    /// Up and gate linear alone.
+    GateUp,
+    /// Activation, requantize.
+    Activation,
+    /// Down linear alone.
+    Down,
 }
 
 /// In which numbers a subgraph computes.
@@ -52,14 +59,28 @@ impl Format {
 
 impl Role {
     /// All of them, in their order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::AttentionNorm,
         Self::QueryKeyValue,
         Self::Attention,
         Self::AttentionOutput,
         Self::FeedForwardNorm,
         Self::FeedForward,
+        Self::GateUp,
+        Self::Activation,
+        Self::Down,
     ];
+
+    /// The subgraphs of a block in their order, with its feed-forward whole, as in llm.npu, or split into three: where the
+    /// output of gate and up has to be complete before the activation, since parts of it or a shadow come from elsewhere.
+    pub fn of_block(is_split: bool) -> impl Iterator<Item = Self> {
+        let is_left_out = move |role: &Self| match role {
+            Self::FeedForward => is_split,
+            Self::GateUp | Self::Activation | Self::Down => !is_split,
+            _ => false,
+        };
+        Self::ALL.into_iter().filter(move |role| !is_left_out(role))
+    }
 
     /// Name for people and files.
     pub fn name(self) -> &'static str {
@@ -70,14 +91,17 @@ impl Role {
             Self::AttentionOutput => "attention-output",
             Self::FeedForwardNorm => "feed-forward-norm",
             Self::FeedForward => "feed-forward",
+            Self::GateUp => "gate-up",
+            Self::Activation => "activation",
+            Self::Down => "down",
         }
     }
 
     /// The numbers that it computes in.
     pub fn format(self) -> Format {
         match self {
-            Self::AttentionNorm | Self::Attention | Self::FeedForwardNorm => Format::Float,
-            Self::QueryKeyValue | Self::AttentionOutput | Self::FeedForward => Format::Int8,
+            Self::AttentionNorm | Self::Attention | Self::FeedForwardNorm | Self::Activation => Format::Float,
+            Self::QueryKeyValue | Self::AttentionOutput | Self::FeedForward | Self::GateUp | Self::Down => Format::Int8,
         }
     }
 
@@ -86,12 +110,19 @@ impl Role {
         self != Self::Attention
     }
 
+    /// Whether it is products of one input and nothing else, so that its output can be cut into
+    /// [parts](crate::schedule::parts::Part).
+    pub fn is_product(self) -> bool {
+        matches!(self, Self::QueryKeyValue | Self::AttentionOutput | Self::GateUp | Self::Down)
+    }
+
     /// Whether `linear` belongs to it.
     pub(crate) fn has(self, linear: Linear) -> bool {
         match linear {
             Linear::Query | Linear::Key | Linear::Value => self == Self::QueryKeyValue,
             Linear::AttentionOutput => self == Self::AttentionOutput,
-            Linear::Gate | Linear::Up | Linear::Down => self == Self::FeedForward,
+            Linear::Gate | Linear::Up => matches!(self, Self::FeedForward | Self::GateUp),
+            Linear::Down => matches!(self, Self::FeedForward | Self::Down),
         }
     }
 }
@@ -108,7 +139,7 @@ pub struct Subgraph {
     /// Bytes of inputs, outputs and what stands between them, for each row. Attention goes over the cache block by block
     /// and keeps no scores.
     pub activation_bytes_per_row: usize,
-    /// Features of its output; of query, key and value together.
+    /// Features of its output; of query, key and value together, and of up and gate.
     pub output_columns: usize,
     /// Products and additions of linear layers, for each row.
     operations_per_row: u64,
@@ -151,11 +182,18 @@ impl Subgraph {
             Role::FeedForwardNorm if block.residual == Residual::Parallel => hidden * 3 * F32,
             Role::FeedForwardNorm => hidden * (3 * F32 + INT8),
             Role::FeedForward => hidden * INT8 + inner * F32 + width * INT8 + hidden * F32,
+            Role::GateUp => hidden * INT8 + inner * F32,
+            Role::Activation => inner * F32 + width * INT8,
+            Role::Down => width * INT8 + hidden * F32,
         };
         let output_columns = match role {
             Role::QueryKeyValue => query + 2 * key_value,
             Role::Attention => query,
-            Role::AttentionNorm | Role::AttentionOutput | Role::FeedForwardNorm | Role::FeedForward => hidden,
+            Role::GateUp => inner,
+            Role::Activation => width,
+            Role::AttentionNorm | Role::AttentionOutput | Role::FeedForwardNorm | Role::FeedForward | Role::Down => {
+                hidden
+            }
         };
         let is_attention = role == Role::Attention;
         Self {
@@ -241,9 +279,26 @@ impl Graph {
     /// # Panics
     /// If one of them is zero.
     pub fn new(description: &ModelDescription, prompt: usize, chunk: usize) -> Self {
+        Self::with_splits(description, prompt, chunk, |_| false)
+    }
+
+    /// As [`Graph::new`], where the feed-forward of each block with `is_split(block)` is three subgraphs.
+    ///
+    /// # Panics
+    /// If the prompt or a chunk is empty.
+    pub fn with_splits(
+        description: &ModelDescription,
+        prompt: usize,
+        chunk: usize,
+        is_split: impl Fn(usize) -> bool,
+    ) -> Self {
         assert!(prompt > 0 && chunk > 0, "a prompt of {prompt} tokens in chunks of {chunk}");
+        let is_split = &is_split;
         let of_block = |(index, block): (usize, &BlockDescription)| {
-            Role::ALL.map(|role| Subgraph::new(index, role, block, description.hidden))
+            let hidden = description.hidden;
+            Role::of_block(is_split(index))
+                .map(move |role| Subgraph::new(index, role, block, hidden))
+                .collect::<Vec<_>>()
         };
         let subgraphs = description.blocks.iter().enumerate().flat_map(of_block).collect();
         let chunks = (0..prompt).step_by(chunk).map(|start| start..start.saturating_add(chunk).min(prompt)).collect();
@@ -404,6 +459,26 @@ mod tests {
                 graph.tasks().map(|task| graph.operations(task)).sum()
             };
             prop_assert_eq!(all(one), all(two));
+        }
+
+        #[test]
+        fn a_split_feed_forward_has_the_same_weights_and_operations(rows in 1usize..500, split in 0usize..4) {
+            let description = shape("gemma-2b").unwrap();
+            let of_blocks = |graph: &Graph| {
+                let mut sums = vec![(0, 0); description.blocks.len()];
+                for subgraph in graph.subgraphs() {
+                    let (weights, operations) = &mut sums[subgraph.block];
+                    *weights += subgraph.weight_bytes;
+                    *operations += subgraph.operations(rows, 0);
+                }
+                sums
+            };
+            let whole = Graph::new(&description, rows, 64);
+            let splits = Graph::with_splits(&description, rows, 64, |block| block % 4 == split);
+            prop_assert_eq!(of_blocks(&whole), of_blocks(&splits));
+            let of_split = splits.subgraphs().iter().filter(|subgraph| subgraph.block == split);
+            let roles: Vec<_> = of_split.map(|subgraph| subgraph.role).collect();
+            prop_assert_eq!(&roles[5..], [Role::GateUp, Role::Activation, Role::Down]);
         }
 
         #[test]

@@ -2,7 +2,8 @@
 //! description alone, without weights and without a device.
 //!
 //! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes what
-//! tasks run on, [`placement`] gives each subgraph one of them; [`schedule`] decides which task a processor runs next
+//! tasks run on, [`placement`] gives each subgraph one of them, and [`tasks`] makes tasks of both, whole or in parts, and
+//! of shadows; [`schedule`] decides which task a processor runs next
 //! (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
 //! prefill on one of them, [`optimum`] computes how short a schedule could be, [`study`] repeats all of that
 //! over many cases, and [`reproduce`] sets it beside the paper.
@@ -28,4 +29,5 @@ pub mod reproduce;
 pub mod schedule;
 pub mod simulate;
 pub mod study;
+pub mod tasks;
 pub mod timeline;

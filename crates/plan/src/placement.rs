@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::graph::{Format, Graph, Role};
-use crate::processors::{ProcessorId, Processors};
+use crate::graph::{Format, Graph, Role, Subgraph};
+use crate::processors::{ProcessorId, ProcessorKind, Processors};
 
 /// Why a subgraph runs where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -82,7 +82,8 @@ impl Placement {
             work: vec![0.0; processors.len()],
             window_used: vec![0; processors.len()],
         };
-        for roles in [&[Role::FeedForward][..], &[Role::QueryKeyValue, Role::AttentionOutput]] {
+        let feed_forward = [Role::FeedForward, Role::GateUp, Role::Down];
+        for roles in [&feed_forward[..], &[Role::QueryKeyValue, Role::AttentionOutput]] {
             for subgraph in 0..graph.subgraphs().len() {
                 if roles.contains(&graph.subgraphs()[subgraph].role) {
                     filling.place(subgraph, true, Reason::Int8);
@@ -102,6 +103,25 @@ impl Placement {
         }
         let Filling { places, window_used, .. } = filling;
         Ok(Self { places: places.into_iter().flatten().collect(), window_used })
+    }
+
+    /// Places a subgraph elsewhere that its processor has no room for after all: on the first processor that
+    /// computes its format in all of the machine's memory and is no NPU.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn move_off(&mut self, graph: &Graph, processors: &Processors, subgraph: usize) -> Result<(), PlacementError> {
+        let Subgraph { block, role, .. } = graph.subgraphs()[subgraph];
+        let bytes = graph.subgraphs()[subgraph].graph_bytes(graph.chunk_length());
+        let Place { processor: full, .. } = self.places[subgraph];
+        let mut others = processors.iter().filter(|(id, other)| {
+            *id != full && other.kind != ProcessorKind::Npu && other.computes(role.format()) && other.window.is_none()
+        });
+        let (processor, _) = others.next().ok_or(PlacementError::Window { block, role, bytes })?;
+        self.window_used[full.index()] -= bytes;
+        self.window_used[processor.index()] += bytes;
+        self.places[subgraph] = Place { processor, reason: Reason::WindowFull };
+        Ok(())
     }
 
     /// For each subgraph of the graph.
@@ -202,7 +222,7 @@ mod tests {
     #[test]
     fn an_npu_that_computes_floats_does_so_only_where_no_other_processor_can() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
-        let npu = Processor { kind: crate::processors::ProcessorKind::Npu, ..Processor::cpu("npu") };
+        let npu = Processor { kind: ProcessorKind::Npu, ..Processor::cpu("npu") };
         let both = placed(&graph, vec![Processor::cpu("cpu"), npu.clone()]).unwrap();
         for (subgraph, place) in graph.subgraphs().iter().zip(both.places()) {
             let expected = if subgraph.role.format() == Format::Float { CPU } else { NPU };
@@ -228,6 +248,21 @@ mod tests {
         let full = Processor { window: Some(0), ..Processor::cpu("cpu") };
         let error = placed(&graph, vec![full]).unwrap_err().to_string();
         assert!(error.starts_with("attention-norm of block 0 takes ") && error.contains("every window is full"));
+    }
+
+    #[test]
+    fn what_a_processor_has_no_room_for_after_all_is_placed_on_another_one() {
+        let graph = Graph::new(&shape("smollm2-135m").unwrap(), 100, 64);
+        let list = vec![Processor::npu("npu", Some(1 << 30)), Processor::cpu("cpu")];
+        let mut placement = placed(&graph, list.clone()).unwrap();
+        let before = placement.window_used(CPU);
+        assert_eq!(placement.places()[5].processor, CPU, "the first of this list is the NPU");
+        placement.move_off(&graph, &Processors::new(list).unwrap(), 5).unwrap();
+        assert_eq!(placement.places()[5], Place { processor: NPU, reason: Reason::WindowFull });
+        assert_eq!(placement.window_used(CPU), before - graph.subgraphs()[5].graph_bytes(64));
+        let alone = placed(&graph, vec![Processor::cpu("cpu")]).unwrap();
+        let refused = alone.clone().move_off(&graph, &Processors::new(vec![Processor::cpu("cpu")]).unwrap(), 5);
+        assert!(matches!(refused, Err(PlacementError::Window { block: 0, role: Role::FeedForward, .. })));
     }
 
     proptest! {

@@ -1,17 +1,17 @@
 //! A prefill on a device that is not here: its tasks with their costs, run in virtual time.
 //!
-//! Linear subgraphs that keep their outliers have a shadow: a task on the float processor that begins with them, and that
-//! what comes after waits for, too (llm.npu §3.3).
+//! The tasks are those that the engine runs ([`PrefillTasks`]); their times come from the profile of a device.
 
 use triad_model::description::{LinearShape, ModelDescription};
 
 use crate::device::cost::NpuUse;
 use crate::device::{Device, Float};
-use crate::graph::{Format, Graph, Role};
+use crate::graph::{Format, Graph};
 use crate::placement::Placement;
 use crate::processors::{Processor, ProcessorId, Processors};
-use crate::schedule::{Dag, Node, Policy};
+use crate::schedule::Policy;
 use crate::simulate::{Begin, simulate_until};
+use crate::tasks::{BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions};
 use crate::timeline::{Label, Record, Source, Timeline};
 
 /// Which processor computes in float.
@@ -63,8 +63,12 @@ pub struct Options {
     pub policy: Policy,
     /// Where floats run.
     pub floats_on: FloatsOn,
+    /// Chunks that have buffers at once.
+    pub chunks_in_flight: usize,
     /// Share of the linear subgraphs without a shadow, those far from input and output first (§3.3).
     pub prune: f64,
+    /// By block, which inputs keep their shadow in place of what `prune` leaves: those of a package.
+    pub shadows: Option<Vec<BlockShadows>>,
     /// Outlier channels of each linear input: 5 to 15 (§3.3).
     pub outlier_channels: f64,
     /// What is left out.
@@ -76,13 +80,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// Those of the paper: chunks of 256 tokens, 85 % of the shadows pruned.
+    /// Those of the paper: chunks of 256 tokens, 85 % of the shadows pruned. It has no limit for chunks in flight; its
+    /// figures have up to four.
     pub fn paper(policy: Policy) -> Self {
         Self {
             chunk: 256,
             policy,
             floats_on: FloatsOn::Cpu,
+            chunks_in_flight: 4,
             prune: 0.85,
+            shadows: None,
             outlier_channels: 10.0,
             techniques: Techniques::ALL,
             contention: Vec::new(),
@@ -95,8 +102,8 @@ impl Options {
 #[derive(Clone, Debug)]
 pub struct Prefill {
     /// Its tasks, each with the seconds that it takes once its processor works.
-    pub dag: Dag,
-    /// What they are.
+    pub tasks: PrefillTasks,
+    /// What they are, for people.
     pub labels: Vec<Label>,
     /// The processor that computes in float.
     pub float: ProcessorId,
@@ -170,6 +177,18 @@ pub fn processors(device: &Device, floats_on: FloatsOn, window: Option<usize>) -
     Processors::new(vec![float, npu]).expect("two names")
 }
 
+/// The shadows of the paper: of each linear subgraph on the NPU that keeps one, it runs beside the whole subgraph.
+fn papers_shadows(graph: &Graph, placement: &Placement, npu: ProcessorId, prune: f64) -> Vec<Option<Shadow>> {
+    let is_int8 = |subgraph: &usize| graph.subgraphs()[*subgraph].role.format() == Format::Int8;
+    let int8: Vec<_> = (0..graph.subgraphs().len()).filter(is_int8).collect();
+    let mut shadows = vec![None; graph.subgraphs().len()];
+    for (index, subgraph) in int8.iter().enumerate() {
+        let on_npu = placement.places()[*subgraph].processor == npu;
+        shadows[*subgraph] = (on_npu && keeps_shadow(index, int8.len(), prune)).then_some(Shadow::Beside);
+    }
+    shadows
+}
+
 /// Which of `count` subgraphs keep their shadow: those nearest to input and output.
 fn keeps_shadow(index: usize, count: usize, prune: f64) -> bool {
     let kept = ((1.0 - prune) * count as f64).round() as usize;
@@ -184,7 +203,10 @@ impl Prefill {
     /// If the prompt or a chunk is empty, or the floats should run on a GPU that the device does not have.
     pub fn new(device: &Device, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
         let Techniques { chunk_sharing, shadow, out_of_order, equivalent_shapes } = options.techniques;
-        let graph = Graph::new(description, prompt, if chunk_sharing { options.chunk } else { prompt });
+        let chunk = if chunk_sharing { options.chunk } else { prompt };
+        let kept = options.shadows.as_deref().filter(|_| shadow);
+        let splits = |block: usize| kept.and_then(|kept| kept.get(block)).is_some_and(|block| block.splits());
+        let graph = Graph::with_splits(description, prompt, chunk, splits);
         let (float, name) = match options.floats_on {
             FloatsOn::Cpu => (&device.cpu, "CPU"),
             FloatsOn::Gpu => (device.gpu.as_ref().expect("a device with a GPU"), "GPU"),
@@ -195,16 +217,20 @@ impl Prefill {
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("the first one computes everything");
         let costs =
             Costs { device, float, description, graph: &graph, how: NpuUse { equivalent_shapes, per_tensor: shadow } };
-        let int8: Vec<_> = (0..graph.subgraphs().len())
-            .filter(|subgraph| graph.subgraphs()[*subgraph].role.format() == Format::Int8)
-            .collect();
-        let has_shadow = |subgraph: usize| {
-            let on_npu = placement.places()[subgraph].processor == on_npu;
-            let index = int8.iter().position(|other| *other == subgraph);
-            shadow && on_npu && index.is_some_and(|index| keeps_shadow(index, int8.len(), options.prune))
+        let whole = TaskOptions::whole(placement.clone(), options.chunks_in_flight);
+        let task_options = match kept {
+            Some(kept) => whole.with_shadows(&graph, &processors, kept),
+            None if shadow => {
+                TaskOptions { shadows: papers_shadows(&graph, &placement, on_npu, options.prune), ..whole }
+            }
+            None => whole,
         };
-        let shadows: Vec<_> = (0..graph.subgraphs().len()).map(has_shadow).collect();
-        let (dag, labels) = tasks(&costs, [on_float, on_npu], &placement, &shadows, options.outlier_channels);
+        let linears: Vec<_> = (0..graph.subgraphs().len()).map(|subgraph| costs.linears(subgraph)).collect();
+        let seconds = |task: &PrefillTask, processor: ProcessorId| {
+            let has_shadow = task_options.shadow(task.task.subgraph).is_some();
+            costs.seconds(task, &linears[task.task.subgraph], processor == on_npu, has_shadow, options.outlier_channels)
+        };
+        let tasks = PrefillTasks::new(&graph, &processors, &task_options, seconds).expect("nothing is cut");
         let weights = |keep: &dyn Fn(usize) -> bool| -> usize {
             let all = graph.subgraphs().iter().enumerate();
             all.filter(|(index, _)| keep(*index)).map(|(_, subgraph)| subgraph.weight_bytes).sum()
@@ -213,14 +239,15 @@ impl Prefill {
         let npu = &device.npu;
         let building = npu.build_milliseconds_per_gigabyte + npu.optimize_milliseconds_per_gigabyte;
         Self {
-            dag,
-            labels,
+            labels: tasks.labels(&graph),
+            tasks,
             float: on_float,
             npu: on_npu,
             prepare_seconds: if chunk_sharing { 0.0 } else { npu_gigabytes * building * 1e-3 },
             memory: Memory {
                 graph_bytes: graph.memory().shared_bytes,
-                shadow_bytes: (weights(&|index| shadows[index]) as f64 * HOT_CHANNELS * 2.0) as usize,
+                shadow_bytes: (weights(&|index| task_options.shadow(index).is_some()) as f64 * HOT_CHANNELS * 2.0)
+                    as usize,
                 cache_bytes: prompt * description.kv_bytes_per_token(|width| 2 * width),
             },
             wake: device.wake_milliseconds * 1e-3,
@@ -234,7 +261,7 @@ impl Prefill {
 
     /// Runs it in virtual time.
     pub fn run(&self) -> Outcome {
-        self.run_as(|task| self.dag.seconds(task))
+        self.run_as(|task| self.tasks.dag.seconds(task))
     }
 
     /// Runs it with tasks that take other times than the schedule expects.
@@ -243,7 +270,7 @@ impl Prefill {
             let wake = if begin.idle { self.wake } else { 0.0 };
             ends(&self.contention, begin.processor, begin.now, wake + takes(begin.task))
         };
-        let timeline = simulate_until(&self.dag, self.policy, ends);
+        let timeline = simulate_until(&self.tasks.dag, self.policy, ends);
         let seconds = self.prepare_seconds + timeline.seconds();
         let joules = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
             // Graphs are built on the CPU, whatever computes in float afterwards.
@@ -261,7 +288,7 @@ impl Prefill {
             title,
             source: Source::Simulated,
             timeline: &outcome.timeline,
-            dag: &self.dag,
+            dag: &self.tasks.dag,
             labels: &self.labels,
             processors: &self.names,
         }
@@ -305,57 +332,31 @@ impl Costs<'_> {
         let all = self.description.blocks[subgraph.block].linears(self.description.hidden);
         all.into_iter().filter(|shape| subgraph.role.has(shape.linear)).collect()
     }
-}
 
-/// The kind of tasks that compute shadows, behind those of roles.
-const SHADOW: usize = Role::ALL.len();
-
-/// The tasks of all chunks: for each subgraph its shadow, if it has one, and itself.
-fn tasks(
-    costs: &Costs,
-    [float, npu]: [ProcessorId; 2],
-    placement: &Placement,
-    shadows: &[bool],
-    channels: f64,
-) -> (Dag, Vec<Label>) {
-    let graph = costs.graph;
-    let linears: Vec<_> = (0..graph.subgraphs().len()).map(|subgraph| costs.linears(subgraph)).collect();
-    let (mut tasks, mut labels) = (Vec::new(), Vec::new());
-    // The number of each task of the graph, and of its shadow.
-    let mut numbers: Vec<Vec<(usize, Option<usize>)>> = vec![Vec::new(); graph.chunks().len()];
-    for task in graph.tasks() {
-        let (subgraph, tokens) = (&graph.subgraphs()[task.subgraph], &graph.chunks()[task.chunk]);
-        let predecessors: Vec<usize> = graph
-            .dependencies(task)
-            .flat_map(|before| {
-                let (itself, shadow) = numbers[before.chunk][before.subgraph];
-                [Some(itself), shadow].into_iter().flatten()
-            })
-            .collect();
-        let label = |kind: &'static str| Label { chunk: task.chunk, block: subgraph.block, kind: kind.into() };
-        let shadow = shadows[task.subgraph].then(|| {
-            let seconds = costs.float.shadow(&linears[task.subgraph], tokens.len(), channels);
-            let predecessors = predecessors.clone();
-            tasks.push(Node { home: float, seconds: vec![Some(seconds), None], predecessors, kind: SHADOW });
-            labels.push(label("shadow"));
-            tasks.len() - 1
-        });
-        let operations = graph.operations(task) as f64;
-        let home = placement.places()[task.subgraph].processor;
-        let on_float = match subgraph.role.format() {
-            Format::Float => costs.float.float_subgraph(subgraph, tokens.len(), operations),
-            Format::Int8 => costs.float.int8_subgraph(subgraph, tokens.len(), operations),
-        };
-        let on_npu = (home == npu).then(|| {
-            let rows = graph.chunk_length();
-            let join = if shadow.is_some() { costs.device.npu.join_milliseconds * 1e-3 } else { 0.0 };
-            costs.device.npu_subgraph(subgraph, &linears[task.subgraph], rows, costs.how) + join
-        });
-        tasks.push(Node { home, seconds: vec![Some(on_float), on_npu], predecessors, kind: subgraph.role as usize });
-        labels.push(label(subgraph.role.name()));
-        numbers[task.chunk].push((tasks.len() - 1, shadow));
+    /// Seconds of a task whose subgraph has these linear layers.
+    fn seconds(
+        &self,
+        task: &PrefillTask,
+        linears: &[LinearShape],
+        on_npu: bool,
+        has_shadow: bool,
+        outlier_channels: f64,
+    ) -> f64 {
+        let (subgraph, rows) =
+            (&self.graph.subgraphs()[task.task.subgraph], self.graph.chunks()[task.task.chunk].len());
+        if task.operation == Operation::Shadow {
+            return self.float.shadow(linears, rows, outlier_channels);
+        }
+        if on_npu {
+            let join = if has_shadow { self.device.npu.join_milliseconds * 1e-3 } else { 0.0 };
+            return self.device.npu_subgraph(subgraph, linears, self.graph.chunk_length(), self.how) + join;
+        }
+        let operations = self.graph.operations(task.task) as f64;
+        match subgraph.role.format() {
+            Format::Float => self.float.float_subgraph(subgraph, rows, operations),
+            Format::Int8 => self.float.int8_subgraph(subgraph, rows, operations),
+        }
     }
-    (Dag::from_nodes(2, tasks), labels)
 }
 
 #[cfg(test)]
@@ -451,7 +452,7 @@ mod tests {
             for policy in Policy::ALL {
                 let prefill = qwen(prompt, &Options { chunk, prune, ..Options::paper(policy) });
                 let seconds = prefill.run().seconds;
-                prop_assert!(seconds >= crate::optimum::lower_bound(&prefill.dag) - 1e-9, "{policy:?}");
+                prop_assert!(seconds >= crate::optimum::lower_bound(&prefill.tasks.dag) - 1e-9, "{policy:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ use triad_engine::execute::{self, CostTable, Costs};
 use triad_engine::{Cancel, EngineOptions, Error, SessionOptions};
 use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
+use triad_plan::tasks::Operation;
 
 use crate::arguments::{self, ModelArguments};
 use crate::failure::run_error;
@@ -72,9 +73,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         chunks_in_flight: chunks,
         ..EngineOptions::default()
     };
-    let mut engines = vec![processors.engine(npu.npu, &model, options())?];
+    let mut engines = vec![processors.engine(*npu, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
-        engines.push(alone.engine(npu.npu, &model, options())?);
+        engines.push(alone.engine(*npu, &model, options())?);
     }
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
@@ -99,11 +100,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// A table of what a full chunk takes, the first of a prompt and one behind others.
 fn text(processors: &str, costs: &Costs, chunk: usize) -> String {
     let row = |seen: execute::Seen| {
-        let behind = |before| {
-            let seconds = costs.seconds(&seen.processor, seen.role, chunk, before).unwrap_or(0.0);
-            format!("{:.1}", 1e6 * seconds)
+        let behind = |before| format!("{:.1}", 1e6 * seen.cost.of_chunk(chunk, before));
+        let name = match seen.operation {
+            Operation::Compute => seen.role.name().to_owned(),
+            Operation::Shadow => format!("shadow of {}", seen.role.name()),
         };
-        vec![seen.role.name().to_owned(), label(&seen.processor), behind(0), behind(3 * chunk)]
+        vec![name, label(&seen.processor), behind(0), behind(3 * chunk)]
     };
     let names = ["subgraph of a block", "processor", "µs for a chunk", "µs behind three chunks"];
     let rows: Vec<_> = costs.seen().map(row).collect();

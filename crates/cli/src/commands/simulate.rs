@@ -39,6 +39,9 @@ pub struct Arguments {
     /// Tokens of a chunk
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
+    /// Chunks that have buffers at once, at most
+    #[arg(long, value_name = "N", default_value = "4", value_parser = processors::in_flight)]
+    chunks_in_flight: usize,
     /// What runs next: in-order, fifo, npu-first, paper, critical-path
     #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
     policy: Policy,
@@ -148,7 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let options = options(arguments, &device)?;
     let file = TimelineFile::create_if(arguments.timeline.as_ref())?;
     let prefill = Prefill::new(&device, &description, prompt, &options);
-    let spinner = progress::spinner(format!("simulating {} tasks", output::count(prefill.dag.len())));
+    let spinner = progress::spinner(format!("simulating {} tasks", output::count(prefill.tasks.dag.len())));
     let outcome = prefill.run();
     drop(spinner);
     let policy = if options.techniques.out_of_order { options.policy } else { Policy::InOrder };
@@ -164,13 +167,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         policy,
         prompt,
         chunk: arguments.chunk,
-        tasks: prefill.dag.len(),
+        tasks: prefill.tasks.dag.len(),
         seconds: outcome.seconds,
         prepare_seconds: prefill.prepare_seconds,
         tokens_per_second: outcome.tokens_per_second(),
         joules: outcome.joules,
         memory: prefill.memory,
-        bound_seconds: prefill.prepare_seconds + triad_plan::optimum::lower_bound(&prefill.dag),
+        bound_seconds: prefill.prepare_seconds + triad_plan::optimum::lower_bound(&prefill.tasks.dag),
         summary: record.summary(),
     };
     if arguments.json { output::json(&simulated) } else { output::text(&simulated.to_string()) }
@@ -196,6 +199,7 @@ fn options(arguments: &Arguments, device: &Device) -> Result<Options> {
         chunk: arguments.chunk,
         policy: arguments.policy,
         floats_on: arguments.floats,
+        chunks_in_flight: arguments.chunks_in_flight,
         prune: arguments.prune,
         techniques: Techniques {
             chunk_sharing: with(Technique::ChunkSharing),

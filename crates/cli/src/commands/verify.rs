@@ -68,7 +68,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let context = lengths.iter().copied().max().unwrap_or(1);
     let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
     let options = EngineOptions { session, chunks_in_flight: CHUNKS_IN_FLIGHT, ..EngineOptions::default() };
-    let engine = processors.engine(npu, &model, options)?;
+    let engine = processors.engine(arguments.npu, &model, options)?;
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use triad_plan::graph::{Graph, Role, Task};
+use triad_plan::graph::{Graph, Role};
 use triad_plan::processors::{Processors, label};
-use triad_plan::timeline::Timeline;
+use triad_plan::tasks::{KINDS, Operation, PrefillTask};
+
+use super::Execution;
 
 /// Before anything was seen: operations and bytes a second of an ordinary core.
 const OPERATIONS_PER_SECOND: f64 = 5e10;
@@ -23,12 +25,12 @@ pub struct Cost {
     pub seconds_per_token_and_position: f64,
 }
 
-/// What each role takes on each processor, where it has been seen there.
+/// What each role and its shadow take on each processor, where it has been seen there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Seen>", into = "Vec<Seen>")]
 pub struct Costs {
-    /// By the name of a processor, in the order of [`Role::ALL`].
-    processors: BTreeMap<String, [Option<Cost>; Role::ALL.len()]>,
+    /// By the name of a processor, by [`Operation::kind`].
+    processors: BTreeMap<String, [Option<Cost>; KINDS]>,
 }
 
 /// What a role takes on a processor, as it is written.
@@ -39,6 +41,9 @@ pub struct Seen {
     pub processor: String,
     /// Which role.
     pub role: Role,
+    /// Its products, or its shadow.
+    #[serde(default = "compute", skip_serializing_if = "is_compute")]
+    pub operation: Operation,
     /// What it takes.
     pub cost: Cost,
 }
@@ -56,24 +61,32 @@ impl Cost {
         }
     }
 
+    /// Seconds of a whole chunk of `rows` tokens behind `before` others.
+    pub fn of_chunk(&self, rows: usize, before: usize) -> f64 {
+        let rows = rows as f64;
+        self.seconds([rows, rows * (before as f64 + (rows + 1.0) / 2.0)])
+    }
+
     fn seconds(&self, [tokens, pairs]: [f64; 2]) -> f64 {
         self.seconds_per_token * tokens + self.seconds_per_chunk + self.seconds_per_token_and_position * pairs
     }
 }
 
 impl Costs {
-    /// Seconds of a task on `rows` tokens behind `before` others; `None` if it was not seen on this processor.
-    pub fn seconds(&self, processor: &str, role: Role, rows: usize, before: usize) -> Option<f64> {
-        let cost = self.processors.get(processor)?[role as usize]?;
-        Some(cost.seconds(sizes(rows, before)))
+    /// Seconds of a task of a prompt that begins at `position`; `None` if its like was not seen on this processor. A part
+    /// takes its share of the whole.
+    pub fn seconds(&self, processor: &str, graph: &Graph, task: &PrefillTask, position: usize) -> Option<f64> {
+        let role = graph.subgraphs()[task.task.subgraph].role;
+        let cost = self.processors.get(processor)?[task.operation.kind(role)]?;
+        Some(cost.seconds(sizes(graph, task, position)))
     }
 
-    /// Of each role that was seen on a processor.
+    /// Of each kind of tasks that was seen on a processor.
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
         self.processors.iter().flat_map(|(processor, costs)| {
-            let seen =
-                |(role, cost): (Role, &Option<Cost>)| Some(Seen { processor: processor.clone(), role, cost: (*cost)? });
-            Role::ALL.into_iter().zip(costs).filter_map(seen)
+            kinds().zip(costs).filter_map(|((role, operation), cost)| {
+                Some(Seen { processor: processor.clone(), role, operation, cost: (*cost)? })
+            })
         })
     }
 
@@ -85,20 +98,15 @@ impl Costs {
         }
     }
 
-    /// Takes what runs say in place of what was known: the graph of each, where its prompt began, and its timeline.
-    pub(super) fn learn<'a>(
-        &mut self,
-        processors: &Processors,
-        runs: impl IntoIterator<Item = (&'a Graph, usize, &'a Timeline)>,
-    ) {
-        let mut sums = vec![[Sums::default(); Role::ALL.len()]; processors.len()];
-        for (graph, position, timeline) in runs {
-            let subgraphs = graph.subgraphs();
+    /// Takes what runs took in place of what was known.
+    pub(super) fn learn<'a>(&mut self, processors: &Processors, runs: impl IntoIterator<Item = &'a Execution>) {
+        let mut sums = vec![[Sums::default(); KINDS]; processors.len()];
+        for Execution { graph, tasks, position, timeline, .. } in runs {
             for event in timeline.events() {
-                let tokens = &graph.chunks()[event.task / subgraphs.len()];
-                let role = subgraphs[event.task % subgraphs.len()].role;
-                let sizes = sizes(tokens.len(), position + tokens.start);
-                sums[event.processor.index()][role as usize].add(role, sizes, event.end - event.start);
+                let task = &tasks.tasks[event.task];
+                let role = graph.subgraphs()[task.task.subgraph].role;
+                let sums = &mut sums[event.processor.index()][task.operation.kind(role)];
+                sums.add(role, sizes(graph, task, *position), event.end - event.start);
             }
         }
         for ((_, processor), sums) in processors.iter().zip(&sums) {
@@ -106,11 +114,25 @@ impl Costs {
                 continue;
             }
             let costs = self.processors.entry(processor.name.clone()).or_default();
-            for ((cost, sums), role) in costs.iter_mut().zip(sums).zip(Role::ALL) {
+            for ((cost, sums), (role, _)) in costs.iter_mut().zip(sums).zip(kinds()) {
                 *cost = sums.fit(role, *cost).or(*cost);
             }
         }
     }
+}
+
+/// Role and operation of all kinds, by number.
+fn kinds() -> impl Iterator<Item = (Role, Operation)> {
+    let of = |operation| Role::ALL.into_iter().map(move |role| (role, operation));
+    of(Operation::Compute).chain(of(Operation::Shadow))
+}
+
+fn compute() -> Operation {
+    Operation::Compute
+}
+
+fn is_compute(operation: &Operation) -> bool {
+    *operation == Operation::Compute
 }
 
 impl TryFrom<Vec<Seen>> for Costs {
@@ -120,16 +142,17 @@ impl TryFrom<Vec<Seen>> for Costs {
     /// If one is no time, or there twice.
     fn try_from(list: Vec<Seen>) -> Result<Self, String> {
         let mut costs = Self::default();
-        for Seen { processor, role, cost } in list {
-            let name = || format!("{} on the {}", role.name(), label(&processor));
+        for Seen { processor, role, operation, cost } in list {
+            let shadow = if operation == Operation::Shadow { "the shadow of " } else { "" };
+            let name = || format!("{shadow}{} on the {}", role.name(), label(&processor));
             if !cost.parts().iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
                 return Err(format!("{}: expected seconds that are finite and not negative", name()));
             }
-            let is_twice = costs.processors.get(&processor).is_some_and(|costs| costs[role as usize].is_some());
+            let is_twice = costs.processors.get(&processor).is_some_and(|costs| costs[operation.kind(role)].is_some());
             if is_twice {
                 return Err(format!("{} is there twice", name()));
             }
-            costs.processors.entry(processor).or_default()[role as usize] = Some(cost);
+            costs.processors.entry(processor).or_default()[operation.kind(role)] = Some(cost);
         }
         Ok(costs)
     }
@@ -141,15 +164,26 @@ impl From<Costs> for Vec<Seen> {
     }
 }
 
+/// Operations of a shadow, as a share of its products': few channels are outliers.
+const SHADOW_SHARE: f64 = 0.01;
+
 /// Seconds of a task of which nothing is known but its size.
-pub(super) fn guess(graph: &Graph, task: Task) -> f64 {
-    let bytes = graph.subgraphs()[task.subgraph].activation_bytes_per_row * graph.chunks()[task.chunk].len();
-    graph.operations(task) as f64 / OPERATIONS_PER_SECOND + bytes as f64 / BYTES_PER_SECOND
+pub(super) fn guess(graph: &Graph, task: &PrefillTask) -> f64 {
+    let bytes = graph.subgraphs()[task.task.subgraph].activation_bytes_per_row * graph.chunks()[task.task.chunk].len();
+    let products = match task.operation {
+        Operation::Compute => task.share(graph),
+        Operation::Shadow => SHADOW_SHARE,
+    };
+    let bytes = task.share(graph) * bytes as f64;
+    products * graph.operations(task.task) as f64 / OPERATIONS_PER_SECOND + bytes / BYTES_PER_SECOND
 }
 
-/// Tokens, and pairs of a token and a position that it sees.
-fn sizes(rows: usize, before: usize) -> [f64; 2] {
-    [rows as f64, rows as f64 * (before as f64 + (rows as f64 + 1.0) / 2.0)]
+/// Tokens, and pairs of a token and a position that it sees, of a prompt that begins at `position`. A part counts as the
+/// share of the tokens that its columns are.
+fn sizes(graph: &Graph, task: &PrefillTask, position: usize) -> [f64; 2] {
+    let tokens = &graph.chunks()[task.task.chunk];
+    let rows = task.share(graph) * tokens.len() as f64;
+    [rows, rows * ((position + tokens.start) as f64 + (tokens.len() as f64 + 1.0) / 2.0)]
 }
 
 /// Of all tasks of one role on one processor: sums of products of tokens, seconds and what else a task's time depends
@@ -214,52 +248,86 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use triad_plan::placement::Placement;
     use triad_plan::processors::ProcessorId;
-    use triad_plan::timeline::Event;
+    use triad_plan::schedule::Policy;
+    use triad_plan::tasks::{PrefillTasks, TaskOptions};
+    use triad_plan::timeline::{Event, Timeline};
+
+    /// A prompt of so many tokens at a position, whose tasks with `runs` took `takes` seconds on one processor.
+    fn executed(
+        tokens: usize,
+        position: usize,
+        processor: usize,
+        takes: impl Fn(&Graph, &PrefillTask) -> Option<f64>,
+    ) -> Execution {
+        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), tokens, 256);
+        let processors = Processors::cpu_and_npu(None);
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
+        let tasks = PrefillTasks::new(&graph, &processors, &TaskOptions::whole(placement, 4), |_, _| 1.0).unwrap();
+        let event = |(task, what): (usize, &PrefillTask)| {
+            let seconds = takes(&graph, what)?;
+            Some(Event { task, processor: ProcessorId::new(processor), start: 1.0, end: 1.0 + seconds })
+        };
+        let timeline = Timeline::new(tasks.tasks.iter().enumerate().filter_map(event).collect(), 2);
+        Execution { graph, tasks, position, policy: Policy::Fifo, timeline, losses: Vec::new() }
+    }
+
+    /// A task of one role on a chunk of `rows` tokens.
+    fn task(role: Role, rows: usize) -> (Graph, PrefillTask) {
+        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), rows, 256);
+        let subgraph = graph.subgraphs().iter().position(|subgraph| subgraph.role == role).unwrap();
+        let task = PrefillTask::whole(&graph, triad_plan::graph::Task { chunk: 0, subgraph, part: 0 });
+        (graph, task)
+    }
 
     #[test]
     fn what_was_seen_is_what_is_expected() {
-        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 900, 256);
-        let subgraphs = graph.subgraphs().len();
-        let takes = |task: usize| {
-            let tokens = &graph.chunks()[task / subgraphs];
-            let [rows, pairs] = sizes(tokens.len(), 100 + tokens.start);
-            match graph.subgraphs()[task % subgraphs].role {
+        let takes = |graph: &Graph, task: &PrefillTask| {
+            let [rows, pairs] = sizes(graph, task, 100);
+            Some(match graph.subgraphs()[task.task.subgraph].role {
                 Role::Attention => 2e-6 * rows + 3e-8 * pairs,
                 Role::AttentionNorm => 1e-6 * rows,
                 _ => 5e-6 * rows + 4e-5,
-            }
+            })
         };
-        let event = |task| Event { task, processor: ProcessorId::new(0), start: 1.0, end: 1.0 + takes(task) };
         let processors = Processors::cpu_and_npu(None);
         let mut costs = Costs::default();
-        let timeline = Timeline::new((0..4 * subgraphs).map(event).collect(), 1);
-        costs.learn(&processors, [(&graph, 100, &timeline)]);
-        let seconds = |role, rows, before| costs.seconds("cpu", role, rows, before).unwrap();
+        costs.learn(&processors, [&executed(900, 100, 0, takes)]);
+        let seconds = |role, rows, position| {
+            let (graph, task) = task(role, rows);
+            costs.seconds("cpu", &graph, &task, position).unwrap()
+        };
         let close = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
         assert!(close(seconds(Role::FeedForward, 10, 500), 9e-5));
         assert!(close(seconds(Role::AttentionNorm, 10, 500), 1e-5));
         assert!(close(seconds(Role::Attention, 100, 1000), 2e-4 + 3e-6 * 1050.5));
-        assert_eq!(costs.seconds("npu", Role::Attention, 1, 1), None);
+        let (graph, whole) = task(Role::FeedForward, 100);
+        assert_eq!(costs.seconds("npu", &graph, &whole, 1), None);
+        let mut half = whole.clone();
+        half.part.columns.end /= 2;
+        assert!(close(costs.seconds("cpu", &graph, &half, 0).unwrap(), 5e-6 * 50.0 + 4e-5), "its share of the tokens");
         let known = costs.clone();
-        costs.learn(&processors, [(&graph, 0, &Timeline::new(Vec::new(), 1))]);
+        costs.learn(&processors, [&executed(900, 0, 0, |_, _| None)]);
         assert_eq!(costs, known, "what was not seen again stays");
     }
 
     #[test]
     fn chunks_of_one_size_keep_the_proportions_that_are_known() {
-        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 100, 256);
-        let task = graph.subgraphs().iter().position(|subgraph| subgraph.role == Role::FeedForward).unwrap();
-        let seen = Timeline::new(vec![Event { task, processor: ProcessorId::new(1), start: 0.0, end: 6e-4 }], 2);
+        let is_feed_forward = |graph: &Graph, task: &PrefillTask| {
+            (graph.subgraphs()[task.task.subgraph].role == Role::FeedForward).then_some(6e-4)
+        };
+        let seen = executed(100, 0, 1, is_feed_forward);
         let processors = Processors::cpu_and_npu(None);
         let mut costs = Costs::default();
-        costs.learn(&processors, [(&graph, 0, &seen)]);
-        let cost = |costs: &Costs| costs.processors["npu"][Role::FeedForward as usize].unwrap();
+        costs.learn(&processors, [&seen]);
+        let kind = Operation::Compute.kind(Role::FeedForward);
+        let cost = |costs: &Costs| costs.processors["npu"][kind].unwrap();
         let alone = cost(&costs);
         assert!((alone.seconds_per_token / 6e-6 - 1.0).abs() < 1e-9 && alone.parts()[1..] == [0.0; 2]);
         let known = Cost { seconds_per_token: 1e-6, seconds_per_chunk: 2e-4, seconds_per_token_and_position: 0.0 };
-        costs.processors.get_mut("npu").unwrap()[Role::FeedForward as usize] = Some(known);
-        costs.learn(&processors, [(&graph, 0, &seen)]);
+        costs.processors.get_mut("npu").unwrap()[kind] = Some(known);
+        costs.learn(&processors, [&seen]);
         let Cost { seconds_per_token, seconds_per_chunk, .. } = cost(&costs);
         assert!((seconds_per_token / 2e-6 - 1.0).abs() < 1e-9 && (seconds_per_chunk / 4e-4 - 1.0).abs() < 1e-9);
     }
@@ -267,14 +335,14 @@ mod tests {
     #[test]
     fn only_times_are_read_as_costs_each_once() {
         let cost = Cost { seconds_per_token: 1e-6, ..Cost::default() };
-        let seen = Seen { processor: "cpu".into(), role: Role::Attention, cost };
-        let costs = Costs::try_from(vec![seen.clone()]).unwrap();
+        let seen = Seen { processor: "cpu".into(), role: Role::Attention, operation: Operation::Compute, cost };
+        let shadow = Seen { role: Role::Down, operation: Operation::Shadow, ..seen.clone() };
+        let costs = Costs::try_from(vec![seen.clone(), shadow.clone()]).unwrap();
         assert_eq!(serde_json::from_value::<Costs>(serde_json::to_value(&costs).unwrap()).unwrap(), costs);
-        assert!(
-            Costs::try_from(vec![seen.clone(), seen.clone()])
-                .unwrap_err()
-                .contains("attention on the CPU is there twice")
-        );
+        for (twice, name) in [(seen.clone(), "attention on the CPU"), (shadow, "the shadow of down on the CPU")] {
+            let refused = Costs::try_from(vec![twice.clone(), twice]).unwrap_err();
+            assert_eq!(refused, format!("{name} is there twice"));
+        }
         for wrong in [-1.0, f64::NAN, f64::INFINITY] {
             let cost = Cost { seconds_per_token: wrong, ..cost };
             assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("not negative"));

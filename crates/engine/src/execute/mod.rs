@@ -13,6 +13,7 @@
 //! task waits for all that it reads. What tasks take can be measured beforehand and kept ([`profile`]).
 
 mod costs;
+mod loss;
 mod pass;
 mod profile;
 mod programs;
@@ -22,6 +23,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod verify;
+mod work;
 mod worker;
 
 use std::path::Path;
@@ -33,16 +35,18 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use triad_kernels::Phase;
 use triad_kernels::pool::Pool;
-use triad_plan::graph::{Format, Graph, Task};
-use triad_plan::processors::{Processor, ProcessorId, Processors, label};
-use triad_plan::schedule::{Dag, Policy};
+use triad_plan::graph::{Format, Graph, Role};
+use triad_plan::processors::{Processor, ProcessorId, Processors};
+use triad_plan::schedule::Policy;
+use triad_plan::schedule::parts::Cut;
+use triad_plan::tasks::{PrefillTasks, TaskOptions};
 use triad_plan::timeline::Timeline;
 
-pub use crate::linear::{Output, Products};
 pub use costs::{Cost, Costs, Seen};
+pub use loss::{Failure, Loss, Losses};
 pub use profile::{CostTable, profile};
-pub use programs::Programs;
 pub use session::{Session, SessionOptions};
+pub use triad_processors::Processor as Device;
 pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::error::{Error, Result};
@@ -51,8 +55,10 @@ use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::linear::Int8Statistics;
 use crate::model::Model;
 use crate::threads::Threads;
+use programs::Programs;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
+use work::PromptTasks;
 
 /// How an engine is set up.
 pub struct EngineOptions {
@@ -70,6 +76,8 @@ pub struct EngineOptions {
     pub processors: Vec<ProcessorOptions>,
     /// What decides which task is next.
     pub policy: Policy,
+    /// Roles whose outputs are cut across processors: of query-key-value, attention-output, gate-up and down.
+    pub cuts: Vec<(Role, Cut)>,
     /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
     /// computes one after the other.
     pub chunks_in_flight: usize,
@@ -79,12 +87,12 @@ pub struct EngineOptions {
 
 /// A processor of an engine.
 pub struct ProcessorOptions {
-    /// Its name and kind, and the memory that it can address.
+    /// Its name and kind, and the formats that it computes, or that the threads that drive it compute.
     pub description: Processor,
     /// Threads that compute, or that drive what computes.
     pub threads: Threads,
-    /// What multiplies INT8 in place of our own kernels.
-    pub products: Option<Box<dyn Products>>,
+    /// What computes INT8 subgraphs in place of our own kernels; it may limit the memory that they take together.
+    pub device: Option<Arc<dyn Device>>,
 }
 
 impl Default for EngineOptions {
@@ -96,6 +104,7 @@ impl Default for EngineOptions {
             most_rows: 64,
             processors: Vec::new(),
             policy: Policy::CriticalPath,
+            cuts: Vec::new(),
             chunks_in_flight: 4,
             time_out: Duration::from_secs(60),
         }
@@ -119,6 +128,7 @@ pub(crate) struct Shared {
     pub(crate) memory: Arc<KvMemory>,
     rotation: Rotation,
     processors: Processors,
+    tasks: PromptTasks,
     units: Vec<Unit>,
     /// The processor of what is computed in float.
     float_unit: ProcessorId,
@@ -150,7 +160,7 @@ struct Unit {
     /// `None`: the model's own threads.
     pool: UnitPool,
     /// `None`: our own kernels.
-    device: Option<Device>,
+    programs: Option<Mutex<Programs>>,
     /// It was lost to a time-out, and is still at that task.
     is_away: AtomicBool,
 }
@@ -160,13 +170,6 @@ enum UnitPool {
     /// Those of the model, which other engines of it use, too.
     OfModel(Arc<Model>),
     Own(Pool),
-}
-
-/// What multiplies without the threads that drive it.
-struct Device {
-    products: Mutex<Box<dyn Products>>,
-    /// The thread that waits for the device, and one that computes shadows meanwhile (llm.npu, §3.3).
-    beside: Pool,
 }
 
 /// Is called when a processor, by its index, begins and ends a task; its error or panic counts as the processor's.
@@ -186,32 +189,16 @@ enum Moment {
 pub struct Execution {
     /// Their chunks and subgraphs.
     pub graph: Graph,
-    /// What their tasks waited for.
-    pub dag: Dag,
+    /// Their tasks, and what these waited for.
+    pub tasks: PrefillTasks,
+    /// Position of the first token.
+    pub position: usize,
     /// What decided.
     pub policy: Policy,
-    /// Which task ran where and when, by its place in [`Graph::tasks`].
+    /// Which task ran where and when.
     pub timeline: Timeline,
     /// Processors that failed on the way.
     pub losses: Vec<Loss>,
-}
-
-/// A processor that failed: another one took over its tasks, and the answer is the same.
-#[derive(Clone, Debug, Serialize)]
-pub struct Loss {
-    /// Its name.
-    pub processor: String,
-    /// What it ran; `None` if that was no prompt, or it was still away when the prompt began.
-    pub task: Option<Task>,
-    /// What happened.
-    pub reason: String,
-}
-
-impl Loss {
-    /// The processor's name in sentences.
-    pub fn label(&self) -> String {
-        label(&self.processor)
-    }
 }
 
 /// What an engine has done so far, and what it holds.
@@ -228,10 +215,23 @@ impl Engine {
     ///
     /// # Errors
     /// If chunk or context is zero, or the context is longer than the model was made for; if there are no threads, or the
-    /// system refuses them; if no chunk may be in flight, or no row in a step.
+    /// system refuses them; if no chunk may be in flight, or no row in a step; if a subgraph has no place, a cut can't be
+    /// made, or a device refuses what is placed on it.
     pub fn new(model: &Arc<Model>, options: EngineOptions) -> Result<Self> {
-        let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, chunks_in_flight, time_out } =
-            options;
+        Self::with_progress(model, options, &mut |_, _| {})
+    }
+
+    /// As [`Engine::new`]; `progress` is called with how many subgraphs of how many devices have prepared.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    pub fn with_progress(
+        model: &Arc<Model>,
+        options: EngineOptions,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self> {
+        let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
+        let EngineOptions { chunks_in_flight, time_out, .. } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -247,7 +247,7 @@ impl Engine {
         if context > description.context {
             return Err(Error::ContextTooLong { asked: context, longest: description.context });
         }
-        let (processors, units) = start(model, processors)?;
+        let (processors, mut units, devices) = start(model, processors)?;
         let chunk = chunk.min(context);
         let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
         let budget = kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
@@ -260,12 +260,19 @@ impl Engine {
             let expected = "one that computes in float";
             return Err(Error::Option { name: "the list of processors", value: "INT8 alone".into(), expected });
         };
+        let devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
+        let chunks = (chunk, in_flight);
+        let (tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, &cuts, progress)?;
+        for (unit, programs) in units.iter_mut().zip(programs) {
+            unit.programs = programs.map(Mutex::new);
+        }
         let shared = Arc::new(Shared {
             model: Arc::clone(model),
             memory: Arc::new(KvMemory::new(description, kv_format, budget)),
             rotation: Rotation::new(description, context),
             settings,
             processors,
+            tasks,
             units,
             float_unit,
             sequences: AtomicU64::new(0),
@@ -316,6 +323,18 @@ impl Engine {
         &self.shared().processors
     }
 
+    /// Where subgraphs run, which of their outputs are cut, and which shadows are tasks of their own, by their place in
+    /// [`Engine::graph`].
+    pub fn tasks(&self) -> &TaskOptions {
+        &self.shared().tasks.options
+    }
+
+    /// The subgraphs of one chunk.
+    pub fn graph(&self) -> Graph {
+        let Shared { tasks, model, settings, .. } = &**self.shared();
+        tasks.graph(model.description(), settings.chunk)
+    }
+
     /// Number format of keys and values.
     pub fn kv_format(&self) -> KvFormat {
         self.shared().memory.format()
@@ -350,7 +369,7 @@ impl Engine {
     /// a model in float.
     pub fn int8_statistics(&self) -> Int8Statistics {
         let state = self.state();
-        let of_each = state.spare.iter().chain(&state.spare_step).map(|slot| slot.buffers.quantizer.statistics);
+        let of_each = state.spare.iter().chain(&state.spare_step).map(|slot| slot.buffers.statistics());
         of_each.fold(Int8Statistics::default(), Int8Statistics::plus)
     }
 
@@ -368,25 +387,24 @@ impl Engine {
     }
 }
 
-/// The processors and their threads; without any, the model's own threads.
-fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Result<(Processors, Vec<Unit>)> {
+/// The processors, their threads and devices; without any, the model's own threads.
+fn start(
+    model: &Arc<Model>,
+    options: Vec<ProcessorOptions>,
+) -> Result<(Processors, Vec<Unit>, Vec<Option<Arc<dyn Device>>>)> {
     if options.is_empty() {
         let description = Processor::cpu("cpu");
-        let pool = UnitPool::OfModel(Arc::clone(model));
-        let unit = Unit { name: description.name.clone(), pool, device: None, is_away: AtomicBool::new(false) };
-        return Ok((Processors::new(vec![description])?, vec![unit]));
+        let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));
+        return Ok((Processors::new(vec![description])?, vec![unit], vec![None]));
     }
-    let (mut descriptions, mut units) = (Vec::new(), Vec::new());
-    for ProcessorOptions { description, threads, products } in options {
-        units.push(Unit {
-            name: description.name.clone(),
-            pool: UnitPool::Own(threads.start()?),
-            device: products.map(Device::new).transpose()?,
-            is_away: AtomicBool::new(false),
-        });
-        descriptions.push(description);
+    let (mut descriptions, mut units, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for ProcessorOptions { description, threads, device } in options {
+        units.push(Unit::new(&description.name, UnitPool::Own(threads.start()?)));
+        let window = device.as_ref().and_then(|device| device.capabilities().window);
+        descriptions.push(Processor { window: window.or(description.window), ..description });
+        devices.push(device);
     }
-    Ok((Processors::new(descriptions)?, units))
+    Ok((Processors::new(descriptions)?, units, devices))
 }
 
 impl Shared {
@@ -466,15 +484,15 @@ impl Drop for Running {
 }
 
 impl Unit {
+    fn new(name: &str, pool: UnitPool) -> Self {
+        Self { name: name.to_owned(), pool, programs: None, is_away: AtomicBool::new(false) }
+    }
+
     fn pool(&self) -> &Pool {
         match &self.pool {
             UnitPool::OfModel(model) => model.pool(),
             UnitPool::Own(pool) => pool,
         }
-    }
-
-    fn device(&self) -> Option<&Device> {
-        self.device.as_ref()
     }
 
     fn is_away(&self) -> bool {
@@ -483,15 +501,6 @@ impl Unit {
 
     fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, Ordering::Relaxed);
-    }
-}
-
-impl Device {
-    fn new(products: Box<dyn Products>) -> Result<Self> {
-        const THREADS: usize = 2;
-        let beside = Pool::anywhere(THREADS);
-        let beside = beside.map_err(|source| Error::Threads { threads: THREADS, source })?;
-        Ok(Self { products: Mutex::new(products), beside })
     }
 }
 

@@ -1,18 +1,19 @@
 //! What is computed together: the prompts of some sequences, a step of sequences that decode, or logits.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Instant;
 
 use smallvec::SmallVec;
 use triad_kernels::Phase;
-use triad_plan::graph::{Graph, Role, Task};
+use triad_plan::graph::{Graph, Role, Subgraph};
+use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks};
 
 use super::request::Request;
-use super::{Execution, Shared};
+use super::{Execution, Shared, lock};
 use crate::error::Result;
-use crate::forward::{self, Buffers, Segment};
-use crate::linear::{Kernels, Multiplier};
+use crate::forward::{self, Buffers, Chunk, Multiplier, Segment};
+use crate::linear::{Backend, OwnKernels, Shadows};
 
 /// Sequences of one chunk or step whose segments take no allocation.
 const SEGMENTS: usize = 16;
@@ -32,11 +33,17 @@ pub(super) struct Pass {
 /// What is computed of them.
 pub(super) enum Work {
     /// Prompts, one behind the other in chunks; a chunk may have rows of several.
-    Prompts(Graph),
+    Prompts(Prompts),
     /// Rows that decode, one step of all of them, cut into so many tasks.
     Step(usize),
     /// Logits of rows that have been through all blocks.
     Logits(Vec<Hidden>),
+}
+
+/// The chunks, subgraphs and tasks of prompts.
+pub(super) struct Prompts {
+    pub(super) graph: Graph,
+    pub(super) tasks: PrefillTasks,
 }
 
 /// The residual stream behind the last block, of rows whose logits are wanted.
@@ -48,35 +55,58 @@ pub(super) struct Hidden {
     pub(super) x: Vec<f32>,
 }
 
-/// Buffers of a chunk or step, and how far it is in them.
+/// Buffers of a chunk or step, which all that work on it share, and how far it is in them.
 pub(super) struct Slot {
     pub(super) buffers: Buffers,
+    progress: Mutex<Progress>,
+}
+
+/// How far a chunk or step is in its buffers.
+#[derive(Default)]
+struct Progress {
+    chunk: usize,
+    /// Subgraphs, or tasks of a step, that it has been through in these buffers; `None` where it has not begun, or where
+    /// nobody knows what the buffers hold.
+    done: Option<usize>,
+    /// Tasks of the subgraph behind these that are done: parts of its output and its shadow.
+    pieces: SmallVec<[usize; 4]>,
     /// Of a step, `[rows, vocab]`.
-    pub(super) logits: Vec<f32>,
-    pub(super) chunk: usize,
-    /// Subgraphs, or tasks of a step, that the chunk has been through in these buffers.
-    pub(super) done: usize,
+    logits: Vec<f32>,
 }
 
 impl Slot {
     pub(super) fn new(shared: &Shared, rows: usize) -> Self {
-        Self { buffers: Buffers::new(shared.model.description(), rows), logits: Vec::new(), chunk: 0, done: 0 }
+        let buffers = Buffers::new(shared.model.description(), rows, shared.tasks.has_shadows());
+        Self { buffers, progress: Mutex::default() }
     }
 
-    /// Takes another chunk.
-    pub(super) fn reset(&mut self, chunk: usize) {
-        (self.chunk, self.done) = (chunk, 0);
+    /// Takes a chunk of another pass.
+    pub(super) fn reset(&self, chunk: usize) {
+        self.progress().reset(chunk);
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        lock(&self.progress)
+    }
+}
+
+impl Progress {
+    fn reset(&mut self, chunk: usize) {
+        (self.chunk, self.done) = (chunk, None);
+        self.pieces.clear();
     }
 }
 
 impl Pass {
-    pub(super) fn new(requests: Vec<Arc<Request>>, work: impl FnOnce(usize) -> Work) -> Self {
+    /// `work` returns what is computed of so many rows, the first of them at a position.
+    pub(super) fn new(requests: Vec<Arc<Request>>, work: impl FnOnce(usize, usize) -> Work) -> Self {
         let (mut firsts, mut tokens) = (Vec::with_capacity(requests.len()), Vec::new());
         for request in &requests {
             firsts.push(tokens.len());
             tokens.extend_from_slice(&request.tokens);
         }
-        let (work, execution) = (work(tokens.len()), Arc::default());
+        let position = requests.first().map_or(0, |request| request.position);
+        let (work, execution) = (work(tokens.len(), position), Arc::default());
         Self { start: Instant::now(), requests, firsts, tokens, work, execution }
     }
 
@@ -85,16 +115,10 @@ impl Pass {
         self.tokens.len()
     }
 
-    /// The subgraph and chunk of a task of prompts.
-    pub(super) fn task(graph: &Graph, number: usize) -> Task {
-        let subgraphs = graph.subgraphs().len();
-        Task { chunk: number / subgraphs, subgraph: number % subgraphs, part: 0 }
-    }
-
     /// Which slot of `slots` a task takes.
     pub(super) fn slot(&self, task: usize, slots: usize) -> Option<usize> {
         match &self.work {
-            Work::Prompts(graph) => Some(Self::task(graph, task).chunk % slots),
+            Work::Prompts(_) => Some(self.chunk(task) % slots),
             Work::Step(_) => Some(0),
             Work::Logits(_) => None,
         }
@@ -103,7 +127,7 @@ impl Pass {
     /// The chunk of a task.
     pub(super) fn chunk(&self, task: usize) -> usize {
         match &self.work {
-            Work::Prompts(graph) => Self::task(graph, task).chunk,
+            Work::Prompts(prompts) => prompts.tasks.tasks[task].task.chunk,
             Work::Step(_) | Work::Logits(_) => 0,
         }
     }
@@ -141,20 +165,19 @@ impl Pass {
         }
     }
 
-    /// Runs a task: its subgraph, and behind a failure all that its buffers lack. Returns the rows whose logits are to be
-    /// computed next.
+    /// Runs a task, and behind a failure all that its buffers lack. Returns the rows whose logits are to be computed next.
     ///
     /// # Errors
-    /// If the products fail. The slot then holds nothing that anyone could go on with.
+    /// If the products fail.
     pub(super) fn perform(
         &self,
         shared: &Shared,
         number: usize,
-        slot: Option<&mut Slot>,
-        multiplier: &mut Multiplier,
+        slot: Option<&Slot>,
+        backend: &mut dyn Backend,
     ) -> Result<Vec<Hidden>> {
         match (&self.work, slot) {
-            (Work::Prompts(graph), Some(slot)) => self.subgraph(shared, graph, number, slot, multiplier),
+            (Work::Prompts(prompts), Some(slot)) => self.prompt_task(shared, prompts, number, slot, backend),
             (Work::Step(tasks), Some(slot)) => self.step(shared, number, *tasks, slot).map(|()| Vec::new()),
             (Work::Logits(hidden), _) => {
                 logits(shared, hidden);
@@ -164,40 +187,42 @@ impl Pass {
         }
     }
 
-    fn subgraph(
+    fn prompt_task(
         &self,
         shared: &Shared,
-        graph: &Graph,
+        prompts: &Prompts,
         number: usize,
-        slot: &mut Slot,
-        multiplier: &mut Multiplier,
+        slot: &Slot,
+        backend: &mut dyn Backend,
     ) -> Result<Vec<Hidden>> {
-        let task = Self::task(graph, number);
+        let Prompts { graph, tasks } = prompts;
+        let PrefillTask { task, .. } = &tasks.tasks[number];
         let rows = graph.chunks()[task.chunk].clone();
-        if slot.chunk != task.chunk {
-            slot.reset(task.chunk);
-        }
         // A chunk that nobody waits for any more.
         if self.requests_in(&rows).all(|(request, _)| request.is_cancelled()) {
-            slot.done = task.subgraph + 1;
             return Ok(Vec::new());
         }
-        let (pass, segments) = (shared.pass(Phase::Prefill), self.segments(&rows));
-        if slot.done == 0 {
-            pass.begin(&self.tokens[rows.clone()], &segments, &mut slot.buffers);
+        let segments = self.segments(&rows);
+        let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
+        let run = ChunkRun { pass: shared.pass(Phase::Prefill), graph, tokens: &self.tokens[rows.clone()], chunk };
+        let mut progress = slot.progress();
+        if progress.chunk != task.chunk {
+            progress.reset(task.chunk);
         }
-        // Until it is through, nobody knows what the buffers hold.
-        let first = std::mem::take(&mut slot.done);
-        for subgraph in &graph.subgraphs()[first..=task.subgraph] {
-            pass.subgraph(subgraph.block, subgraph.role, &segments, &mut slot.buffers, multiplier, &mut None)?;
+        let is_next = progress.done.unwrap_or(0) == task.subgraph;
+        if progress.done.is_some_and(|done| done > task.subgraph) || progress.pieces.contains(&number) {
+            // Whoever caught up has computed it, or who failed behind it.
+        } else if is_next && (progress.done.is_some() || task.subgraph == 0) {
+            drop(progress);
+            run.piece(shared, slot, (number, tasks), backend)?;
+            progress = slot.progress();
+        } else {
+            run.catch_up(&mut progress, task.subgraph, backend)?;
         }
-        let mut wanted = Vec::new();
-        if task.subgraph + 1 == graph.subgraphs().len() {
-            pass.end(rows.len(), &mut slot.buffers);
-            wanted = self.hidden(&rows, &slot.buffers, pass.description.hidden);
+        if progress.done != Some(graph.subgraphs().len()) {
+            return Ok(Vec::new());
         }
-        slot.done = task.subgraph + 1;
-        Ok(wanted)
+        Ok(self.hidden(&rows, &slot.buffers, run.pass.description.hidden))
     }
 
     /// The residual stream of those of `rows` whose logits are wanted.
@@ -219,41 +244,114 @@ impl Pass {
     }
 
     /// One of `tasks` tasks of a step: some blocks, and behind the last one the logits.
-    fn step(&self, shared: &Shared, number: usize, tasks: usize, slot: &mut Slot) -> Result<()> {
+    fn step(&self, shared: &Shared, number: usize, tasks: usize, slot: &Slot) -> Result<()> {
         let (pass, segments) = (shared.pass(Phase::Decode), self.segments(&(0..self.rows())));
-        if slot.done == 0 {
-            pass.begin(&self.tokens, &segments, &mut slot.buffers);
+        let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
+        let mut progress = slot.progress();
+        // Until it is through, nobody knows what the buffers hold.
+        let done = progress.done.take().filter(|done| *done <= number);
+        if done.is_none() {
+            pass.begin(&self.tokens, chunk);
         }
-        let first = std::mem::take(&mut slot.done);
         let blocks = pass.description.blocks.len();
-        let mut multiplier = Multiplier { products: &mut Kernels(pass.weights), beside: None };
-        for block in first * blocks / tasks..(number + 1) * blocks / tasks {
-            for role in Role::ALL {
-                pass.subgraph(block, role, &segments, &mut slot.buffers, &mut multiplier, &mut None)?;
+        let mut kernels = OwnKernels(pass.weights);
+        let mut multiplier = Multiplier::new(&mut kernels);
+        for block in done.unwrap_or(0) * blocks / tasks..(number + 1) * blocks / tasks {
+            for role in Role::of_block(false) {
+                pass.subgraph(block, role, chunk, &mut multiplier)?;
             }
         }
         if number + 1 == tasks {
-            pass.end(self.rows(), &mut slot.buffers);
-            self.step_logits(&pass, slot);
+            pass.end(self.rows(), &slot.buffers);
+            self.step_logits(&pass, &slot.buffers, &mut progress.logits);
         }
-        slot.done = number + 1;
+        progress.done = Some(number + 1);
         Ok(())
     }
 
-    fn step_logits(&self, pass: &forward::Pass, slot: &mut Slot) {
+    fn step_logits(&self, pass: &forward::Pass, buffers: &Buffers, logits: &mut Vec<f32>) {
         let vocab = pass.description.vocab;
         let rows = self.requests.iter().zip(&self.firsts).flat_map(|(request, first)| {
             let wanted = request.wanted_rows();
             first + wanted.start..first + wanted.end
         });
         let rows: SmallVec<[usize; SEGMENTS]> = rows.collect();
-        slot.logits.resize(rows.len() * vocab, 0.0);
-        pass.logits(&mut slot.buffers, rows.into_iter(), Phase::Decode, &mut slot.logits);
-        let mut logits = &slot.logits[..];
+        logits.resize(rows.len() * vocab, 0.0);
+        pass.logits(buffers, rows.into_iter(), Phase::Decode, logits);
+        let mut logits = &logits[..];
         for request in &self.requests {
             let rows = request.wanted_rows().len();
             let of_request = logits.split_off(..rows * vocab).expect("rows of all requests");
             request.write_logits(0..rows, of_request);
+        }
+    }
+}
+
+/// A chunk of prompts with all that its subgraphs need.
+struct ChunkRun<'a> {
+    pass: forward::Pass<'a>,
+    graph: &'a Graph,
+    tokens: &'a [u32],
+    chunk: Chunk<'a>,
+}
+
+impl ChunkRun<'_> {
+    /// Runs one task of the subgraph that is next in the buffers; others may run other tasks of it meanwhile.
+    fn piece(
+        &self,
+        shared: &Shared,
+        slot: &Slot,
+        (number, tasks): (usize, &PrefillTasks),
+        backend: &mut dyn Backend,
+    ) -> Result<()> {
+        let PrefillTask { task, operation, part } = &tasks.tasks[number];
+        let Subgraph { block, role, .. } = self.graph.subgraphs()[task.subgraph];
+        let is_apart = shared.tasks.options.shadow(task.subgraph).is_some();
+        let shadows = if is_apart { Shadows::Apart } else { Shadows::Inline };
+        let mut multiplier = Multiplier { shadows, ..Multiplier::new(backend) };
+        match operation {
+            Operation::Compute if role.is_product() => {
+                self.pass.products((block, role), self.chunk, part, &mut multiplier)?;
+            }
+            Operation::Compute => {
+                let mut progress = slot.progress();
+                // Until it is through, nobody knows what the buffers hold.
+                if progress.done.take().is_none() {
+                    self.pass.begin(self.tokens, self.chunk);
+                }
+                self.pass.subgraph(block, role, self.chunk, &mut multiplier)?;
+                progress.done = Some(task.subgraph);
+            }
+            Operation::Shadow => self.pass.shadow(block, role, self.chunk),
+        }
+        let mut progress = slot.progress();
+        progress.pieces.push(number);
+        if progress.pieces.len() == tasks.pieces(task.chunk, task.subgraph).len() {
+            self.complete(&mut progress, task.subgraph);
+        }
+        Ok(())
+    }
+
+    /// Runs all that the buffers lack up to `subgraph`, whole: others were lost with what they had.
+    fn catch_up(&self, progress: &mut Progress, subgraph: usize, backend: &mut dyn Backend) -> Result<()> {
+        let done = progress.done.take().filter(|_| progress.pieces.is_empty());
+        if done.is_none() {
+            self.pass.begin(self.tokens, self.chunk);
+        }
+        let mut multiplier = Multiplier::new(backend);
+        for Subgraph { block, role, .. } in &self.graph.subgraphs()[done.unwrap_or(0)..=subgraph] {
+            self.pass.subgraph(*block, *role, self.chunk, &mut multiplier)?;
+        }
+        self.complete(progress, subgraph);
+        Ok(())
+    }
+
+    /// A subgraph is complete in the buffers.
+    fn complete(&self, progress: &mut Progress, subgraph: usize) {
+        progress.pieces.clear();
+        progress.done = Some(subgraph + 1);
+        if subgraph + 1 == self.graph.subgraphs().len() {
+            self.pass.end(self.chunk.rows(), self.chunk.buffers);
         }
     }
 }

@@ -83,21 +83,21 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
     for (index, engine) in engines.iter().enumerate() {
         let mut session = engine.session();
         let prompt = super::any_tokens(session.context(), engine.model().description().vocab);
-        let mut timelines = Vec::new();
+        let mut executions = Vec::new();
         for round in 0..=repeat {
             session.truncate(0);
             session.prefill(&prompt, cancel, |_| {})?;
             let latest = session.execution().expect("a prompt ran");
             if let Some(loss) = latest.losses.first() {
-                return Err(Error::Processor { processor: loss.processor.clone(), reason: loss.reason.clone() });
+                return Err(Error::Processor(loss.clone()));
             }
             if round > 0 {
-                timelines.push((latest.graph.clone(), latest.timeline.clone()));
+                executions.push(latest.clone());
             }
             progress(index * (repeat + 1) + round + 1);
         }
         let mut seen = Costs::default();
-        seen.learn(engine.processors(), timelines.iter().map(|(graph, timeline)| (graph, 0, timeline)));
+        seen.learn(engine.processors(), &executions);
         costs.fill(&seen);
     }
     Ok(costs)

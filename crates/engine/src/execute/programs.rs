@@ -1,90 +1,130 @@
 //! The programs of a device, which multiply in place of our own kernels.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use triad_kernels::OutputMut;
-use triad_kernels::int8::{Int8Weight, QuantizedRows};
-use triad_model::description::{self, BlockDescription};
-use triad_processors::{FeedForward, Layer, Linear, Processor, Program, Subgraph};
+use triad_kernels::int8::{Int8Weight, QuantizedView};
+use triad_model::description;
+use triad_plan::graph::Role;
+use triad_plan::schedule::parts::Part;
+use triad_processors::{FeedForward, Layer, LayerColumns, Linear, Processor, Program, Subgraph};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SubgraphError};
 use crate::forward::activation;
-use crate::linear::{Output, Products};
+use crate::linear::{Backend, LinearOutput, OwnKernels, columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::quantize::{INT8_MAX, InputQuantization};
-use crate::weights::{Block, Int8Matrix, Weight};
+use crate::weights::{Int8Matrix, Weight};
 
-/// Those of each block: one for query, key and value, one for attention's output, one for the feed-forward. The last are
-/// two, gate with up and down, where what gate and up read keeps its shadow, since that is added before the activation.
-/// Shadows are in no program.
-pub struct Programs {
-    /// Name of who runs them.
+/// What a device runs of a model: programs of whole subgraphs, and of parts of their outputs. Shadows are in no program.
+pub(super) struct Programs {
+    /// The name of the device.
     processor: String,
-    blocks: Vec<OfBlock>,
+    /// By block.
+    blocks: Vec<Vec<Prepared>>,
 }
 
-struct OfBlock {
-    /// By [`LinearInput::index`]; those of attention alone where the feed-forward is one program.
-    of_inputs: Vec<OfInput>,
-    feed_forward: Option<WholeFeedForward>,
-}
-
-/// The program of the layers that read one input.
-struct OfInput {
-    /// In the order of the program's outputs.
-    names: Vec<description::Linear>,
-    program: Box<dyn Program>,
-}
-
-/// The program of gate, up, activation and down.
-struct WholeFeedForward {
-    program: Box<dyn Program>,
-    /// Whether what down reads is an output, for its shadow.
+/// The program of a subgraph, or of a part of its output.
+struct Prepared {
+    role: Role,
+    /// The layers of its outputs, each with the features that it computes; of a whole feed-forward, none.
+    outputs: Vec<(description::Linear, Range<usize>)>,
+    /// Whether what down reads is an output, too, for its shadow; of a whole feed-forward.
     returns_inner: bool,
+    program: Box<dyn Program>,
+}
+
+/// What a device is to run.
+pub(super) struct Wanted<'a> {
+    pub(super) block: usize,
+    pub(super) role: Role,
+    /// Of the output on a whole chunk.
+    pub(super) part: &'a Part,
+    /// Rows of an input, at most.
+    pub(super) rows: usize,
 }
 
 impl Programs {
-    /// Has `processor` prepare all of `model` for chunks of up to `rows` tokens. `progress` hears how many blocks are done.
+    pub(super) fn new(model: &Model, processor: &dyn Processor) -> Self {
+        let blocks = model.description().blocks.iter().map(|_| Vec::new()).collect();
+        Self { processor: processor.name().to_owned(), blocks }
+    }
+
+    /// Has the device prepare a subgraph.
     ///
     /// # Errors
-    /// If the model's layers don't read INT8 with scales that are known before, or the processor refuses one.
-    pub fn prepare(
-        model: &Model,
-        processor: &dyn Processor,
-        rows: usize,
-        mut progress: impl FnMut(usize),
-    ) -> Result<Self> {
-        let blocks = model.weights().blocks.iter().zip(&model.description().blocks).enumerate();
-        let blocks = blocks.map(|(index, (block, description))| {
-            let preparing = Preparing { block, description, processor, rows };
-            let of_block = preparing.all(index)?;
-            progress(index + 1);
-            Ok(of_block)
-        });
-        Ok(Self { processor: processor.name().to_owned(), blocks: blocks.collect::<Result<_>>()? })
+    /// If its layers don't read INT8 with scales that are known before, or the device refuses it.
+    pub(super) fn prepare(&mut self, model: &Model, processor: &dyn Processor, wanted: &Wanted) -> Result<()> {
+        let Wanted { block, role, part, rows } = *wanted;
+        let preparing = Preparing { model, block };
+        let prepare = || {
+            let (outputs, subgraph) = match role {
+                Role::FeedForward => (Vec::new(), preparing.feed_forward()?),
+                _ => preparing.products(role, &part.columns)?,
+            };
+            let returns_inner = matches!(&subgraph, Subgraph::FeedForward(feed_forward) if feed_forward.return_inner);
+            let program = processor.prepare(&subgraph, rows)?;
+            Ok(Prepared { role, outputs, returns_inner, program })
+        };
+        let prepared = prepare().map_err(|source| Error::Subgraph {
+            processor: processor.name().to_owned(),
+            block,
+            role: role.name(),
+            source,
+        })?;
+        self.blocks[block].push(prepared);
+        Ok(())
     }
 }
 
-fn error(processor: &str, block: usize, part: &str, reason: String) -> Error {
-    let subgraph = format!("{part} of block {block}");
-    Error::Subgraph { processor: processor.to_owned(), subgraph, reason }
+/// A device as a backend. What it has no program for is computed by the threads that drive it: tasks of a processor that
+/// was lost.
+pub(super) struct DeviceBackend<'a> {
+    pub(super) programs: &'a mut Programs,
+    pub(super) kernels: OwnKernels<'a>,
 }
 
-/// What reads an input, in an error.
-fn readers(input: LinearInput) -> String {
-    format!("what reads {}", input.name())
+impl Backend for DeviceBackend<'_> {
+    fn multiply(&mut self, block: usize, role: Role, x: QuantizedView, outs: &mut [LinearOutput]) -> Result<()> {
+        let Programs { processor, blocks } = &mut *self.programs;
+        let is_same = |(linear, columns): &(description::Linear, Range<usize>), out: &LinearOutput| {
+            *linear == out.linear && *columns == out.columns
+        };
+        let prepared = blocks[block].iter_mut().find(|prepared| {
+            let outputs = prepared.outputs.iter().zip(&*outs);
+            prepared.role == role
+                && prepared.outputs.len() == outs.len()
+                && outputs.into_iter().all(|(output, out)| is_same(output, out))
+        });
+        let Some(prepared) = prepared else { return self.kernels.multiply(block, role, x, outs) };
+        let mut outs: Vec<_> = outs.iter_mut().map(|output| output.out.reborrow()).collect();
+        let run = prepared.program.run(x, &mut outs);
+        run.map_err(|error| failed(processor, block, role, error))
+    }
+
+    fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
+        let Programs { processor, blocks } = &mut *self.programs;
+        let prepared = blocks[block].iter_mut().find(|prepared| prepared.role == Role::FeedForward);
+        let Some(Prepared { program, returns_inner, .. }) = prepared else { return Ok(false) };
+        let (hidden, width) = (out.len() / x.rows(), inner.len() / x.rows());
+        let mut outs = [OutputMut::new(out, hidden), OutputMut::new(inner, width)];
+        let count = if *returns_inner { 2 } else { 1 };
+        let run = program.run(x, &mut outs[..count]);
+        run.map_err(|error| failed(processor, block, Role::FeedForward, error))?;
+        Ok(true)
+    }
 }
 
-/// The whole feed-forward, in an error.
-const FEED_FORWARD: &str = "the feed-forward";
+fn failed(processor: &str, block: usize, role: Role, error: triad_processors::Error) -> Error {
+    Error::Subgraph { processor: processor.to_owned(), block, role: role.name(), source: error.into() }
+}
 
 /// A block whose programs are prepared.
 struct Preparing<'a> {
-    block: &'a Block,
-    description: &'a BlockDescription,
-    processor: &'a dyn Processor,
-    rows: usize,
+    model: &'a Model,
+    block: usize,
 }
 
 /// How one input becomes INT8.
@@ -95,34 +135,28 @@ struct Scaled<'a> {
 }
 
 impl Preparing<'_> {
-    fn all(&self, index: usize) -> Result<OfBlock> {
-        let error = |part: &str, reason| error(self.processor.name(), index, part, reason);
-        let feed_forward = self.feed_forward().map_err(|reason| error(FEED_FORWARD, reason))?;
-        let inputs = if feed_forward.is_some() { &LinearInput::ALL[..2] } else { &LinearInput::ALL[..] };
-        let of_inputs = inputs.iter().map(|input| {
-            let of_input = self.of_input(*input);
-            of_input.map_err(|reason| error(&readers(*input), reason))
-        });
-        Ok(OfBlock { of_inputs: of_inputs.collect::<Result<_>>()?, feed_forward })
+    /// Some columns of the layers of a role, side by side.
+    #[allow(clippy::type_complexity, reason = "the outputs of a subgraph and the subgraph")]
+    fn products(
+        &self,
+        role: Role,
+        columns: &Range<usize>,
+    ) -> Result<(Vec<(description::Linear, Range<usize>)>, Subgraph), SubgraphError> {
+        let description = self.model.description();
+        let layers = layers(&description.blocks[self.block], description.hidden, role);
+        let (first, _) = layers.first().expect("a role that is products has layers");
+        let input_scale = self.scaled(LinearInput::of(*first))?.scale;
+        let outputs: Vec<_> = columns_of(&layers, columns).into_vec();
+        let layers = outputs.iter().map(|(linear, columns)| self.columns(*linear, columns));
+        let layers = layers.collect::<triad_processors::Result<_>>()?;
+        Ok((outputs, Subgraph::Linear(Linear { input_scale, layers })))
     }
 
-    fn of_input(&self, input: LinearInput) -> Result<OfInput, String> {
-        let input_scale = self.scaled(input)?.scale;
-        let readers = self.block.linears.keys().filter(|name| LinearInput::of(**name) == input);
-        let names: Vec<_> = readers.copied().collect();
-        let layers = names.iter().map(|name| self.layer(*name)).collect();
-        let program = self.program(&Subgraph::Linear(Linear { input_scale, layers }))?;
-        Ok(OfInput { names, program })
-    }
-
-    /// `None` where it can't be one program.
-    fn feed_forward(&self) -> Result<Option<WholeFeedForward>, String> {
+    fn feed_forward(&self) -> Result<Subgraph, SubgraphError> {
         let (input, inner) = (self.scaled(LinearInput::FeedForward)?, self.scaled(LinearInput::Down)?);
-        if input.has_shadow {
-            return Ok(None);
-        }
-        let described = &self.description.feed_forward;
-        let program = self.program(&Subgraph::FeedForward(FeedForward {
+        debug_assert!(!input.has_shadow, "what is missing is added before the activation: the feed-forward is split");
+        let described = &self.model.description().blocks[self.block].feed_forward;
+        Ok(Subgraph::FeedForward(FeedForward {
             input_scale: input.scale,
             up: self.layer(description::Linear::Up),
             gate: described.gated.then(|| self.layer(description::Linear::Gate)),
@@ -131,60 +165,32 @@ impl Preparing<'_> {
             smoothing: inner.smoothing.map(Arc::from),
             down: self.layer(description::Linear::Down),
             return_inner: inner.has_shadow,
-        }))?;
-        Ok(Some(WholeFeedForward { program, returns_inner: inner.has_shadow }))
+        }))
     }
 
-    fn program(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, String> {
-        self.processor.prepare(subgraph, self.rows).map_err(|error| error.to_string())
-    }
-
-    fn scaled(&self, input: LinearInput) -> Result<Scaled<'_>, String> {
-        let expected = "expected a package, whose layers read INT8 with a scale that is known before";
-        match self.block.inputs.as_ref().map(|inputs| &inputs[input.index()]) {
+    fn scaled(&self, input: LinearInput) -> Result<Scaled<'_>, SubgraphError> {
+        match self.model.weights().blocks[self.block].inputs.as_ref().map(|inputs| &inputs[input.index()]) {
             Some(InputQuantization::Static { clip, shadow, smoothing }) => {
                 Ok(Scaled { scale: clip / INT8_MAX, has_shadow: *shadow, smoothing: smoothing.as_deref() })
             }
-            Some(InputQuantization::Dynamic { .. }) => Err(format!("its scales are found while it runs: {expected}")),
-            None => Err(format!("it computes in float: {expected}")),
+            Some(InputQuantization::Dynamic { .. }) => Err(SubgraphError::DynamicScales),
+            None => Err(SubgraphError::Float),
         }
     }
 
+    fn columns(&self, linear: description::Linear, columns: &Range<usize>) -> triad_processors::Result<Arc<dyn Layer>> {
+        let layer = self.layer(linear);
+        if *columns == (0..layer.weight().out_features) {
+            return Ok(layer);
+        }
+        Ok(Arc::new(LayerColumns::new(layer, columns.clone())?))
+    }
+
     fn layer(&self, name: description::Linear) -> Arc<dyn Layer> {
-        let linear = &self.block.linears[&name];
+        let linear = &self.model.weights().blocks[self.block].linears[&name];
         let Weight::Int8(weight) = &linear.weight else { unreachable!("what reads INT8 has INT8 weights") };
         Arc::new(Shared { weight: weight.clone(), bias: linear.bias.clone() })
     }
-}
-
-impl Products for Programs {
-    fn multiply(&mut self, block: usize, input: LinearInput, x: &QuantizedRows, outs: &mut [Output]) -> Result<()> {
-        let OfInput { names, program } = &mut self.blocks[block].of_inputs[input.index()];
-        let place = |name: description::Linear| names.iter().position(|other| *other == name);
-        let mut ordered: Vec<_> = outs.iter_mut().map(|(name, out)| (place(*name), &mut **out)).collect();
-        ordered.sort_by_key(|(place, _)| *place);
-        let outs = ordered.into_iter().map(|(_, out)| whole(out, x));
-        let run = program.run(x.view(), &mut outs.collect::<Vec<_>>());
-        run.map_err(|reason| error(&self.processor, block, &readers(input), reason.to_string()))
-    }
-
-    fn feed_forward(&mut self, block: usize, x: &QuantizedRows, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
-        let Some(WholeFeedForward { program, returns_inner }) = &mut self.blocks[block].feed_forward else {
-            return Ok(false);
-        };
-        let run = match *returns_inner {
-            true => program.run(x.view(), &mut [whole(out, x), whole(inner, x)]),
-            false => program.run(x.view(), &mut [whole(out, x)]),
-        };
-        run.map_err(|reason| error(&self.processor, block, FEED_FORWARD, reason.to_string()))?;
-        Ok(true)
-    }
-}
-
-/// `out[rows, ..]`, with as many rows as `x`.
-fn whole<'a>(out: &'a mut [f32], x: &QuantizedRows) -> OutputMut<'a> {
-    let columns = out.len() / x.rows();
-    OutputMut::new(out, columns)
 }
 
 /// A layer of the model; its weights are shared.

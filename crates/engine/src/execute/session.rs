@@ -262,7 +262,7 @@ impl Session {
 
     /// Where the time of the INT8 layers went since the session's engine began; nothing for a model in float.
     pub fn int8_statistics(&self) -> Int8Statistics {
-        let own = self.buffers.as_ref().map_or_else(Int8Statistics::default, |buffers| buffers.quantizer.statistics);
+        let own = self.buffers.as_ref().map_or_else(Int8Statistics::default, |buffers| buffers.statistics());
         self.engine.int8_statistics().plus(own)
     }
 
@@ -294,7 +294,7 @@ impl Session {
     /// A pass over prompts and this session's own buffers, ready to run chunks on the model's threads.
     pub(crate) fn forward(&mut self) -> Forward<'_> {
         let shared = self.engine.shared();
-        let new = || Box::new(Buffers::new(shared.model.description(), shared.settings.chunk));
+        let new = || Box::new(Buffers::new(shared.model.description(), shared.settings.chunk, false));
         let buffers = self.buffers.get_or_insert_with(new);
         Forward { pass: shared.pass(Phase::Prefill), buffers, observer: None }
     }

@@ -1,23 +1,24 @@
 //! What the workers of an engine share: who waits for what, what is being computed, and who may take which task.
 //!
-//! Everything here happens under one lock, which nobody holds while a task runs. The buffers of a chunk go to whoever
-//! runs a task of it, and come back with it: within a chunk tasks follow each other.
+//! Everything here happens under one lock, which nobody holds while a task runs. Whoever runs a task of a chunk shares its
+//! buffers; those of a chunk that a processor hangs with are left to it, and others begin the chunk anew.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use triad_kernels::Phase;
-use triad_plan::graph::{Graph, Task};
+use triad_plan::graph::Task;
 use triad_plan::passes::{PassId, Passes, Urgency};
-use triad_plan::placement::Placement;
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::{Dag, Node};
+use triad_plan::tasks::PrefillTask;
 use triad_plan::timeline::{Event, Timeline};
 
-use super::pass::{Hidden, Pass, Slot, Work};
+use super::loss::{Failure, Loss, Losses};
+use super::pass::{Hidden, Pass, Prompts, Slot, Work};
 use super::request::{Request, SequenceId};
-use super::{Costs, Execution, Loss, Shared, costs};
+use super::{Costs, Execution, Shared, costs};
 use crate::error::{Error, Result};
 
 /// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.
@@ -42,8 +43,8 @@ pub(super) struct State {
     gang: Gang,
     units: Vec<UnitState>,
     /// Buffers of chunks and of a step that nobody uses.
-    pub(super) spare: Vec<Slot>,
-    pub(super) spare_step: Option<Slot>,
+    pub(super) spare: Vec<Arc<Slot>>,
+    pub(super) spare_step: Option<Arc<Slot>>,
     pub(super) costs: Costs,
     pub(super) policy: triad_plan::schedule::Policy,
     /// Expected seconds of a chunk, and of a step.
@@ -64,11 +65,12 @@ struct UnitState {
 struct Live {
     id: PassId,
     pass: Arc<Pass>,
-    dag: Dag,
-    /// `None` while a task has them, or before the first one.
-    slots: Vec<Option<Slot>>,
-    /// Chunks that are through.
-    is_finished: Vec<bool>,
+    /// `None` before the first task, or when a processor hangs with them.
+    slots: Vec<Option<Arc<Slot>>>,
+    /// Of each chunk, the tasks of its last subgraph that are not done.
+    left: Vec<usize>,
+    /// Of each chunk that is not through, rows whose logits are wanted.
+    hidden: Vec<Vec<Hidden>>,
     events: Vec<Event>,
     losses: Vec<Loss>,
     /// Some of its tasks are for no processor that is left.
@@ -88,7 +90,7 @@ pub(super) struct Job {
     id: PassId,
     pub(super) number: usize,
     pub(super) pass: Arc<Pass>,
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<Arc<Slot>>,
     start: Instant,
 }
 
@@ -154,54 +156,56 @@ impl State {
         let live = self.live.iter_mut().find(|live| live.id == id).expect("passes that are scheduled are live");
         let pass = Arc::clone(&live.pass);
         let slot = pass.slot(number, live.slots.len()).map(|place| {
-            live.slots[place].take().unwrap_or_else(|| {
-                // A new pass, or a lost processor has those of this chunk.
+            let slot = live.slots[place].get_or_insert_with(|| {
+                // A new pass, or a processor hangs with those of this chunk.
                 let is_step = matches!(pass.work, Work::Step(_));
                 let spare = if is_step { self.spare_step.take() } else { self.spare.pop() };
-                let spare =
-                    spare.filter(|slot| !is_step || slot.buffers.rows(shared.model.description()) >= pass.rows());
+                let spare = spare.filter(|slot| !is_step || slot.buffers.rows >= pass.rows());
                 let rows = if is_step { pass.rows().next_power_of_two() } else { shared.settings.chunk };
-                let mut slot = spare.unwrap_or_else(|| Slot::new(shared, rows));
+                let slot = spare.unwrap_or_else(|| Arc::new(Slot::new(shared, rows)));
                 slot.reset(pass.chunk(number));
                 slot
-            })
+            });
+            Arc::clone(slot)
         });
         self.units[unit].running = Some((id, number, start));
         Some(Job { id, number, pass, slot, start })
     }
 
     /// A job has ended; `outcome` is what it returned, or why it failed.
-    pub(super) fn give_back(&mut self, shared: &Shared, unit: usize, job: Job, outcome: Result<Vec<Hidden>, String>) {
+    pub(super) fn give_back(&mut self, shared: &Shared, unit: usize, job: Job, outcome: Result<Vec<Hidden>, Failure>) {
         // Under the lock: until here it stays lost, whoever begins anew, and it is not lost behind this.
         shared.units[unit].set_away(false);
         if self.units[unit].is_lost {
             // It took too long: somebody else has the task now.
             return;
         }
-        let Job { id, number, pass, slot, start } = job;
-        let live = self.live.iter_mut().find(|live| live.id == id).expect("passes with running tasks are live");
-        if let (Some(slot), Some(place)) = (slot, pass.slot(number, live.slots.len())) {
-            live.slots[place] = Some(slot);
-        }
         let hidden = match outcome {
             Ok(hidden) => hidden,
-            Err(reason) => return self.lose(shared, unit, &reason),
+            Err(reason) => return self.lose(shared, unit, reason),
         };
+        let Job { id, number, pass, start, .. } = job;
+        let live = self.live.iter_mut().find(|live| live.id == id).expect("passes with running tasks are live");
         self.units[unit].running = None;
         let (start, end) = (start.duration_since(pass.start).as_secs_f64(), pass.start.elapsed().as_secs_f64());
         live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
-        self.hidden.extend(hidden);
         self.passes.observe(id, number, end - start);
         let is_complete = self.passes.complete(id, number);
         match &pass.work {
-            Work::Prompts(graph) => {
-                let Task { chunk, subgraph, .. } = Pass::task(graph, number);
+            Work::Prompts(Prompts { graph, tasks }) => {
+                let Task { chunk, subgraph, .. } = tasks.tasks[number].task;
                 if subgraph + 1 == graph.subgraphs().len() {
-                    live.is_finished[chunk] = true;
-                    let chunks = live.is_finished.iter().take_while(|finished| **finished).count();
-                    pass.advance(chunks.checked_sub(1).map_or(0, |last| graph.chunks()[last].end));
-                    let finished = live.is_finished.iter().filter(|finished| **finished).count();
-                    self.chunk_seconds += LATEST * (end / finished as f64 - self.chunk_seconds);
+                    if !hidden.is_empty() {
+                        live.hidden[chunk] = hidden;
+                    }
+                    live.left[chunk] -= 1;
+                    if live.left[chunk] == 0 {
+                        self.hidden.append(&mut live.hidden[chunk]);
+                        let chunks = live.left.iter().take_while(|left| **left == 0).count();
+                        pass.advance(chunks.checked_sub(1).map_or(0, |last| graph.chunks()[last].end));
+                        let finished = live.left.iter().filter(|left| **left == 0).count();
+                        self.chunk_seconds += LATEST * (end / finished as f64 - self.chunk_seconds);
+                    }
                 }
             }
             Work::Step(_) if is_complete => {
@@ -221,18 +225,19 @@ impl State {
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let live = self.remove(id);
-        let Live { pass, dag, events, losses, .. } = live;
+        let Live { pass, events, losses, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
             request.fail(Error::Cancelled);
         }
         match &pass.work {
-            Work::Prompts(graph) => {
+            Work::Prompts(Prompts { graph, tasks }) => {
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
-                self.costs.learn(&shared.processors, [(graph, position, &timeline)]);
-                let (graph, policy) = (graph.clone(), self.policy);
-                let _ = pass.execution.set(Execution { graph, dag, policy, timeline, losses });
+                let (graph, tasks, policy) = (graph.clone(), tasks.clone(), self.policy);
+                let execution = Execution { graph, tasks, position, policy, timeline, losses };
+                self.costs.learn(&shared.processors, [&execution]);
+                let _ = pass.execution.set(execution);
             }
             Work::Step(_) => {
                 self.steps += 1;
@@ -321,7 +326,7 @@ impl State {
             let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
             self.add(
                 shared,
-                Pass::new(Vec::new(), |_| Work::Logits(hidden)),
+                Pass::new(Vec::new(), |_, _| Work::Logits(hidden)),
                 dag,
                 0,
                 Urgency::Decode { since: f64::MIN },
@@ -342,7 +347,7 @@ impl State {
             // Where others can run in between, they may.
             let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
             let dag = self.chain(shared, tasks, self.step_seconds / tasks as f64);
-            let pass = Pass::new(requests, |_| Work::Step(tasks));
+            let pass = Pass::new(requests, |_, _| Work::Step(tasks));
             self.add(shared, pass, dag, 1, Urgency::Decode { since: shared.seconds(since) });
         }
         // Another one can begin where the first one's last chunks leave a processor idle.
@@ -350,41 +355,35 @@ impl State {
         let prompts = self.live.iter().filter(|live| matches!(live.pass.work, Work::Prompts(_))).count();
         if prompts < most && !self.prompts.is_empty() {
             let requests: Vec<_> = self.prompts.drain(..).collect();
-            let (description, chunk) = (shared.model.description(), shared.settings.chunk);
-            let pass = Pass::new(requests, |rows| Work::Prompts(Graph::new(description, rows, chunk)));
-            match self.plan(shared, &pass) {
-                Ok(dag) => {
-                    for request in &pass.requests {
-                        request.set_execution(&pass.execution);
-                    }
-                    let slots = shared.settings.chunks_in_flight;
-                    self.add(shared, pass, dag, slots, Urgency::Prefill);
-                }
-                Err(error) => {
-                    let reason = error.to_string();
-                    for request in pass.requests {
-                        request.fail(Error::Processors { reason: reason.clone() });
-                    }
-                }
+            let pass = Pass::new(requests, |rows, position| Work::Prompts(self.plan(shared, rows, position)));
+            for request in &pass.requests {
+                request.set_execution(&pass.execution);
             }
+            let slots = shared.settings.chunks_in_flight;
+            let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
+            let dag = prompts.tasks.dag.clone();
+            self.add(shared, pass, dag, slots, Urgency::Prefill);
         }
     }
 
     fn add(&mut self, shared: &Shared, pass: Pass, dag: Dag, slots: usize, urgency: Urgency) {
-        let chunks = if let Work::Prompts(graph) = &pass.work { graph.chunks().len() } else { 0 };
-        let id = self.passes.add(dag.clone(), urgency);
+        let left: Vec<_> = match &pass.work {
+            Work::Prompts(Prompts { graph, tasks }) => {
+                let last = graph.subgraphs().len() - 1;
+                (0..graph.chunks().len()).map(|chunk| tasks.pieces(chunk, last).len()).collect()
+            }
+            Work::Step(_) | Work::Logits(_) => Vec::new(),
+        };
+        let id = self.passes.add(dag, urgency);
         let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
-        let losses = away.map(|unit| Loss {
-            processor: shared.units[unit].name.clone(),
-            task: None,
-            reason: "it has not come back from an earlier prompt".to_owned(),
-        });
+        let losses =
+            away.map(|unit| Loss { processor: shared.units[unit].name.clone(), task: None, reason: Failure::Away });
         self.live.push(Live {
             id,
             pass: Arc::new(pass),
-            dag,
-            slots: (0..slots).map(|_| None).collect(),
-            is_finished: vec![false; chunks],
+            slots: vec![None; slots],
+            hidden: left.iter().map(|_| Vec::new()).collect(),
+            left,
             events: Vec::new(),
             losses: losses.collect(),
             is_orphaned: false,
@@ -403,34 +402,30 @@ impl State {
         Dag::from_nodes(self.units.len(), (0..tasks).map(node))
     }
 
-    /// What is to be done for prompts.
-    fn plan(&self, shared: &Shared, pass: &Pass) -> Result<Dag, triad_plan::placement::PlacementError> {
-        let Work::Prompts(graph) = &pass.work else { unreachable!("only prompts are planned") };
-        let position = pass.requests.first().map_or(0, |request| request.position);
-        let expected = |task: Task, processor| {
+    /// What is to be done for prompts of so many rows, the first of them at `position`.
+    fn plan(&self, shared: &Shared, rows: usize, position: usize) -> Prompts {
+        let graph = shared.tasks.graph(shared.model.description(), rows);
+        let expected = |task: &PrefillTask, processor| {
             let processor = &shared.processors[processor].name;
-            let tokens = &graph.chunks()[task.chunk];
-            let role = graph.subgraphs()[task.subgraph].role;
-            let seconds = self.costs.seconds(processor, role, tokens.len(), position + tokens.start);
-            seconds.unwrap_or_else(|| costs::guess(graph, task))
+            let seconds = self.costs.seconds(processor, &graph, task, position);
+            seconds.unwrap_or_else(|| costs::guess(&graph, task))
         };
-        let first = |subgraph, processor| expected(Task { chunk: 0, subgraph, part: 0 }, processor);
-        let placement = Placement::new(graph, &shared.processors, first)?;
-        let in_flight = shared.settings.chunks_in_flight;
-        Ok(Dag::of_prefill_in_flight(graph, &shared.processors, &placement, in_flight, expected))
+        let tasks = shared.tasks.tasks(&graph, &shared.processors, expected);
+        let tasks = tasks.expect("what is cut was cut when the engine was made");
+        Prompts { graph, tasks }
     }
 
     /// A processor failed: others take its tasks, or all that is being computed ends.
-    fn lose(&mut self, shared: &Shared, unit: usize, reason: &str) {
+    fn lose(&mut self, shared: &Shared, unit: usize, reason: Failure) {
         let running = self.units[unit].running.take();
         self.units[unit].is_lost = true;
         for live in &mut self.live {
             let task = running.filter(|(id, ..)| *id == live.id).and_then(|(_, number, _)| match &live.pass.work {
-                Work::Prompts(graph) => Some(Pass::task(graph, number)),
+                Work::Prompts(prompts) => Some(prompts.tasks.tasks[number].task),
                 Work::Step(_) | Work::Logits(_) => None,
             });
             let processor = shared.units[unit].name.clone();
-            live.losses.push(Loss { processor, task, reason: reason.to_owned() });
+            live.losses.push(Loss { processor, task, reason: reason.clone() });
         }
         self.passes.lose(ProcessorId::new(unit));
         if self.units.iter().all(|unit| unit.is_lost) {
@@ -441,8 +436,9 @@ impl State {
                 let requests = live.pass.requests.iter().chain(of_logits.iter().map(|hidden| &hidden.request));
                 requests.for_each(|request| request.fail(live.error()));
             }
+            let loss = Loss { processor: shared.units[unit].name.clone(), task: None, reason };
             for hidden in self.hidden.drain(..) {
-                hidden.request.fail(Error::Processors { reason: reason.to_owned() });
+                hidden.request.fail(Error::Processors { losses: Losses(vec![loss.clone()]) });
             }
         }
     }
@@ -457,11 +453,15 @@ impl State {
         let hung: Vec<_> = hung.collect();
         for unit in &hung {
             shared.units[*unit].set_away(true);
-            let running = self.units[*unit].running.map(|(id, ..)| id);
-            let pass = self.live.iter().find(|live| Some(live.id) == running);
-            pass.iter().flat_map(|live| &live.pass.requests).for_each(|request| request.taint());
-            let reason = format!("it did not end a task within {:.1} s", time_out.as_secs_f64());
-            self.lose(shared, *unit, &reason);
+            if let Some((id, number, _)) = self.units[*unit].running
+                && let Some(live) = self.live.iter_mut().find(|live| live.id == id)
+            {
+                live.pass.requests.iter().for_each(|request| request.taint());
+                if let Some(place) = live.pass.slot(number, live.slots.len()) {
+                    live.slots[place] = None;
+                }
+            }
+            self.lose(shared, *unit, Failure::TimeOut(time_out));
         }
         !hung.is_empty()
     }
@@ -470,7 +470,12 @@ impl State {
     pub(super) fn fail_unserved(&mut self, shared: &Shared) {
         if shared.units.iter().all(super::Unit::is_away) {
             for request in self.prompts.drain(..).chain(self.rows.drain(..)) {
-                request.fail(Error::Processors { reason: "all of them hang".to_owned() });
+                let all = shared.units.iter().map(|unit| Loss {
+                    processor: unit.name.clone(),
+                    task: None,
+                    reason: Failure::Away,
+                });
+                request.fail(Error::Processors { losses: Losses(all.collect()) });
             }
         }
     }
@@ -479,7 +484,6 @@ impl State {
 impl Live {
     /// What happened to each processor that was lost.
     fn error(&self) -> Error {
-        let reasons = self.losses.iter().map(|loss| format!("the {}: {}", loss.label(), loss.reason));
-        Error::Processors { reason: reasons.collect::<Vec<_>>().join("; ") }
+        Error::Processors { losses: Losses(self.losses.clone()) }
     }
 }

@@ -10,11 +10,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::loss::Failure;
 use super::pass::Hidden;
+use super::programs::DeviceBackend;
 use super::state::{Job, State};
 use super::{Moment, Shared, Unit, lock};
-use crate::error::Result;
-use crate::linear::{Kernels, Multiplier};
+use crate::error::{Error, Result};
+use crate::linear::OwnKernels;
 
 /// How often a worker that waits looks whether another one takes too long.
 const LOOK: Duration = Duration::from_millis(20);
@@ -62,8 +64,8 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
     let unit = &shared.units[index];
     unit.pool().install(|| {
         let mut next = Some(job);
-        while let Some(mut job) = next {
-            let outcome = run(shared, unit, index, &mut job);
+        while let Some(job) = next {
+            let outcome = run(shared, unit, index, &job);
             let mut state = lock(&shared.state);
             state.give_back(shared, index, job, outcome);
             next = if is_enough() { None } else { state.take(shared, index) };
@@ -74,40 +76,32 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
     });
 }
 
-/// Runs a job; the error is a sentence.
-fn run(shared: &Shared, unit: &Unit, index: usize, job: &mut Job) -> Result<Vec<Hidden>, String> {
+/// Runs a job.
+fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidden>, Failure> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        probe(shared, index, job, Moment::Before)?;
+        probe(shared, index, Moment::Before)?;
         let Job { pass, number, slot, .. } = job;
-        let hidden = match unit.device() {
-            Some(device) => {
-                let products = &mut **lock(&device.products);
-                let mut multiplier = Multiplier { products, beside: Some(&device.beside) };
-                pass.perform(shared, *number, slot.as_mut(), &mut multiplier)
+        let mut kernels = OwnKernels(shared.model.weights());
+        let hidden = match &unit.programs {
+            Some(programs) => {
+                let mut backend = DeviceBackend { programs: &mut lock(programs), kernels };
+                pass.perform(shared, *number, slot.as_deref(), &mut backend)
             }
-            None => {
-                let products = &mut Kernels(shared.model.weights());
-                pass.perform(shared, *number, slot.as_mut(), &mut Multiplier { products, beside: None })
-            }
+            None => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
         }?;
-        probe(shared, index, job, Moment::Behind)?;
+        probe(shared, index, Moment::Behind)?;
         Ok(hidden)
     }));
     match outcome {
-        Ok(outcome) => outcome.map_err(|error: crate::error::Error| error.to_string()),
-        Err(panic) => Err(format!("it panicked: {}", message(&*panic))),
+        Ok(outcome) => outcome.map_err(|error: Error| Failure::Error(Arc::new(error))),
+        Err(panic) => Err(Failure::Panic(message(&*panic).to_owned())),
     }
 }
 
-/// Calls the probe of a test. What it interrupts is not done.
-fn probe(shared: &Shared, index: usize, job: &mut Job, moment: Moment) -> Result<()> {
-    let Some(probe) = lock(&shared.probe).clone() else { return Ok(()) };
-    let done = job.slot.as_mut().map(|slot| std::mem::take(&mut slot.done));
-    probe(index, moment)?;
-    if let (Some(slot), Some(done)) = (&mut job.slot, done) {
-        slot.done = done;
-    }
-    Ok(())
+/// Calls the probe of a test.
+fn probe(shared: &Shared, index: usize, moment: Moment) -> Result<()> {
+    let probe = lock(&shared.probe).clone();
+    probe.map_or(Ok(()), |probe| probe(index, moment))
 }
 
 /// Until something happens, and at times without that.
@@ -133,7 +127,7 @@ fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>) -> MutexGuard<'a, 
     state
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")

@@ -1,34 +1,49 @@
 //! The activations of one chunk, and what a session knows about RoPE.
 
+use std::ops::Range;
+use std::sync::{Mutex, RwLock};
+
+use triad_kernels::lease::{LeasedMatrix, ReadLease};
 use triad_kernels::rope::Angles;
-use triad_model::description::{BlockDescription, ModelDescription, Rope, RopeScaling};
+use triad_model::description::{BlockDescription, Linear, ModelDescription, Rope, RopeScaling};
+use triad_plan::graph::Role;
 
-use crate::linear::Quantizer;
+use crate::linear::{Counted, Int8Statistics, QuantizedInput, layers};
 
-/// Activations of one chunk. Shapes with `rows` the tokens of the chunk.
+/// Activations of one chunk, which several processors may compute at once: each field is leased by whoever works on it,
+/// for reading, or for writing as a whole or in rectangles. Shapes with `rows` the tokens of the chunk.
 pub(crate) struct Buffers {
+    /// Rows that there is room for.
+    pub(crate) rows: usize,
     /// Residual stream `[rows, hidden]`.
-    pub(super) x: Vec<f32>,
+    pub(super) x: LeasedMatrix,
     /// Its norm `[rows, hidden]`.
-    pub(super) normed: Vec<f32>,
+    pub(super) normed: LeasedMatrix,
     /// `[rows, heads, head_dim]`.
-    pub(super) queries: Vec<f32>,
+    pub(super) queries: LeasedMatrix,
     /// `[rows, kv_heads, head_dim]`.
-    pub(super) keys: Vec<f32>,
+    pub(super) keys: LeasedMatrix,
     /// `[rows, kv_heads, head_dim]`.
-    pub(super) values: Vec<f32>,
+    pub(super) values: LeasedMatrix,
     /// `[rows, heads, head_dim]`.
-    pub(super) attended: Vec<f32>,
+    pub(super) attended: LeasedMatrix,
     /// Output of attention and of the feed-forward `[rows, hidden]`.
-    pub(super) projected: Vec<f32>,
+    pub(super) projected: LeasedMatrix,
     /// `[rows, width]`.
-    pub(super) gate: Vec<f32>,
+    pub(super) gate: LeasedMatrix,
     /// `[rows, width]`.
-    pub(super) up: Vec<f32>,
+    pub(super) up: LeasedMatrix,
+    /// Shadows that are computed apart from their products, `[rows, out_features]` of one layer after the other; empty
+    /// where none is.
+    pub(super) shadows: LeasedMatrix,
+    /// Of which subgraph `shadows` are, until they are added.
+    pub(super) shadow_of: Mutex<Option<(usize, Role)>>,
     /// RoPE of the chunk's positions, one for each different [`Rope`] of the model.
-    pub(super) angles: Vec<Angles>,
+    pub(super) angles: RwLock<Vec<Angles>>,
     /// What linear layers read, in INT8.
-    pub(crate) quantizer: Quantizer,
+    pub(super) input: RwLock<QuantizedInput>,
+    /// What linear layers took.
+    pub(super) counted: Counted,
 }
 
 /// What a session knows about RoPE before it sees a token.
@@ -73,10 +88,12 @@ fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {
 }
 
 impl Buffers {
-    pub(crate) fn new(description: &ModelDescription, rows: usize) -> Self {
+    /// For up to `rows` rows, and for shadows apart from their products where there are any.
+    pub(crate) fn new(description: &ModelDescription, rows: usize, has_shadows: bool) -> Self {
         let [query, key_value, width] = widths(description);
-        let zeros = |width: usize| vec![0.0; rows * width];
+        let zeros = |width: usize| LeasedMatrix::new(rows * width);
         Self {
+            rows,
             x: zeros(description.hidden),
             normed: zeros(description.hidden),
             queries: zeros(query),
@@ -86,19 +103,34 @@ impl Buffers {
             projected: zeros(description.hidden),
             gate: zeros(width),
             up: zeros(width),
-            angles: Vec::new(),
-            quantizer: Quantizer::default(),
+            shadows: zeros(if has_shadows { shadow_width(description) } else { 0 }),
+            shadow_of: Mutex::default(),
+            angles: RwLock::default(),
+            input: RwLock::default(),
+            counted: Counted::default(),
+        }
+    }
+
+    /// Where the outputs of a linear layer go.
+    pub(super) fn output(&self, linear: Linear) -> &LeasedMatrix {
+        match linear {
+            Linear::Query => &self.queries,
+            Linear::Key => &self.keys,
+            Linear::Value => &self.values,
+            Linear::AttentionOutput | Linear::Down => &self.projected,
+            Linear::Gate => &self.gate,
+            Linear::Up => &self.up,
         }
     }
 
     /// The residual stream of some rows.
-    pub(crate) fn residual(&self, rows: std::ops::Range<usize>, hidden: usize) -> &[f32] {
-        &self.x[rows.start * hidden..rows.end * hidden]
+    pub(crate) fn residual(&self, rows: Range<usize>, hidden: usize) -> ReadLease<'_> {
+        self.x.read(hidden, rows)
     }
 
-    /// Rows that there is room for.
-    pub(crate) fn rows(&self, description: &ModelDescription) -> usize {
-        self.x.len() / description.hidden
+    /// Where the time of INT8 layers went.
+    pub(crate) fn statistics(&self) -> Int8Statistics {
+        self.counted.get()
     }
 
     /// Bytes for each row.
@@ -108,6 +140,16 @@ impl Buffers {
         // And the widest of what linear layers read, in INT8.
         floats * size_of::<f32>() + description.hidden.max(query).max(width)
     }
+}
+
+/// Most output features of layers that read one input.
+fn shadow_width(description: &ModelDescription) -> usize {
+    let of_block = |block: &BlockDescription| {
+        let features =
+            |role| layers(block, description.hidden, role).iter().map(|(_, features)| features).sum::<usize>();
+        Role::ALL.into_iter().map(features).max().unwrap_or(0)
+    };
+    description.blocks.iter().map(of_block).max().unwrap_or(0)
 }
 
 /// Widest query, key and feed-forward of all blocks.

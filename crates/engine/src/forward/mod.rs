@@ -1,6 +1,6 @@
 //! One forward pass: the tokens of a chunk through all blocks.
 //!
-//! A block is six subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called one
+//! A block is subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called one
 //! after the other; [`execute`](crate::execute) calls the same functions on several processors.
 //!
 //! The buffers are allocated once a session, for the longest chunk; the pass itself allocates nothing that
@@ -17,12 +17,12 @@ use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
 use subgraphs::normalize;
-pub(crate) use subgraphs::{Pass, activation};
+pub(crate) use subgraphs::{Chunk, Multiplier, Pass, activation};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv::KvCache;
-use crate::linear::{Kernels, Multiplier, Observer};
+use crate::linear::{Observer, OwnKernels};
 use crate::weights::Weight;
 
 /// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
@@ -45,7 +45,7 @@ impl Segment<'_> {
 /// A pass and its buffers, ready to run chunks one after the other.
 pub(crate) struct Forward<'a> {
     pub(crate) pass: Pass<'a>,
-    pub(crate) buffers: &'a mut Buffers,
+    pub(crate) buffers: &'a Buffers,
     pub(crate) observer: Option<Observer<'a>>,
 }
 
@@ -54,14 +54,16 @@ impl Forward<'_> {
     /// residual stream stays in the buffers for [`Pass::logits`].
     pub(crate) fn run(&mut self, tokens: &[u32], segments: &[Segment], cancel: &Cancel) -> Result<()> {
         let Self { pass, buffers, observer } = self;
-        pass.begin(tokens, segments, buffers);
-        let mut multiplier = Multiplier { products: &mut Kernels(pass.weights), beside: None };
-        for block in 0..pass.description.blocks.len() {
+        let chunk = Chunk { segments, buffers };
+        pass.begin(tokens, chunk);
+        let mut kernels = OwnKernels(pass.weights);
+        let mut multiplier = Multiplier { observer: observer.take(), ..Multiplier::new(&mut kernels) };
+        let outcome = (0..pass.description.blocks.len()).try_for_each(|block| {
             cancel.check()?;
-            for role in Role::ALL {
-                pass.subgraph(block, role, segments, buffers, &mut multiplier, observer)?;
-            }
-        }
+            Role::of_block(false).try_for_each(|role| pass.subgraph(block, role, chunk, &mut multiplier))
+        });
+        *observer = multiplier.observer;
+        outcome?;
         pass.end(tokens.len(), buffers);
         Ok(())
     }
@@ -72,18 +74,17 @@ impl Pass<'_> {
     /// that a next token is sampled from are [`Phase::Decode`] also at the end of a prompt.
     pub(crate) fn logits(
         &self,
-        buffers: &mut Buffers,
+        buffers: &Buffers,
         rows: impl ExactSizeIterator<Item = usize>,
         phase: Phase,
         out: &mut [f32],
     ) {
-        let hidden = self.description.hidden;
-        let count = rows.len();
-        let Buffers { x, normed, projected, .. } = buffers;
-        for (row, gathered) in rows.zip(projected.chunks_exact_mut(hidden)) {
-            gathered.copy_from_slice(&x[row * hidden..(row + 1) * hidden]);
+        let (hidden, count) = (self.description.hidden, rows.len());
+        let mut gathered = buffers.projected.write(hidden, 0..count);
+        for (row, gathered) in rows.zip(gathered.chunks_exact_mut(hidden)) {
+            gathered.copy_from_slice(&buffers.x.read(hidden, row..row + 1));
         }
-        self.logits_of(&projected[..count * hidden], &mut normed[..count * hidden], phase, out);
+        self.logits_of(&gathered, &mut buffers.normed.write(hidden, 0..count), phase, out);
     }
 
     /// Logits `[rows, vocab]` of the residual stream `x[rows, hidden]` behind the last block; spoils `normed`, which has

@@ -1,21 +1,28 @@
-//! The six subgraphs of a block ([`Role`]), cut where the number format changes: a float one ends by quantizing what
-//! the INT8 one behind it reads. Each works on the buffers of one chunk; attention on the cache of its block, too.
+//! The subgraphs of a block ([`Role`]), cut where the number format changes: a float one ends by quantizing what the INT8
+//! one behind it reads, and begins by adding a shadow that was computed apart. Each works on the buffers of one chunk;
+//! attention on the cache of its block, too.
 
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
 
 use smallvec::SmallVec;
-use triad_kernels::Phase;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::lease::ReadLease;
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
+use triad_kernels::{OutputMut, Phase};
 use triad_model::description::{self, Linear, ModelDescription, Residual, RopePairing};
 use triad_plan::graph::Role;
+use triad_plan::schedule::parts::Part;
 
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
-use crate::linear::{Multiplier, Observer};
+use crate::linear::{
+    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply, shadow, shadow_apart,
+};
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Norm, Weights};
 
@@ -33,94 +40,199 @@ pub(crate) struct Pass<'a> {
     pub(crate) phase: Phase,
 }
 
+/// The rows that a subgraph computes, with what it reads and writes of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Chunk<'a> {
+    /// Cover the rows in order.
+    pub(crate) segments: &'a [Segment<'a>],
+    pub(crate) buffers: &'a Buffers,
+}
+
+impl Chunk<'_> {
+    pub(crate) fn rows(&self) -> usize {
+        self.segments.last().map_or(0, |segment| segment.rows.end)
+    }
+}
+
+/// Who multiplies, and what is observed.
+pub(crate) struct Multiplier<'a, 'o> {
+    pub(crate) backend: &'a mut dyn Backend,
+    pub(crate) shadows: Shadows,
+    pub(crate) observer: Option<Observer<'o>>,
+}
+
+impl<'a> Multiplier<'a, '_> {
+    /// Products with their shadows.
+    pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
+        Self { backend, shadows: Shadows::Inline, observer: None }
+    }
+
+    fn observe(&mut self, block: usize, input: LinearInput, x: &[f32]) {
+        if let Some(observer) = &mut self.observer {
+            observer(block, input, x);
+        }
+    }
+}
+
 impl Pass<'_> {
-    /// Fills the residual stream with the embedding of `tokens`, which `segments` cover in order.
-    pub(crate) fn begin(&self, tokens: &[u32], segments: &[Segment], buffers: &mut Buffers) {
-        for (token, x) in tokens.iter().zip(buffers.x.chunks_exact_mut(self.description.hidden)) {
+    /// Fills the residual stream with the embedding of `tokens`, one for each row.
+    pub(crate) fn begin(&self, tokens: &[u32], chunk: Chunk) {
+        let Chunk { segments, buffers } = chunk;
+        let hidden = self.description.hidden;
+        *lock(&buffers.shadow_of) = None;
+        let mut x = buffers.x.write(hidden, 0..tokens.len());
+        for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
             self.weights.embed(*token, x);
             x.iter_mut().for_each(|x| *x *= self.description.embedding_scale);
         }
-        buffers.angles.resize_with(self.rotation.distinct.len(), Angles::default);
-        for (angles, (frequencies, factor)) in buffers.angles.iter_mut().zip(&self.rotation.distinct) {
+        let mut all = write(&buffers.angles);
+        all.resize_with(self.rotation.distinct.len(), Angles::default);
+        for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
             angles.fill(segments.iter().flat_map(Segment::positions), frequencies, *factor);
         }
     }
 
-    /// Adds what the last block says to the residual stream of a chunk of `rows` tokens.
-    pub(crate) fn end(&self, rows: usize, buffers: &mut Buffers) {
+    /// Adds the output of the last block to the residual stream of `rows` rows.
+    pub(crate) fn end(&self, rows: usize, buffers: &Buffers) {
+        self.join_shadow(rows, buffers);
         if let Some(last) = self.weights.blocks.last() {
             self.add_projected(last.feed_forward_post_norm.as_ref(), rows, buffers);
         }
     }
 
-    /// One subgraph of `block` on the chunk in `buffers`, which has begun and has been through all subgraphs before
-    /// this one.
+    /// One subgraph of `block` on a chunk that has begun and has been through all subgraphs before this one.
     ///
     /// # Errors
     /// If the products fail. The buffers then hold nothing that anyone could go on with.
-    #[allow(clippy::too_many_arguments, reason = "a subgraph, a chunk, and what both meet")]
-    pub(crate) fn subgraph(
-        &self,
-        block: usize,
-        role: Role,
-        segments: &[Segment],
-        buffers: &mut Buffers,
-        multiplier: &mut Multiplier,
-        observer: &mut Option<Observer>,
-    ) -> Result<()> {
-        let rows = segments.last().map_or(0, |segment| segment.rows.end);
+    pub(crate) fn subgraph(&self, block: usize, role: Role, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
         match role {
-            Role::AttentionNorm => self.attention_norm(block, rows, buffers, observer),
-            Role::QueryKeyValue => self.query_key_value(block, rows, buffers, multiplier)?,
-            Role::Attention => self.attention(block, segments, buffers, observer),
-            Role::AttentionOutput => self.attention_output(block, rows, buffers, multiplier)?,
-            Role::FeedForwardNorm => self.feed_forward_norm(block, rows, buffers, observer),
-            Role::FeedForward => self.feed_forward(block, rows, buffers, multiplier, observer)?,
+            Role::AttentionNorm => self.attention_norm(block, chunk, multiplier),
+            Role::Attention => self.attention(block, chunk, multiplier),
+            Role::FeedForwardNorm => self.feed_forward_norm(block, chunk, multiplier),
+            Role::FeedForward => return self.feed_forward(block, chunk, multiplier),
+            Role::Activation => self.activation(block, chunk, multiplier),
+            Role::QueryKeyValue | Role::AttentionOutput | Role::GateUp | Role::Down => {
+                let features = self.layers(block, role).iter().map(|(_, features)| features).sum();
+                let part = Part { rows: 0..chunk.rows(), columns: 0..features };
+                return self.products((block, role), chunk, &part, multiplier);
+            }
         }
         Ok(())
     }
 
-    /// Residual of the block before; norm; quantize.
-    fn attention_norm(&self, index: usize, rows: usize, buffers: &mut Buffers, observer: &mut Option<Observer>) {
-        if let Some(before) = index.checked_sub(1) {
-            self.add_projected(self.weights.blocks[before].feed_forward_post_norm.as_ref(), rows, buffers);
-        }
-        let block = &self.weights.blocks[index];
-        let Buffers { x, normed, quantizer, .. } = buffers;
-        let normed = &mut normed[..rows * self.description.hidden];
-        normalize(&block.attention_norm, &x[..normed.len()], normed);
-        observe(observer, index, LinearInput::Attention, normed);
-        quantizer.read(block, LinearInput::Attention, normed, rows, self.phase);
-    }
-
-    /// From the quantized norm to queries, keys and values.
-    fn query_key_value(
+    /// A part of the output of a subgraph that is products of one input ([`Role::is_product`]).
+    ///
+    /// # Errors
+    /// If the products fail. The part then holds anything, and nothing else has changed.
+    pub(crate) fn products(
         &self,
-        index: usize,
-        rows: usize,
-        buffers: &mut Buffers,
+        (index, role): (usize, Role),
+        chunk: Chunk,
+        part: &Part,
         multiplier: &mut Multiplier,
     ) -> Result<()> {
-        let [query, key_value] = self.attention_widths(index);
-        let Buffers { normed, queries, keys, values, quantizer, .. } = buffers;
-        let outs = &mut [
-            (Linear::Query, &mut queries[..rows * query]),
-            (Linear::Key, &mut keys[..rows * key_value]),
-            (Linear::Value, &mut values[..rows * key_value]),
-        ];
-        let normed = &normed[..rows * self.description.hidden];
-        quantizer.apply((index, self.block(index)), LinearInput::Attention, normed, rows, multiplier, outs)
+        let (block, buffers) = (self.block(index), chunk.buffers);
+        let layers = self.layers(index, role);
+        let width = |linear: Linear| layers.iter().find(|layer| layer.0 == linear).map_or(0, |layer| layer.1);
+        let columns = columns_of(&layers, &part.columns);
+        let leases = columns.iter().map(|(linear, columns)| {
+            buffers.output(*linear).write_part(width(*linear), part.rows.clone(), columns.clone())
+        });
+        let mut leases: SmallVec<[_; 3]> = leases.collect();
+        let outs = columns.iter().zip(&mut leases);
+        let outs = outs.map(|((linear, columns), lease)| LinearOutput {
+            linear: *linear,
+            columns: columns.clone(),
+            out: lease.output(),
+        });
+        let mut outs: SmallVec<[_; 3]> = outs.collect();
+        let (x, channels) = self.input(index, role, chunk);
+        let input = read(&buffers.input);
+        let activations = input.activations(&x, channels, &part.rows);
+        let Multiplier { backend, shadows, .. } = multiplier;
+        multiply((index, block, role), &activations, *backend, *shadows, &mut outs, &buffers.counted)
+    }
+
+    /// What the layers of a role read, in float, and its channels.
+    fn input<'b>(&self, index: usize, role: Role, chunk: Chunk<'b>) -> (ReadLease<'b>, usize) {
+        let description = &self.description.blocks[index];
+        let Buffers { normed, attended, gate, up, .. } = chunk.buffers;
+        let (x, channels) = match role {
+            Role::AttentionOutput => (attended, self.attention_widths(index)[0]),
+            Role::Down if description.feed_forward.gated => (gate, description.feed_forward.width),
+            Role::Down => (up, description.feed_forward.width),
+            _ => (normed, self.description.hidden),
+        };
+        (x.read(channels, 0..chunk.rows()), channels)
+    }
+
+    /// What the outliers of a subgraph's input add to its products, which are computed apart from it: kept until the
+    /// next subgraph joins both. Of a whole feed-forward it is down's, and that has been through.
+    pub(crate) fn shadow(&self, index: usize, role: Role, chunk: Chunk) {
+        let (block, Chunk { buffers, .. }) = (self.block(index), chunk);
+        let rows = chunk.rows();
+        if role == Role::FeedForward && !read(&buffers.input).holds(LinearInput::Down) {
+            // A program returned it in place of what up computes.
+            let width = self.description.blocks[index].feed_forward.width;
+            let inner = buffers.up.read(width, 0..rows);
+            self.quantize(index, LinearInput::Down, &inner, chunk);
+        }
+        let layers = self.layers(index, products_of(role));
+        let input = read(&buffers.input);
+        let int8 = input.int8(0..rows).filter(|x| x.outliers() > 0);
+        if let Some(x) = int8 {
+            let features: usize = layers.iter().map(|(_, features)| features).sum();
+            let mut out = buffers.shadows.write(1, 0..rows * features);
+            shadow_apart(block, &layers, x, &mut out, &buffers.counted);
+            *lock(&buffers.shadow_of) = Some((index, role));
+        }
+    }
+
+    /// Adds a shadow that was computed apart to the products that wait for it.
+    fn join_shadow(&self, rows: usize, buffers: &Buffers) {
+        let Some((index, role)) = lock(&buffers.shadow_of).take() else { return };
+        let layers = self.layers(index, products_of(role));
+        let features: usize = layers.iter().map(|(_, features)| features).sum();
+        let (input, shadows) = (read(&buffers.input), buffers.shadows.read(1, 0..rows * features));
+        let x = input.int8(0..rows).expect("a shadow is of INT8 rows");
+        let mut shadows = &shadows[..];
+        for (linear, features) in &layers {
+            let shadow = shadows.split_off(..rows * features).expect("a shadow of all layers");
+            let mut out = buffers.output(*linear).write(*features, 0..rows);
+            add_shadow(x, *features, shadow, &mut out, &buffers.counted);
+        }
+    }
+
+    /// Makes `x[rows, channels]` ready for the layers that read `input`.
+    fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
+        let Buffers { input: quantized, counted, .. } = chunk.buffers;
+        write(quantized).quantize(self.block(index), input, (x, chunk.rows()), self.phase, counted);
+    }
+
+    /// Residual of the block before; norm; quantize.
+    fn attention_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+        let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
+        self.join_shadow(rows, buffers);
+        if let Some(before) = index.checked_sub(1) {
+            self.add_projected(self.block(before).feed_forward_post_norm.as_ref(), rows, buffers);
+        }
+        let (x, mut normed) = (buffers.x.read(hidden, 0..rows), buffers.normed.write(hidden, 0..rows));
+        normalize(&self.block(index).attention_norm, &x, &mut normed);
+        multiplier.observe(index, LinearInput::Attention, &normed);
+        self.quantize(index, LinearInput::Attention, &normed, chunk);
     }
 
     /// RoPE; keys and values to the cache; attention; quantize.
-    fn attention(&self, index: usize, segments: &[Segment], buffers: &mut Buffers, observer: &mut Option<Observer>) {
+    fn attention(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (description, weights) = (&self.description.blocks[index].attention, self.block(index));
         let (head_dim, heads, kv_heads) = (description.head_dim, description.heads, description.kv_heads);
         let [query, key_value] = self.attention_widths(index);
-        let rows = segments.last().map_or(0, |segment| segment.rows.end);
-        let Buffers { queries, keys, values, attended, angles, quantizer, .. } = buffers;
-        let (queries, attended) = (&mut queries[..rows * query], &mut attended[..rows * query]);
-        let (keys, values) = (&mut keys[..rows * key_value], &values[..rows * key_value]);
+        let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
+        self.join_shadow(rows, buffers);
+        let (mut queries, mut keys) = (buffers.queries.write(query, 0..rows), buffers.keys.write(key_value, 0..rows));
+        let values = buffers.values.read(key_value, 0..rows);
+        let mut attended = buffers.attended.write(query, 0..rows);
+        let angles = read(&buffers.angles);
         let angles = &angles[self.rotation.of_block[index]];
         let pairing = match description.rope.pairing {
             RopePairing::Halves => Pairing::Halves,
@@ -134,8 +246,8 @@ impl Pass<'_> {
                 rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
             });
         };
-        rotate(queries, heads, weights.query_norm.as_ref());
-        rotate(keys, kv_heads, weights.key_norm.as_ref());
+        rotate(&mut queries, heads, weights.query_norm.as_ref());
+        rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
         let shape = Shape {
             heads,
             kv_heads,
@@ -172,96 +284,109 @@ impl Pass<'_> {
                     .zip(&caches)
                     .flat_map(|(segment, cache)| segment.positions().map(|position| Row { cache: &**cache, position }))
                     .collect();
-                triad_kernels::attention_of_rows(queries, &rows, &shape, attended);
+                triad_kernels::attention_of_rows(&queries, &rows, &shape, &mut attended);
             }
         }
-        observe(observer, index, LinearInput::AttentionOutput, attended);
-        quantizer.read(weights, LinearInput::AttentionOutput, attended, rows, self.phase);
-    }
-
-    /// From what the heads found to what is added to the residual stream.
-    fn attention_output(
-        &self,
-        index: usize,
-        rows: usize,
-        buffers: &mut Buffers,
-        multiplier: &mut Multiplier,
-    ) -> Result<()> {
-        let [query, _] = self.attention_widths(index);
-        let Buffers { attended, projected, quantizer, .. } = buffers;
-        let outs = &mut [(Linear::AttentionOutput, &mut projected[..rows * self.description.hidden])];
-        let attended = &attended[..rows * query];
-        quantizer.apply((index, self.block(index)), LinearInput::AttentionOutput, attended, rows, multiplier, outs)
+        multiplier.observe(index, LinearInput::AttentionOutput, &attended);
+        self.quantize(index, LinearInput::AttentionOutput, &attended, chunk);
     }
 
     /// Residual; norm, unless attention's serves both halves; quantize.
-    fn feed_forward_norm(&self, index: usize, rows: usize, buffers: &mut Buffers, observer: &mut Option<Observer>) {
-        let block = self.block(index);
+    fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+        let (block, rows, buffers, hidden) = (self.block(index), chunk.rows(), chunk.buffers, self.description.hidden);
+        self.join_shadow(rows, buffers);
         self.add_projected(block.attention_post_norm.as_ref(), rows, buffers);
-        let Buffers { x, normed, quantizer, .. } = buffers;
-        let normed = &mut normed[..rows * self.description.hidden];
+        let mut normed = buffers.normed.write(hidden, 0..rows);
         if let Some(norm) = &block.feed_forward_norm {
-            normalize(norm, &x[..normed.len()], normed);
+            normalize(norm, &buffers.x.read(hidden, 0..rows), &mut normed);
         }
         let is_parallel = self.description.blocks[index].residual == Residual::Parallel;
         debug_assert_eq!(block.feed_forward_norm.is_none(), is_parallel);
-        observe(observer, index, LinearInput::FeedForward, normed);
-        quantizer.read(block, LinearInput::FeedForward, normed, rows, self.phase);
+        multiplier.observe(index, LinearInput::FeedForward, &normed);
+        self.quantize(index, LinearInput::FeedForward, &normed, chunk);
     }
 
-    /// Gate and up; activation; requantize; down.
-    fn feed_forward(
-        &self,
-        index: usize,
-        rows: usize,
-        buffers: &mut Buffers,
-        multiplier: &mut Multiplier,
-        observer: &mut Option<Observer>,
-    ) -> Result<()> {
-        let (feed_forward, block) = (&self.description.blocks[index].feed_forward, self.block(index));
-        let width = feed_forward.width;
-        let Buffers { normed, gate, up, projected, quantizer, .. } = buffers;
-        let normed = &normed[..rows * self.description.hidden];
-        let (gate, up) = (&mut gate[..rows * width], &mut up[..rows * width]);
-        let projected = &mut projected[..rows * self.description.hidden];
-        if quantizer.feed_forward((index, block), rows, multiplier, up, projected)? {
+    /// Gate and up; activation; requantize; down: by one program, or one after the other.
+    fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
+        if self.feed_forward_program(index, chunk, multiplier)? {
             return Ok(());
         }
-        let activation = activation(feed_forward.activation);
+        // A shadow of its own is of what down reads alone.
+        let shadows = std::mem::replace(&mut multiplier.shadows, Shadows::Inline);
+        let outcome = self.subgraph(index, Role::GateUp, chunk, multiplier);
+        multiplier.shadows = shadows;
+        outcome?;
+        self.activation(index, chunk, multiplier);
+        self.subgraph(index, Role::Down, chunk, multiplier)
+    }
+
+    /// The feed-forward by one program, where the backend has one. What down reads goes where up's output goes.
+    fn feed_forward_program(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<bool> {
+        let (width, hidden) = (self.description.blocks[index].feed_forward.width, self.description.hidden);
+        let (rows, buffers) = (chunk.rows(), chunk.buffers);
+        let mut projected = buffers.projected.write(hidden, 0..rows);
+        {
+            let (input, mut inner) = (read(&buffers.input), buffers.up.write(width, 0..rows));
+            let Some(x) = input.int8(0..rows) else { return Ok(false) };
+            let start = Instant::now();
+            if !multiplier.backend.feed_forward(index, x, &mut projected, &mut inner)? {
+                return Ok(false);
+            }
+            buffers.counted.add(|statistics| statistics.matmul_seconds += start.elapsed().as_secs_f64());
+        }
+        let block = self.block(index);
+        let has_shadow = block.inputs.as_ref().is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());
+        if has_shadow && multiplier.shadows == Shadows::Inline {
+            self.quantize(index, LinearInput::Down, &buffers.up.read(width, 0..rows), chunk);
+            let input = read(&buffers.input);
+            let x = input.int8(0..rows).expect("what was quantized for a shadow");
+            let out = OutputMut::new(&mut projected, hidden);
+            shadow(block, x, &mut [LinearOutput { linear: Linear::Down, columns: 0..hidden, out }], &buffers.counted);
+        }
+        Ok(true)
+    }
+
+    /// Activation of gate, or of up alone; requantize.
+    fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
+        let (feed_forward, rows, buffers) = (&self.description.blocks[index].feed_forward, chunk.rows(), chunk.buffers);
+        self.join_shadow(rows, buffers);
+        let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
         let task = TASK_ROWS * width;
-        let read = LinearInput::FeedForward;
         let inner = if feed_forward.gated {
-            let outs = &mut [(Linear::Up, &mut *up), (Linear::Gate, &mut *gate)];
-            quantizer.apply((index, block), read, normed, rows, multiplier, outs)?;
-            for_each_chunk(chunks_mut(gate, task), 1, |index, gate| {
+            let (mut gate, up) = (buffers.gate.write(width, 0..rows), buffers.up.read(width, 0..rows));
+            for_each_chunk(chunks_mut(&mut gate, task), 1, |index, gate| {
                 activate_and_multiply(gate, &up[index * task..][..gate.len()], activation);
             });
             gate
         } else {
-            quantizer.apply((index, block), read, normed, rows, multiplier, &mut [(Linear::Up, &mut *up)])?;
-            for_each_chunk(chunks_mut(up, task), 1, |_, up| activate(up, activation));
+            let mut up = buffers.up.write(width, 0..rows);
+            for_each_chunk(chunks_mut(&mut up, task), 1, |_, up| activate(up, activation));
             up
         };
-        observe(observer, index, LinearInput::Down, inner);
-        quantizer.read(block, LinearInput::Down, inner, rows, self.phase);
-        let outs = &mut [(Linear::Down, projected)];
-        quantizer.apply((index, block), LinearInput::Down, inner, rows, multiplier, outs)
+        multiplier.observe(index, LinearInput::Down, &inner);
+        self.quantize(index, LinearInput::Down, &inner, chunk);
     }
 
-    /// Adds what half a block says to the residual stream, normed where its family does that.
-    fn add_projected(&self, norm: Option<&Norm>, rows: usize, buffers: &mut Buffers) {
-        let size = rows * self.description.hidden;
-        let (x, projected) = (&mut buffers.x[..size], &mut buffers.projected[..size]);
+    /// Adds the output of half a block to the residual stream, normed where its family does that.
+    fn add_projected(&self, norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
+        let hidden = self.description.hidden;
+        let (mut x, mut projected) = (buffers.x.write(hidden, 0..rows), buffers.projected.write(hidden, 0..rows));
         if let Some(norm) = norm {
             let task = TASK_ROWS * norm.weight.len();
             // Always an RMS norm.
-            for_each_chunk(chunks_mut(projected, task), 1, |_, x| rms_norm_in_place(x, &norm.weight, norm.epsilon));
+            for_each_chunk(chunks_mut(&mut projected, task), 1, |_, x| {
+                rms_norm_in_place(x, &norm.weight, norm.epsilon)
+            });
         }
-        add_rows(x, projected);
+        add_rows(&mut x, &projected);
     }
 
     fn block(&self, index: usize) -> &Block {
         &self.weights.blocks[index]
+    }
+
+    fn layers(&self, index: usize, role: Role) -> Layers {
+        layers(&self.description.blocks[index], self.description.hidden, role)
     }
 
     /// Widths of all query heads and of all key heads.
@@ -271,18 +396,29 @@ impl Pass<'_> {
     }
 }
 
+/// The role whose products a subgraph ends with.
+fn products_of(role: Role) -> Role {
+    if role == Role::FeedForward { Role::Down } else { role }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The kernel of an activation.
 pub(crate) fn activation(described: description::Activation) -> Activation {
     match described {
         description::Activation::Silu => Activation::Silu,
         description::Activation::GeluTanh => Activation::GeluTanh,
         description::Activation::Gelu => Activation::Gelu,
-    }
-}
-
-fn observe(observer: &mut Option<Observer>, block: usize, input: LinearInput, x: &[f32]) {
-    if let Some(observer) = observer {
-        observer(block, input, x);
     }
 }
 

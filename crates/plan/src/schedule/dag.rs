@@ -203,6 +203,7 @@ mod tests {
     use crate::graph::Graph;
     use crate::placement::Placement;
     use crate::processors::Processors;
+    use crate::tasks::{PrefillTasks, TaskOptions};
 
     #[test]
     fn the_bound_is_the_longest_path_or_the_most_work() {
@@ -227,7 +228,8 @@ mod tests {
         let graph = Graph::new(&description, 30, 10);
         let processors = Processors::cpu_and_npu(None);
         let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-        let dag = Dag::of_prefill_in_flight(&graph, &processors, &placement, 2, |_, _| 1.0);
+        let options = TaskOptions::whole(placement.clone(), 2);
+        let dag = PrefillTasks::new(&graph, &processors, &options, |_, _| 1.0).unwrap().dag;
         assert_eq!((dag.predecessors(6), dag.predecessors(12)), (&[][..], &[5][..]));
         let all = Dag::of_prefill(&graph, &processors, &placement, |_, _| 1.0);
         assert_eq!(all.predecessors(12), &[] as &[usize]);

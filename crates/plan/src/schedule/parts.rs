@@ -2,16 +2,14 @@
 //!
 //! A [`Cut`] gives each of several processors a share of the rows or of the columns of an output; [`Cut::parts`] makes
 //! rectangles of it that cover the output without overlap. What reads the output waits for all of them:
-//! [`PrefillTasks`] has the tasks of a prefill in which some subgraphs are cut.
+//! [`PrefillTasks`](crate::tasks::PrefillTasks) has the tasks of a prefill in which some subgraphs are cut.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dag, Node};
-use crate::graph::{Graph, Role, Task};
-use crate::placement::Placement;
-use crate::processors::{ProcessorId, Processors};
+use crate::graph::Role;
+use crate::processors::ProcessorId;
 
 /// A rectangle of the output of a subgraph on a chunk, `[rows, columns]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -73,6 +71,12 @@ pub enum CutError {
     /// Parts would have to begin at multiples of 0.
     #[error("the multiple of a cut is 0: expected at least 1")]
     Multiple,
+    /// A subgraph that is not products alone: its parts would need more than their share of the input.
+    #[error("{} can't be cut: expected {}", role.name(), PRODUCTS)]
+    Role {
+        /// What is cut.
+        role: Role,
+    },
     /// A processor of a cut can't compute the subgraph.
     #[error("processor {} has a share of {} but does not compute it: expected {}", processor.index(), role.name(), role.format().name())]
     Format {
@@ -82,6 +86,9 @@ pub enum CutError {
         role: Role,
     },
 }
+
+/// Names of the roles that can be cut: [`Role::is_product`].
+const PRODUCTS: &str = "query-key-value, attention-output, gate-up or down";
 
 impl Cut {
     /// Cuts `axis` in the proportion of `shares`, in their order. All parts but the last begin and end at a multiple of
@@ -111,6 +118,11 @@ impl Cut {
         &self.shares
     }
 
+    /// What parts begin and end at a multiple of.
+    pub fn multiple(&self) -> usize {
+        self.multiple
+    }
+
     /// The parts of an output of `rows` by `columns`, in the order of the shares: together they are all of it, without
     /// overlap. A share that comes to nothing has no part.
     pub fn parts(&self, rows: usize, columns: usize) -> Vec<(ProcessorId, Part)> {
@@ -133,109 +145,6 @@ impl Cut {
             }
         }
         parts
-    }
-}
-
-/// The tasks of a prefill, of which some are parts.
-#[derive(Clone, Debug)]
-pub struct PrefillTasks {
-    /// What each waits for and takes.
-    pub dag: Dag,
-    /// What each is, by its number in the dag: chunk after chunk, within a chunk subgraph after subgraph, and of a subgraph
-    /// part after part.
-    pub tasks: Vec<(Task, Part)>,
-}
-
-impl PrefillTasks {
-    /// The tasks of a prefill with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
-    /// through. `cut(subgraph)` returns how a subgraph is cut, if it is; others are one part on the processor that they are
-    /// placed on. A task waits for all parts of what it reads. `cost` returns the seconds that a part is expected to take
-    /// on a processor that computes its format. Tasks of one role are of one kind.
-    ///
-    /// # Errors
-    /// If a processor has a share of a subgraph that it does not compute.
-    ///
-    /// # Panics
-    /// If `in_flight` is zero, or a processor is not in the list.
-    pub fn new<'a>(
-        graph: &Graph,
-        processors: &Processors,
-        placement: &Placement,
-        in_flight: usize,
-        cut: impl Fn(usize) -> Option<&'a Cut>,
-        cost: impl Fn(Task, &Part, ProcessorId) -> f64,
-    ) -> Result<Self, CutError> {
-        assert!(in_flight > 0, "a chunk needs buffers");
-        let last = graph.subgraphs().len().saturating_sub(1);
-        let mut nodes = Vec::new();
-        let mut tasks: Vec<(Task, Part)> = Vec::new();
-        // The numbers of the parts of each subgraph of each chunk.
-        let mut numbers: Vec<Range<usize>> = Vec::with_capacity(graph.chunks().len() * (last + 1));
-        for whole in graph.tasks() {
-            let (subgraph, rows) = (&graph.subgraphs()[whole.subgraph], graph.chunks()[whole.chunk].len());
-            let columns = subgraph.output_columns;
-            let format = subgraph.role.format();
-            let parts = match cut(whole.subgraph) {
-                Some(cut) => cut.parts(rows, columns),
-                None => {
-                    let part = Part { rows: 0..rows, columns: 0..columns };
-                    vec![(placement.places()[whole.subgraph].processor, part)]
-                }
-            };
-            if let Some((processor, _)) = parts.iter().find(|(processor, _)| !processors[*processor].computes(format)) {
-                return Err(CutError::Format { processor: *processor, role: subgraph.role });
-            }
-            let freed = whole.chunk.checked_sub(in_flight).filter(|_| whole.subgraph == 0);
-            let freed = freed.map(|chunk| Task { chunk, subgraph: last, part: 0 });
-            let before = graph.dependencies(whole).chain(freed);
-            let predecessors: Vec<usize> =
-                before.flat_map(|before| numbers[before.chunk * (last + 1) + before.subgraph].clone()).collect();
-            let first = nodes.len();
-            let homes: Vec<_> = parts.iter().map(|(home, _)| *home).collect();
-            for (number, (home, part)) in parts.into_iter().enumerate() {
-                let task = Task { part: number, ..whole };
-                let on = |id: ProcessorId| {
-                    // A window that has no room for a subgraph has none later either.
-                    let has_room = homes.contains(&id) || processors[id].window.is_none();
-                    (has_room && processors[id].computes(format)).then(|| cost(task, &part, id))
-                };
-                let seconds = processors.ids().map(on).collect();
-                nodes.push(Node { home, seconds, predecessors: predecessors.clone(), kind: subgraph.role as usize });
-                tasks.push((task, part));
-            }
-            numbers.push(first..nodes.len());
-        }
-        Ok(Self { dag: Dag::from_nodes(processors.len(), nodes), tasks })
-    }
-}
-
-impl Dag {
-    /// The tasks of a prefill in the order of [`Graph::tasks`], where they are placed. `cost` returns the seconds that a
-    /// task is expected to take on a processor that computes its format. Those of one role are of one kind.
-    pub fn of_prefill(
-        graph: &Graph,
-        processors: &Processors,
-        placement: &Placement,
-        cost: impl Fn(Task, ProcessorId) -> f64,
-    ) -> Self {
-        Self::of_prefill_in_flight(graph, processors, placement, graph.chunks().len(), cost)
-    }
-
-    /// As [`Dag::of_prefill`], with buffers for `in_flight` chunks: a chunk begins when the one whose buffers it takes is
-    /// through.
-    ///
-    /// # Panics
-    /// If `in_flight` is zero.
-    pub fn of_prefill_in_flight(
-        graph: &Graph,
-        processors: &Processors,
-        placement: &Placement,
-        in_flight: usize,
-        cost: impl Fn(Task, ProcessorId) -> f64,
-    ) -> Self {
-        let cost = |task: Task, _: &Part, id: ProcessorId| cost(task, id);
-        let tasks = PrefillTasks::new(graph, processors, placement, in_flight, |_| None, cost);
-        tasks.expect("a subgraph is placed where it can run").dag
     }
 }
 
@@ -294,37 +203,6 @@ mod tests {
                 prop_assert!((size - exact).abs() <= cut.multiple as f64 + 1e-6, "{size} for {exact}");
             }
         }
-
-        #[test]
-        fn what_reads_an_output_waits_for_all_of_its_parts(cut in cuts(), in_flight in 1usize..4, role in 0usize..6) {
-            let mut description = triad_model::family::shape("smollm2-135m").unwrap();
-            description.blocks.truncate(2);
-            let graph = Graph::new(&description, 100, 30);
-            let list = (0..4).map(|index| crate::processors::Processor::cpu(&format!("cpu{index}"))).collect();
-            let processors = Processors::new(list).unwrap();
-            let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-            let cuts = |subgraph: usize| (graph.subgraphs()[subgraph].role as usize == role).then_some(&cut);
-            let area = |_: Task, part: &Part, _| (part.rows.len() * part.columns.len()) as f64;
-            let PrefillTasks { dag, tasks } =
-                PrefillTasks::new(&graph, &processors, &placement, in_flight, cuts, area).unwrap();
-            let whole = |task: Task| Task { part: 0, ..task };
-            for (number, (task, _)) in tasks.iter().enumerate() {
-                let mut expected: Vec<_> = graph.dependencies(whole(*task)).collect();
-                if task.subgraph == 0 && task.chunk >= in_flight {
-                    expected.push(Task { chunk: task.chunk - in_flight, subgraph: graph.subgraphs().len() - 1, part: 0 });
-                }
-                let parts = |(_, (other, _)): &(usize, &(Task, Part))| expected.contains(&whole(*other));
-                let expected: Vec<_> = tasks.iter().enumerate().filter(parts).map(|(number, _)| number).collect();
-                prop_assert_eq!(dag.predecessors(number), expected);
-            }
-            for whole_task in graph.tasks() {
-                let (rows, columns) =
-                    (graph.chunks()[whole_task.chunk].len(), graph.subgraphs()[whole_task.subgraph].output_columns);
-                let parts = (0..tasks.len()).filter(|number| whole(tasks[*number].0) == whole_task);
-                let area: f64 = parts.map(|number| dag.seconds(number)).sum();
-                prop_assert_eq!(area, (rows * columns) as f64, "all of each output is computed");
-            }
-        }
     }
 
     #[test]
@@ -337,24 +215,5 @@ mod tests {
         assert!(cut(&[share(0, -1.0)], 1).to_string().contains("processor 0 is -1"));
         assert!(cut(&[share(0, f64::NAN)], 1).to_string().contains("NaN"));
         assert_eq!(cut(&[share(1, 1.0), share(1, 1.0)], 1), CutError::Duplicate { processor: ProcessorId::new(1) });
-    }
-
-    #[test]
-    fn a_processor_has_no_share_of_what_it_does_not_compute() {
-        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 64, 64);
-        let processors = Processors::cpu_and_npu(None);
-        let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-        let shares = processors.ids().map(|processor| Share { processor, share: 1.0 }).collect();
-        let cut = Cut::new(Axis::Columns, shares, 64).unwrap();
-        let tasks = |role| {
-            let cuts = |subgraph: usize| (graph.subgraphs()[subgraph].role == role).then_some(&cut);
-            PrefillTasks::new(&graph, &processors, &placement, 4, cuts, |_, _, _| 1.0)
-        };
-        let refused = tasks(Role::Attention).unwrap_err().to_string();
-        assert_eq!(refused, "processor 1 has a share of attention but does not compute it: expected float");
-        let parts = tasks(Role::AttentionOutput).unwrap().tasks;
-        let [one, two] =
-            [0, 1].map(|part| &parts.iter().find(|(task, _)| task.subgraph == 3 && task.part == part).unwrap().1);
-        assert_eq!((&one.columns, &two.columns), (&(0..320), &(320..576)), "576 columns in tiles of 64");
     }
 }

@@ -123,7 +123,7 @@ mod tests {
         let device = Device::builtin("snapdragon-8gen3").unwrap();
         for (name, prompt) in [("qwen1.5-1.8b", 700), ("gemma-2b", 1024)] {
             let description = triad_model::family::shape(name).unwrap();
-            let dag = Prefill::new(&device, &description, prompt, &Options::paper(Policy::Paper)).dag;
+            let dag = Prefill::new(&device, &description, prompt, &Options::paper(Policy::Paper)).tasks.dag;
             let policy = simulate(&dag, Policy::Paper, |task| dag.seconds(task)).seconds();
             let form = seconds(&dag, Form::Text, |task| dag.seconds(task));
             assert!((policy / form - 1.0).abs() < 1e-9, "{name}: {policy} and {form}");

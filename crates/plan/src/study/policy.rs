@@ -15,6 +15,7 @@ use crate::prefill::{Options, Prefill};
 use crate::processors::ProcessorId;
 use crate::schedule::{Dag, Policy};
 use crate::simulate::simulate;
+use crate::tasks::PrefillTasks;
 
 /// What is varied.
 #[derive(Clone, Debug)]
@@ -78,7 +79,8 @@ pub fn cases(device: &Device, grid: &Grid) -> Vec<Case> {
         for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
             // The whole model on the NPU: what its window holds is another question.
             let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let Prefill { dag, npu, .. } = Prefill::new(device, description, *prompt, &options);
+            let Prefill { tasks: PrefillTasks { dag, .. }, npu, .. } =
+                Prefill::new(device, description, *prompt, &options);
             for ratio in &grid.ratios {
                 let dag = with_ratio(&dag, npu, *ratio);
                 let plan = planned::order(&dag);
@@ -155,7 +157,8 @@ pub fn solved(device: &Device, grid: &Grid, sizes: &[(usize, usize)], most_nodes
             let mut small = description.clone();
             small.blocks.truncate(*blocks);
             let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let Prefill { dag, npu, .. } = Prefill::new(device, &small, chunks * options.chunk, &options);
+            let Prefill { tasks: PrefillTasks { dag, .. }, npu, .. } =
+                Prefill::new(device, &small, chunks * options.chunk, &options);
             for ratio in &grid.ratios {
                 let dag = with_ratio(&dag, npu, *ratio);
                 let takes: Vec<_> = (0..dag.len()).map(|task| dag.seconds(task)).collect();

@@ -6,7 +6,6 @@ use serde::Serialize;
 
 use super::waits::{Waited, critical_path, waits};
 use super::{Event, Timeline};
-use crate::graph::Graph;
 use crate::processors::ProcessorId;
 use crate::schedule::Dag;
 
@@ -19,17 +18,6 @@ pub struct Label {
     pub block: usize,
     /// What it does there: the name of a [`Role`](crate::graph::Role), or `shadow`.
     pub kind: Cow<'static, str>,
-}
-
-impl Label {
-    /// Those of all tasks of a prefill, in the order of [`Graph::tasks`].
-    pub fn of_prefill(graph: &Graph) -> Vec<Self> {
-        let label = |task: crate::graph::Task| {
-            let subgraph = &graph.subgraphs()[task.subgraph];
-            Self { chunk: task.chunk, block: subgraph.block, kind: subgraph.role.name().into() }
-        };
-        graph.tasks().map(label).collect()
-    }
 }
 
 /// Where the times of a record come from.
@@ -180,12 +168,14 @@ mod tests {
 
     #[test]
     fn the_critical_path_of_one_chunk_is_all_of_it_and_shares_add_up() {
-        let graph = Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 64, 64);
+        let graph = crate::graph::Graph::new(&triad_model::family::shape("smollm2-135m").unwrap(), 64, 64);
         let processors = crate::processors::Processors::cpu_and_npu(None);
         let placement = crate::placement::Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
-        let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-3 * (1 + task.subgraph % 3) as f64);
+        let options = crate::tasks::TaskOptions::whole(placement, 1);
+        let seconds = |task: &crate::tasks::PrefillTask, _| 1e-3 * (1 + task.task.subgraph % 3) as f64;
+        let tasks = crate::tasks::PrefillTasks::new(&graph, &processors, &options, seconds).unwrap();
+        let (dag, labels) = (tasks.dag.clone(), tasks.labels(&graph));
         let timeline = simulate(&dag, Policy::Fifo, |task| dag.seconds(task));
-        let labels = Label::of_prefill(&graph);
         let record = Record {
             title: "one chunk",
             source: Source::Simulated,

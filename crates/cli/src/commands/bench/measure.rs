@@ -13,7 +13,7 @@ use triad_plan::schedule::Policy;
 
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::Npu;
+use crate::npu::NpuArgument;
 use crate::processors::{self, Executed, Processors};
 use crate::progress;
 
@@ -38,7 +38,7 @@ pub struct Plan {
 /// Processors that prompts run on at once.
 pub struct Several<'a> {
     pub processors: &'a Processors,
-    pub npu: Npu,
+    pub npu: NpuArgument,
     /// Measured in turn.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
@@ -132,7 +132,7 @@ impl Plan {
                 let seconds = prefill(&mut session, tokens, &cancel)?;
                 processors::tell_losses(&session);
                 let latest = session.execution().expect("a prompt ran");
-                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu)))
+                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu.npu)))
             };
             // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
             run()?;
@@ -161,7 +161,7 @@ impl Plan {
             session,
             ..EngineOptions::default()
         };
-        let engine = answer::engine(model, options)?;
+        let engine = answer::engine(model, options, &mut |_, _| {})?;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());

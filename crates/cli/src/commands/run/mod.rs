@@ -196,8 +196,8 @@ impl Speaker<'_> {
         let (policy, chunks_in_flight) = (self.arguments.policy, *chunks_in_flight);
         let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
         let engine = match processors {
-            Some(processors) => processors.engine(npu.npu, &self.model, options)?,
-            None => answer::engine(&self.model, options)?,
+            Some(processors) => processors.engine(*npu, &self.model, options)?,
+            None => answer::engine(&self.model, options, &mut |_, _| {})?,
         };
         let session = engine.session();
         let Arguments { speculate, model, float, .. } = self.arguments;

@@ -52,7 +52,7 @@ impl Proposer {
 fn draft(model: &Arc<Model>, session: &Session) -> Result<Draft> {
     let context = session.context().min(model.description().context);
     let options = SessionOptions { context, chunk: session.chunk(), kv_format: session.engine().kv_format() };
-    let engine = answer::engine(model, EngineOptions { session: options, ..EngineOptions::default() })?;
+    let engine = answer::engine(model, EngineOptions { session: options, ..EngineOptions::default() }, &mut |_, _| {})?;
     Ok(Draft::new(engine.session(), session.model())?)
 }
 

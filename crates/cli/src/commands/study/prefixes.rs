@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Of each conversation its own pages and a copy of the one that it goes on in; of all, and of the first run, the rest.
     let pages = (conversations + 1) * (own.div_ceil(PAGE) + 2) + 2 * prompt.div_ceil(PAGE);
     let options = EngineOptions { kv_memory: Some(pages * page), session, ..EngineOptions::default() };
-    let engine = answer::engine(&model, options)?;
+    let engine = answer::engine(&model, options, &mut |_, _| {})?;
     let folder = tempfile::tempdir().context("cannot make a folder for a saved session")?;
     arguments.output.show(name, |cancel| {
         let bar = progress::prompts("conversations".to_owned(), conversations);

@@ -74,8 +74,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ..EngineOptions::default()
     };
     let engine = match &arguments.several.processors {
-        Some(processors) => processors.engine(arguments.several.npu.npu, &model, options)?,
-        None => answer::engine(&model, options)?,
+        Some(processors) => processors.engine(arguments.several.npu, &model, options)?,
+        None => answer::engine(&model, options, &mut |_, _| {})?,
     };
     arguments.output.show(name, |cancel| {
         let _spinner = progress::spinner(format!("decoding {} sequences beside a prompt", arguments.sequences));

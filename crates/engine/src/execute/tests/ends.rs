@@ -165,7 +165,11 @@ fn where_nobody_is_left_for_a_task_the_request_ends_with_what_happened() {
         engine.set_probe(Some(failing(CPU, at, error)));
         let (mut first, run) = (engine.session(), tokens.clone());
         let error = ends(move || first.prefill(&run, &Cancel::new(), |_| {}).map(<[f32]>::len)).unwrap_err();
-        assert_eq!(error.to_string(), "no processor is left to run the prompt: the CPU: test: unplugged", "{at}");
+        assert_eq!(
+            error.to_string(),
+            "no processor is left to run the prompt: the CPU: the TEST: it panicked: unplugged",
+            "{at}"
+        );
         let mut again = engine.session();
         assert!(
             again.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == all_logits(session(&model, CHUNK), &tokens)

@@ -1,0 +1,79 @@
+//! Processors that fail.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use triad_plan::graph::Task;
+use triad_plan::processors::label;
+
+use crate::error::Error;
+
+/// A processor that failed: another one took over its tasks, and the answer is the same.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loss {
+    /// Its name.
+    pub processor: String,
+    /// What it ran; `None` if that was no prompt, or it was still away when the prompt began.
+    pub task: Option<Task>,
+    /// What happened.
+    pub reason: Failure,
+}
+
+/// How a processor failed.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// It returned an error.
+    Error(Arc<Error>),
+    /// Its thread panicked, with this message.
+    Panic(String),
+    /// It was at one task for longer than this.
+    TimeOut(Duration),
+    /// It has not come back from an earlier task.
+    Away,
+}
+
+impl Loss {
+    /// The processor's name in sentences.
+    pub fn label(&self) -> String {
+        label(&self.processor)
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "the {}: {}", self.label(), self.reason)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Error(error) => error.fmt(f),
+            Self::Panic(message) => write!(f, "it panicked: {message}"),
+            Self::TimeOut(limit) => write!(f, "it did not end a task within {:.1} s", limit.as_secs_f64()),
+            Self::Away => f.write_str("it has not come back from an earlier prompt"),
+        }
+    }
+}
+
+impl Serialize for Failure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Losses in an error: what happened to each.
+#[derive(Clone, Debug)]
+pub struct Losses(pub Vec<Loss>);
+
+impl fmt::Display for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for (index, loss) in self.0.iter().enumerate() {
+            let separator = if index > 0 { "; " } else { "" };
+            write!(f, "{separator}{loss}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,47 @@
+//! Who multiplies INT8: a trait, and our own kernels.
+
+use smallvec::SmallVec;
+use triad_kernels::int8::{Int8Product, QuantizedView, matmul_int8_each};
+use triad_plan::graph::Role;
+
+use super::{LinearOutput, MOST_READERS, int8};
+use crate::error::Result;
+use crate::weights::Weights;
+
+/// What multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device. Shadows are added
+/// elsewhere.
+pub(crate) trait Backend: Send {
+    /// Products and biases of layers of `role` in `block`, whose activations are `x`.
+    ///
+    /// # Errors
+    /// If the processor fails; the outputs then hold anything.
+    fn multiply(&mut self, block: usize, role: Role, x: QuantizedView, outs: &mut [LinearOutput]) -> Result<()>;
+
+    /// The whole feed-forward of `block` on `x`, from gate and up to down's products in `out[rows, hidden]`; what down
+    /// reads, before smoothing, goes to `inner[rows, width]` where it keeps its shadow. Returns `false`, and writes
+    /// nothing, where gate, up and down are multiplied one after the other.
+    ///
+    /// # Errors
+    /// If the processor fails; `out` and `inner` then hold anything.
+    fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
+        let _ = (block, x, out, inner);
+        Ok(false)
+    }
+}
+
+/// Our own kernels, on the threads that are installed.
+pub(crate) struct OwnKernels<'a>(pub(crate) &'a Weights);
+
+impl Backend for OwnKernels<'_> {
+    fn multiply(&mut self, block: usize, _role: Role, x: QuantizedView, outs: &mut [LinearOutput]) -> Result<()> {
+        let block = &self.0.blocks[block];
+        let products = outs.iter_mut().map(|LinearOutput { linear, columns, out }| {
+            let weight = int8(block, *linear).view().columns(columns.clone());
+            let bias = block.linears[linear].bias.as_deref().map(|bias| &bias[columns.clone()]);
+            Int8Product::new(weight, bias, out.reborrow())
+        });
+        let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
+        matmul_int8_each(x, &mut products);
+        Ok(())
+    }
+}

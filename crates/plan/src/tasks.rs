@@ -1,0 +1,414 @@
+//! The tasks of a prefill, for the simulator and the engine alike: subgraphs on chunks, whole or in parts, and shadows.
+//!
+//! A shadow (llm.npu, §3.3) is what the outliers of a subgraph's input add to its products. Where a subgraph runs on a
+//! processor that does not compute shadows itself, its shadow is a task of its own, on a processor for floats; what reads
+//! the output waits for both.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::graph::{Format, Graph, Role, Subgraph, Task};
+use crate::placement::Placement;
+use crate::processors::{ProcessorId, ProcessorKind, Processors};
+use crate::schedule::parts::{Cut, CutError, Part};
+use crate::schedule::{Dag, Node};
+use crate::timeline::Label;
+
+/// When the shadow of a subgraph can begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shadow {
+    /// With the products: both read the same input.
+    Beside,
+    /// When the subgraph is complete: the outliers are in what it computes on the way, such as the input of down in a
+    /// feed-forward that is one subgraph.
+    Behind,
+}
+
+/// What a task computes of its subgraph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// The subgraph, or a part of its output, without what its shadow adds.
+    Compute,
+    /// The shadow.
+    Shadow,
+}
+
+impl Operation {
+    /// The number of a kind of tasks, below [`KINDS`]: those of one kind are as much faster or slower than expected as each
+    /// other.
+    pub fn kind(self, role: Role) -> usize {
+        match self {
+            Self::Compute => role as usize,
+            Self::Shadow => Role::ALL.len() + role as usize,
+        }
+    }
+}
+
+/// Kinds of tasks: two of each role.
+pub const KINDS: usize = 2 * Role::ALL.len();
+
+/// How the tasks of a prefill are made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TaskOptions {
+    /// Where subgraphs run that are not cut.
+    pub placement: Placement,
+    /// Chunks that have buffers at once: a chunk begins when the one whose buffers it takes is through.
+    pub chunks_in_flight: usize,
+    /// By subgraph, how its output is cut across processors; subgraphs behind the last are not.
+    pub cuts: Vec<Option<Cut>>,
+    /// By subgraph, its shadow, if that is a task of its own; subgraphs behind the last have none.
+    pub shadows: Vec<Option<Shadow>>,
+}
+
+impl TaskOptions {
+    /// One task for each subgraph of each chunk.
+    pub fn whole(placement: Placement, chunks_in_flight: usize) -> Self {
+        Self { placement, chunks_in_flight, cuts: Vec::new(), shadows: Vec::new() }
+    }
+
+    /// How a subgraph is cut.
+    pub fn cut(&self, subgraph: usize) -> Option<&Cut> {
+        self.cuts.get(subgraph)?.as_ref()
+    }
+
+    /// The shadow of a subgraph that is a task of its own.
+    pub fn shadow(&self, subgraph: usize) -> Option<Shadow> {
+        *self.shadows.get(subgraph)?
+    }
+}
+
+/// Which inputs of the linear layers of a block keep their shadow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockShadows {
+    /// What query, key and value read.
+    pub attention: bool,
+    /// What attention's output layer reads.
+    pub attention_output: bool,
+    /// What gate and up read.
+    pub feed_forward: bool,
+    /// What down reads.
+    pub down: bool,
+}
+
+impl BlockShadows {
+    /// Whether a feed-forward that runs on a processor without shadows has to be split: what is missing is added before the
+    /// activation.
+    pub fn splits(self) -> bool {
+        self.feed_forward
+    }
+
+    /// When the shadow of a subgraph of the block can begin, if it has one.
+    pub fn of_role(self, role: Role) -> Option<Shadow> {
+        let (is_kept, shadow) = match role {
+            Role::QueryKeyValue => (self.attention, Shadow::Beside),
+            Role::AttentionOutput => (self.attention_output, Shadow::Beside),
+            Role::GateUp => (self.feed_forward, Shadow::Beside),
+            Role::Down => (self.down, Shadow::Beside),
+            Role::FeedForward => (self.down, Shadow::Behind),
+            Role::AttentionNorm | Role::Attention | Role::FeedForwardNorm | Role::Activation => (false, Shadow::Beside),
+        };
+        is_kept.then_some(shadow)
+    }
+}
+
+impl TaskOptions {
+    /// Makes the shadows of `blocks` tasks of their own where a processor of a subgraph does not compute them: on NPUs.
+    #[must_use]
+    pub fn with_shadows(mut self, graph: &Graph, processors: &Processors, blocks: &[BlockShadows]) -> Self {
+        let is_npu = |id: ProcessorId| processors[id].kind == ProcessorKind::Npu;
+        let of_subgraph = |(index, subgraph): (usize, &Subgraph)| {
+            let is_apart = match self.cut(index) {
+                Some(cut) => cut.shares().iter().any(|share| is_npu(share.processor)),
+                None => is_npu(self.placement.places()[index].processor),
+            };
+            blocks.get(subgraph.block).filter(|_| is_apart)?.of_role(subgraph.role)
+        };
+        self.shadows = graph.subgraphs().iter().enumerate().map(of_subgraph).collect();
+        self
+    }
+}
+
+/// A task of a prefill.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct PrefillTask {
+    /// Subgraph and chunk; of a shadow, part 0.
+    pub task: Task,
+    /// What of it is computed.
+    pub operation: Operation,
+    /// Which rectangle of the output.
+    pub part: Part,
+}
+
+impl PrefillTask {
+    /// A subgraph on a chunk, with all of its output.
+    pub fn whole(graph: &Graph, task: Task) -> Self {
+        let (rows, columns) = (graph.chunks()[task.chunk].len(), graph.subgraphs()[task.subgraph].output_columns);
+        Self { task, operation: Operation::Compute, part: Part { rows: 0..rows, columns: 0..columns } }
+    }
+
+    /// Which share of the whole output it computes.
+    pub fn share(&self, graph: &Graph) -> f64 {
+        let Self { part: all, .. } = Self::whole(graph, self.task);
+        let area = |part: &Part| (part.rows.len() * part.columns.len()) as f64;
+        area(&self.part) / area(&all)
+    }
+}
+
+/// The tasks of a prefill with what they wait for.
+#[derive(Clone, Debug)]
+pub struct PrefillTasks {
+    /// What each waits for and takes.
+    pub dag: Dag,
+    /// What each is, by its number in the dag: chunk after chunk, within a chunk subgraph after subgraph, and of a subgraph
+    /// part after part, with its shadow in front of or behind them, as it begins.
+    pub tasks: Vec<PrefillTask>,
+    /// By chunk and subgraph, `[chunks, subgraphs]`, the numbers of the tasks that its output is complete after.
+    pieces: Vec<Range<usize>>,
+    subgraphs: usize,
+}
+
+impl PrefillTasks {
+    /// The tasks of `graph`. `seconds` returns what a task is expected to take on a processor that computes its format;
+    /// shadows are in float, and placed where what quantizes their input is.
+    ///
+    /// # Errors
+    /// If what is not a product is cut, or a processor has a share of a subgraph that it does not compute.
+    ///
+    /// # Panics
+    /// If no chunk may be in flight, or a processor is not in the list.
+    pub fn new(
+        graph: &Graph,
+        processors: &Processors,
+        options: &TaskOptions,
+        seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
+    ) -> Result<Self, CutError> {
+        assert!(options.chunks_in_flight > 0, "a chunk needs buffers");
+        let subgraphs = graph.subgraphs().len();
+        let mut made = Self { dag: Dag::from_nodes(0, []), tasks: Vec::new(), pieces: Vec::new(), subgraphs };
+        let mut nodes = Vec::new();
+        for whole in graph.tasks() {
+            let freed = whole.chunk.checked_sub(options.chunks_in_flight).filter(|_| whole.subgraph == 0);
+            let freed = freed.map(|chunk| Task { chunk, subgraph: subgraphs - 1, part: 0 });
+            let before = graph.dependencies(whole).chain(freed);
+            let before: Vec<usize> = before.flat_map(|before| made.pieces(before.chunk, before.subgraph)).collect();
+            let first = nodes.len();
+            for (home, task) in pieces(graph, processors, options, whole)? {
+                let role = graph.subgraphs()[whole.subgraph].role;
+                let is_behind = options.shadow(whole.subgraph) == Some(Shadow::Behind);
+                let predecessors = match task.operation {
+                    Operation::Shadow if is_behind => (first..nodes.len()).collect(),
+                    _ => before.clone(),
+                };
+                let format = match task.operation {
+                    Operation::Compute => role.format(),
+                    Operation::Shadow => Format::Float,
+                };
+                let on = |id: ProcessorId| {
+                    // A window that has no room for a subgraph has none later either.
+                    let has_room = id == home || processors[id].window.is_none();
+                    (has_room && processors[id].computes(format)).then(|| seconds(&task, id))
+                };
+                let seconds = processors.ids().map(on).collect();
+                nodes.push(Node { home, seconds, predecessors, kind: task.operation.kind(role) });
+                made.tasks.push(task);
+            }
+            made.pieces.push(first..nodes.len());
+        }
+        made.dag = Dag::from_nodes(processors.len(), nodes);
+        Ok(made)
+    }
+
+    /// The numbers of the tasks that the output of a subgraph on a chunk is complete after: its parts and its shadow.
+    pub fn pieces(&self, chunk: usize, subgraph: usize) -> Range<usize> {
+        self.pieces[chunk * self.subgraphs + subgraph].clone()
+    }
+
+    /// What each task is, for people.
+    pub fn labels(&self, graph: &Graph) -> Vec<Label> {
+        let label = |PrefillTask { task, operation, .. }: &PrefillTask| {
+            let subgraph = &graph.subgraphs()[task.subgraph];
+            let kind = match operation {
+                Operation::Compute => subgraph.role.name(),
+                Operation::Shadow => "shadow",
+            };
+            Label { chunk: task.chunk, block: subgraph.block, kind: kind.into() }
+        };
+        self.tasks.iter().map(label).collect()
+    }
+}
+
+/// The tasks of one subgraph on one chunk, each with the processor that it is placed on.
+fn pieces(
+    graph: &Graph,
+    processors: &Processors,
+    options: &TaskOptions,
+    whole: Task,
+) -> Result<Vec<(ProcessorId, PrefillTask)>, CutError> {
+    let role = graph.subgraphs()[whole.subgraph].role;
+    let PrefillTask { part: all, .. } = PrefillTask::whole(graph, whole);
+    let home = |subgraph: usize| options.placement.places()[subgraph].processor;
+    let parts = match options.cut(whole.subgraph) {
+        Some(_) if !role.is_product() => return Err(CutError::Role { role }),
+        Some(cut) => cut.parts(all.rows.len(), all.columns.len()),
+        None => vec![(home(whole.subgraph), all.clone())],
+    };
+    if let Some((processor, _)) = parts.iter().find(|(processor, _)| !processors[*processor].computes(role.format())) {
+        return Err(CutError::Format { processor: *processor, role });
+    }
+    let compute = parts.into_iter().enumerate().map(|(number, (home, part))| {
+        (home, PrefillTask { task: Task { part: number, ..whole }, operation: Operation::Compute, part })
+    });
+    let mut pieces: Vec<_> = compute.collect();
+    if let Some(shadow) = options.shadow(whole.subgraph) {
+        // What is multiplied is quantized by the subgraph before it.
+        let home = home(whole.subgraph.saturating_sub(1));
+        let shadow_task = PrefillTask { task: whole, operation: Operation::Shadow, part: all };
+        let place = if shadow == Shadow::Beside { 0 } else { pieces.len() };
+        pieces.insert(place, (home, shadow_task));
+    }
+    Ok(pieces)
+}
+
+impl Dag {
+    /// The tasks of a prefill in the order of [`Graph::tasks`], each subgraph whole and without a shadow, on the processor
+    /// that it is placed on. `seconds` returns what a task is expected to take on a processor that computes its format.
+    pub fn of_prefill(
+        graph: &Graph,
+        processors: &Processors,
+        placement: &Placement,
+        seconds: impl Fn(Task, ProcessorId) -> f64,
+    ) -> Self {
+        let options = TaskOptions::whole(placement.clone(), graph.chunks().len());
+        let tasks = PrefillTasks::new(graph, processors, &options, |task, id| seconds(task.task, id));
+        tasks.expect("a subgraph is placed where it can run").dag
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::processors::Processor;
+    use crate::schedule::parts::{Axis, Share};
+    use proptest::prelude::*;
+
+    /// Two blocks, the feed-forward of the second split, in four chunks.
+    fn graph() -> Graph {
+        let mut description = triad_model::family::shape("smollm2-135m").unwrap();
+        description.blocks.truncate(2);
+        Graph::with_splits(&description, 100, 30, |block| block == 1)
+    }
+
+    fn cpus() -> Processors {
+        Processors::new((0..4).map(|index| Processor::cpu(&format!("cpu{index}"))).collect()).unwrap()
+    }
+
+    prop_compose! {
+        /// Cuts of products and shadows, of any subgraphs.
+        fn options()(
+            cuts in prop::collection::vec(prop::option::of((any::<bool>(), prop::collection::vec(0.1f64..1.0, 1..5), 1usize..40)), 14),
+            shadows in prop::collection::vec(prop::option::of(any::<bool>()), 14),
+            chunks_in_flight in 1usize..5,
+        ) -> TaskOptions {
+            let (graph, processors) = (graph(), cpus());
+            let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
+            let roles = || graph.subgraphs().iter().map(|subgraph| subgraph.role);
+            let cut = |(of_rows, shares, multiple): (bool, Vec<f64>, usize)| {
+                let shares = shares.into_iter().enumerate();
+                let shares = shares.map(|(index, share)| Share { processor: ProcessorId::new(index), share });
+                Cut::new(if of_rows { Axis::Rows } else { Axis::Columns }, shares.collect(), multiple).unwrap()
+            };
+            let shadow = |is_behind: bool| if is_behind { Shadow::Behind } else { Shadow::Beside };
+            TaskOptions {
+                placement,
+                chunks_in_flight,
+                cuts: roles().zip(cuts).map(|(role, found)| found.filter(|_| role.is_product()).map(cut)).collect(),
+                shadows: roles()
+                    .zip(shadows)
+                    .map(|(role, found)| found.filter(|_| role.format() == Format::Int8).map(shadow))
+                    .collect(),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_reads_an_output_waits_for_all_of_its_parts_and_its_shadow(options in options()) {
+            let graph = graph();
+            let made = PrefillTasks::new(&graph, &cpus(), &options, |_, _| 1.0).unwrap();
+            let whole = |task: Task| Task { part: 0, ..task };
+            for (number, PrefillTask { task, operation, .. }) in made.tasks.iter().enumerate() {
+                let mut expected: Vec<_> = graph.dependencies(whole(*task)).collect();
+                if task.subgraph == 0 && task.chunk >= options.chunks_in_flight {
+                    let chunk = task.chunk - options.chunks_in_flight;
+                    expected.push(Task { chunk, subgraph: graph.subgraphs().len() - 1, part: 0 });
+                }
+                let mut of_expected = |other: &PrefillTask| expected.contains(&whole(other.task));
+                let is_behind = options.shadow(task.subgraph) == Some(Shadow::Behind);
+                let mut behind = |other: &PrefillTask| {
+                    whole(other.task) == whole(*task) && other.operation == Operation::Compute
+                };
+                let waits: &mut dyn FnMut(&PrefillTask) -> bool =
+                    if *operation == Operation::Shadow && is_behind { &mut behind } else { &mut of_expected };
+                let expected: Vec<_> =
+                    made.tasks.iter().enumerate().filter(|(_, other)| waits(other)).map(|(number, _)| number).collect();
+                prop_assert_eq!(made.dag.predecessors(number), expected, "{:?}", made.tasks[number]);
+            }
+        }
+
+        #[test]
+        fn the_parts_of_a_task_are_all_of_its_output(options in options()) {
+            let graph = graph();
+            let area = |task: &PrefillTask, _| (task.part.rows.len() * task.part.columns.len()) as f64;
+            let made = PrefillTasks::new(&graph, &cpus(), &options, area).unwrap();
+            for whole in graph.tasks() {
+                let (rows, columns) =
+                    (graph.chunks()[whole.chunk].len(), graph.subgraphs()[whole.subgraph].output_columns);
+                let of = |operation| {
+                    let pieces = made.pieces(whole.chunk, whole.subgraph);
+                    let pieces = pieces.filter(|number| made.tasks[*number].operation == operation);
+                    pieces.map(|number| made.dag.seconds(number)).sum::<f64>()
+                };
+                let shadow = if options.shadow(whole.subgraph).is_some() { 1.0 } else { 0.0 };
+                let all = (rows * columns) as f64;
+                prop_assert_eq!((of(Operation::Compute), of(Operation::Shadow)), (all, shadow * all));
+            }
+        }
+    }
+
+    #[test]
+    fn a_processor_has_no_share_of_what_it_does_not_compute() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        let graph = Graph::with_splits(&description, 64, 64, |block| block > 0);
+        let processors = Processors::new(vec![
+            Processor::cpu("cpu"),
+            Processor { formats: vec![Format::Float], ..Processor::gpu("gpu") },
+        ]);
+        let processors = processors.unwrap();
+        let cut_of = |multiple| {
+            let shares = processors.ids().map(|processor| Share { processor, share: 1.0 }).collect();
+            Cut::new(Axis::Columns, shares, multiple).unwrap()
+        };
+        let made = |processors: &Processors, role| {
+            let is_role = |subgraph: &Subgraph| (subgraph.role == role).then(|| cut_of(64));
+            let cuts = graph.subgraphs().iter().map(is_role).collect();
+            let placement = Placement::new(&graph, processors, |_, _| 1.0).unwrap();
+            let options = TaskOptions { cuts, ..TaskOptions::whole(placement, 4) };
+            PrefillTasks::new(&graph, processors, &options, |_, _| 1.0)
+        };
+        let refused = made(&processors, Role::Down).unwrap_err().to_string();
+        assert_eq!(refused, "processor 1 has a share of down but does not compute it: expected int8");
+        for role in [Role::Attention, Role::FeedForward, Role::Activation] {
+            let refused = made(&processors, role).unwrap_err().to_string();
+            let expected = "query-key-value, attention-output, gate-up or down";
+            assert_eq!(refused, format!("{} can't be cut: expected {expected}", role.name()));
+        }
+        let tasks = made(&Processors::cpu_and_npu(None), Role::AttentionOutput).unwrap().tasks;
+        let of_part = |part| tasks.iter().find(|task| task.task.subgraph == 3 && task.task.part == part).unwrap();
+        let [one, two] = [0, 1].map(|part| &of_part(part).part.columns);
+        assert_eq!((one, two), (&(0..320), &(320..576)), "576 columns in tiles of 64");
+    }
+}
