@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use triad_kernels::{int8, matmul};
+use triad_kernels::kernel_names;
 
 use crate::error::{Error, Result};
 
@@ -70,16 +70,12 @@ impl Machine {
     /// Looks at the machine that this process runs on.
     pub fn detect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let cpus = cpu_folders();
+        let (cpus, kernels) = (cpu_folders(), kernel_names());
         Self {
             processor: ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key)),
             architecture: std::env::consts::ARCH,
             instruction_sets: instruction_sets(),
-            kernels: Kernels {
-                int8: int8::kernel_name(),
-                bf16: matmul::bf16_kernel_name(),
-                f32: matmul::kernel_name(),
-            },
+            kernels: Kernels { int8: kernels.int8, bf16: kernels.bf16, f32: kernels.f32 },
             cores: cores(&cpus),
             threads: threads(),
             core_groups: core_groups(&cpus),

@@ -10,6 +10,7 @@ use crate::int8::{
     Int8Product, Int8Weight, QuantizedRows, QuantizedView, matmul_int8_each, pack, packed_len, row_sums, shadow,
     shadow_apart, shadow_float,
 };
+use crate::kernel::available;
 use crate::testing::{bits, values};
 use crate::{Matrix, OutputMut, Phase, Product, int4, matmul_each, pool};
 
@@ -103,8 +104,10 @@ proptest! {
                     compute(x, weight, &bias[columns.clone()], out);
                 })
             };
-            let expected = run(&whole);
-            prop_assert_eq!(pool.install(|| run(&parts)), expected, "operator {}", index);
+            for kernels in available() {
+                let (expected, found) = kernels.install(|| (run(&whole), pool.install(|| run(&parts))));
+                prop_assert_eq!(found, expected, "operator {}, {}", index, kernels.int8.name());
+            }
         }
     }
 
@@ -125,7 +128,10 @@ proptest! {
             })
         };
         let parts = parts(&cut(rows, 1, &row_cuts), &cut(out_features, 1, &column_cuts));
-        prop_assert_eq!(run(&parts), run(&[(0..rows, 0..out_features)]));
+        for kernels in available() {
+            let (expected, found) = kernels.install(|| (run(&[(0..rows, 0..out_features)]), run(&parts)));
+            prop_assert_eq!(found, expected, "{}", kernels.float.name());
+        }
     }
 
     #[test]
@@ -162,8 +168,11 @@ proptest! {
                         matmul_each(x, rows.len(), phase, &mut [product]);
                     })
                 };
-                let expected = run(&[(0..rows, 0..out_features)]);
-                prop_assert_eq!(pool.install(|| run(&parts)), expected, "{} in {:?}", name, phase);
+                let whole = [(0..rows, 0..out_features)];
+                for kernels in available() {
+                    let (expected, found) = kernels.install(|| (run(&whole), pool.install(|| run(&parts))));
+                    prop_assert_eq!(found, expected, "{} in {:?}, {}", name, phase, kernels.float.name());
+                }
             }
         }
     }

@@ -23,11 +23,12 @@ mod cores;
 #[cfg(test)]
 mod cut_tests;
 mod dot;
-mod int16;
 pub mod int4;
 pub mod int8;
+mod kernel;
 pub mod lease;
 pub mod log_softmax;
+mod magnitude;
 pub mod matmul;
 mod matrix;
 pub mod norm;
@@ -45,6 +46,7 @@ mod vectorize;
 
 pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
+pub use kernel::{KernelNames, kernel_names};
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::Matrix;
 pub use output::OutputMut;

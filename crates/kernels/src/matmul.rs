@@ -9,9 +9,11 @@
 use std::cell::RefCell;
 
 use crate::dot::{dot, dot_bf16};
-use crate::int16::{self, Int4Columns, Int8Columns, Int16Rows};
+use crate::kernel::float::PANEL;
+use crate::kernel::int16::{Int4Columns, Int8Columns, Int16Rows};
+use crate::kernel::{Kernels, best};
 use crate::output::{OutputMut, SharedOutput};
-use crate::product::{self, Bf16Rows, PANEL, Write, product};
+use crate::product::{Bf16Rows, Write, product};
 use crate::vectorize::vectorize_fused;
 use crate::{Matrix, Phase, pool};
 
@@ -79,7 +81,7 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
     let in_features = x.len() / rows;
     assert!(in_features > 0, "a linear layer reads something");
     products.iter().for_each(|product| product.check(rows, in_features));
-    let products = &*products;
+    let (products, kernels) = (&*products, best());
     let mut forms = FORMS.take();
     forms.fill(x, phase, in_features, products);
     let counts =
@@ -89,7 +91,7 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
         let task_columns = products[index].task_columns(phase, in_features);
         let columns = task * task_columns..((task + 1) * task_columns).min(out.columns());
         let weight = weight.rows(columns.clone(), in_features);
-        let task = Task { x, forms: &forms, rows, in_features, weight, columns, out };
+        let task = Task { kernels, x, forms: &forms, rows, in_features, weight, columns, out };
         match phase {
             Phase::Prefill => task.by_product(),
             Phase::Decode => task.by_dot(),
@@ -101,21 +103,6 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
     // As large as a prompt's activations: not kept.
     forms.bf16 = None;
     FORMS.set(forms);
-}
-
-/// The name of the kernel that a prefill's products use on this processor.
-pub fn kernel_name() -> &'static str {
-    product::kernel_name()
-}
-
-/// The name of the kernel that a decode's products with weights in INT8 use on this processor.
-pub fn int16_kernel_name() -> &'static str {
-    int16::kernel_name()
-}
-
-/// The name of the kernel that a prefill's products in bf16 use on this processor; `None` if they are made in f32.
-pub fn bf16_kernel_name() -> Option<&'static str> {
-    product::bf16_kernel_name()
 }
 
 /// Activations in the forms that products want them in.
@@ -150,6 +137,7 @@ impl Forms {
 
 /// One block of output columns; the tasks of one matmul write disjoint columns.
 struct Task<'a> {
+    kernels: &'a Kernels,
     x: &'a [f32],
     forms: &'a Forms,
     rows: usize,
@@ -161,10 +149,14 @@ struct Task<'a> {
 
 impl Task<'_> {
     fn by_dot(&self) {
-        let (x, columns, out) = (&self.forms.int16, self.columns.clone(), self.out);
+        let (x, columns, out, kernel) = (&self.forms.int16, self.columns.clone(), self.out, self.kernels.int16);
         match self.weight {
-            Matrix::Int8 { values: weights, scales } => Int8Columns { x, weights, scales, columns, out }.multiply(),
-            Matrix::Int4 { values: weights, scales } => Int4Columns { x, weights, scales, columns, out }.multiply(),
+            Matrix::Int8 { values: weights, scales } => {
+                Int8Columns { x, weights, scales, columns, out }.multiply(kernel);
+            }
+            Matrix::Int4 { values: weights, scales } => {
+                Int4Columns { x, weights, scales, columns, out }.multiply(kernel);
+            }
             Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) => self.by_float_dot(),
         }
     }
@@ -201,7 +193,7 @@ impl Task<'_> {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {
-                product(self.x, self.in_features, self.weight, out, columns, Write::Replace);
+                product(self.kernels.float, self.x, self.in_features, self.weight, out, columns, Write::Replace);
             };
         };
         // SAFETY: as above.

@@ -7,7 +7,6 @@
 use half::f16;
 
 use crate::chunks::{chunks_mut, for_each_chunk};
-use crate::int16;
 use crate::vectorize::vectorize;
 
 /// Neighbours of a row that share a scale.
@@ -74,11 +73,6 @@ fn inverse(scale: f16) -> f32 {
 #[inline(always)]
 fn nibble(scaled: f32) -> u8 {
     (scaled.round_ties_even() + f32::from(OFFSET)).clamp(0.0, 15.0) as u8
-}
-
-/// The name of the kernel that a decode's products use on this processor.
-pub fn kernel_name() -> &'static str {
-    int16::kernel_name()
 }
 
 pub(crate) fn check(values: &[u8], scales: &[f16]) {

@@ -1,7 +1,8 @@
 //! `out = x · Wᵀ + bias` in INT8: checks the shapes and cuts the output into tasks.
 
-use super::kernel::{Kernel, Rectangle, available};
 use super::{Int8Weight, QuantizedView};
+use crate::kernel::best;
+use crate::kernel::int8::Rectangle;
 use crate::output::{OutputMut, SharedOutput};
 use crate::pool;
 
@@ -21,18 +22,7 @@ const TASK_PRODUCTS: usize = 1 << 17;
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn matmul_int8(x: QuantizedView, weight: Int8Weight, bias: Option<&[f32]>, out: OutputMut) {
-    matmul_with(&*available()[0], x, weight, bias, out);
-}
-
-/// [`matmul_int8`] by one kernel of the table.
-pub(super) fn matmul_with(
-    kernel: &dyn Kernel,
-    x: QuantizedView,
-    weight: Int8Weight,
-    bias: Option<&[f32]>,
-    out: OutputMut,
-) {
-    each_with(kernel, x, &mut [Int8Product::new(weight, bias, out)]);
+    matmul_int8_each(x, &mut [Int8Product::new(weight, bias, out)]);
 }
 
 /// One of several products of the same activations.
@@ -67,12 +57,8 @@ impl<'a> Int8Product<'a> {
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
-    each_with(&*available()[0], x, products);
-}
-
-fn each_with(kernel: &dyn Kernel, x: QuantizedView, products: &mut [Int8Product]) {
     products.iter().for_each(|product| product.check(x));
-    let (products, rows) = (&*products, x.rows());
+    let (products, rows, kernel) = (&*products, x.rows(), best().int8);
     if rows == 0 {
         return;
     }

@@ -1,14 +1,13 @@
 //! What the quantized activations lack, times the weights: added to the outputs of the INT8 matmul.
 
-use std::ops::Range;
-
-use super::kernel::{Kernel, available};
-use super::layout::{BLOCK, QUAD};
 use super::{Int8Weight, QuantizedView};
 use crate::activation::add;
-use crate::output::{OutputMut, SharedOutput};
-use crate::product::{PANEL, Write, product};
-use crate::vectorize::vectorize;
+use crate::kernel::best;
+use crate::kernel::float::PANEL;
+use crate::kernel::int8::shadow::ShadowColumns;
+use crate::kernel::int8::weight::BLOCK;
+use crate::output::OutputMut;
+use crate::product::{Write, product};
 use crate::{Matrix, pool};
 
 /// Output channels of one task.
@@ -26,7 +25,7 @@ const PARALLEL: usize = 1 << 16;
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
-    shadow_with(&*available()[0], x, weight, out, true);
+    write_shadow(x, weight, out, true);
 }
 
 /// As [`shadow`], but for a product that is not there yet: writes what there is to add to the rows that have outliers, and
@@ -35,7 +34,7 @@ pub fn shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
 /// # Panics
 /// If a slice's length contradicts the shapes.
 pub fn shadow_apart(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
-    shadow_with(&*available()[0], x, weight, out, false);
+    write_shadow(x, weight, out, false);
 }
 
 /// Adds what [`shadow_apart`] wrote of `x`, `[rows, out_features]`, to a product: `out` gets the bits that [`shadow`] gives.
@@ -56,8 +55,8 @@ pub fn join_shadow(x: QuantizedView, shadow: &[f32], out: OutputMut) {
     });
 }
 
-/// Shadows of the rows that have outliers, by one kernel of the table; they are added, or take the place of what is there.
-pub(super) fn shadow_with(kernel: &dyn Kernel, x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool) {
+/// Shadows of the rows that have outliers; they are added, or take the place of what is there.
+fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool) {
     weight.check();
     let (out_features, out) = (weight.out_features, out.into_shared());
     out.check(x.rows(), out_features);
@@ -66,62 +65,11 @@ pub(super) fn shadow_with(kernel: &dyn Kernel, x: QuantizedView, weight: Int8Wei
         return;
     }
     assert_eq!(x.in_features(), weight.in_features, "activations of as many features as the weight reads");
+    let kernel = best().int8;
     pool::for_each(out_features.div_ceil(COLUMNS), PARALLEL.div_ceil(outliers * COLUMNS), |task| {
         let columns = task * COLUMNS..((task + 1) * COLUMNS).min(out_features);
         kernel.shadow(&ShadowColumns { x, weight, columns, out, add });
     });
-}
-
-/// Columns of an output matrix that belong to one task alone, in the rows that have outliers.
-pub(super) struct ShadowColumns<'a> {
-    pub x: QuantizedView<'a>,
-    pub weight: Int8Weight<'a>,
-    /// Output channels, from a multiple of sixteen on.
-    pub columns: Range<usize>,
-    pub out: SharedOutput<'a>,
-    /// The shadow is added to what is there, instead of taking its place.
-    pub add: bool,
-}
-
-impl ShadowColumns<'_> {
-    /// The rows that have outliers, with the channels of these and their remainders.
-    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &[u32], &[f32])> {
-        let rows = (0..self.x.rows()).map(|row| (row, self.x.outliers_of(row)));
-        rows.filter(|(_, (channels, _))| !channels.is_empty())
-            .map(|(row, (channels, numbers))| (row, channels, numbers))
-    }
-
-    /// In plain Rust: see [`Kernel::shadow`].
-    pub(super) fn compute(&self) {
-        for first in self.columns.clone().step_by(BLOCK) {
-            let columns = first..(first + BLOCK).min(self.columns.end);
-            let block = self.weight.block(first / BLOCK);
-            let scales = &self.weight.scales[columns.clone()];
-            vectorize(
-                #[inline(always)]
-                || {
-                    for (row, channels, remainders) in self.rows() {
-                        let mut sums = [0.0; BLOCK];
-                        for (channel, remainder) in channels.iter().zip(remainders) {
-                            let channel = *channel as usize;
-                            let (quads, _) = block[channel / QUAD].as_chunks::<QUAD>();
-                            let shift = 24 - 8 * (channel % QUAD);
-                            for lane in 0..BLOCK {
-                                let quad = i32::from_le_bytes(quads[lane].map(|byte| byte as u8));
-                                sums[lane] += remainder * (quad << shift >> 24) as f32;
-                            }
-                        }
-                        // SAFETY: these columns belong to this task alone.
-                        #[allow(unsafe_code)]
-                        let out = unsafe { self.out.row(row, columns.clone()) };
-                        for ((out, sum), scale) in out.iter_mut().zip(sums).zip(scales) {
-                            *out = if self.add { *out + sum * scale } else { sum * scale };
-                        }
-                    }
-                },
-            );
-        }
-    }
 }
 
 /// `out[row, o] += Σ x[row, channel] · w[o, channel]` over the outlier columns of
@@ -142,7 +90,7 @@ pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
     if x.outliers() == 0 || out_features == 0 {
         return;
     }
-    let left = x.remainders();
+    let (left, kernel) = (x.remainders(), best().float);
     let task = |task: usize| {
         let columns = task * FLOAT_COLUMNS..((task + 1) * FLOAT_COLUMNS).min(out_features);
         let mut row = Vec::new();
@@ -155,7 +103,7 @@ pub fn shadow_float(x: QuantizedView, weight: Matrix, out: OutputMut) {
         // SAFETY: these columns belong to this task alone.
         #[allow(unsafe_code)]
         unsafe {
-            product(&left, depth, right, out, columns, Write::Add);
+            product(kernel, &left, depth, right, out, columns, Write::Add);
         }
     };
     pool::for_each(out_features.div_ceil(FLOAT_COLUMNS), PARALLEL.div_ceil(rows * depth * FLOAT_COLUMNS), task);

@@ -3,12 +3,11 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::activations::{ActivationRow, Outliers};
-use super::kernel::{Kernel, available, output};
-use super::matmul::matmul_with;
-use super::reference::Reference;
-use super::shadow::shadow_with;
 use super::*;
+use crate::kernel::int8::output;
+use crate::kernel::int8::quantize::ActivationRow;
+use crate::kernel::int8::rows::Outliers;
+use crate::kernel::{Kernels, available};
 use crate::testing::bits;
 use crate::{Matrix, OutputMut};
 
@@ -83,6 +82,11 @@ fn quantized(x: &[f32], in_features: usize, scale: f32, shadow: bool) -> Quantiz
     rows
 }
 
+/// The last row of the table.
+fn plain_rust() -> &'static Kernels {
+    available().last().unwrap()
+}
+
 /// `matmul_int8` and `shadow` on so many threads.
 fn product(x: &QuantizedRows, weight: Int8Weight, bias: Option<&[f32]>, threads: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * weight.out_features];
@@ -132,10 +136,11 @@ proptest! {
                 expected.push(output(sum, x.view().scales()[row], weight.scales[column], bias));
             }
         }
-        for kernel in available() {
+        for kernels in available() {
             let mut out = vec![f32::NAN; rows * out_features];
-            matmul_with(&**kernel, x.view(), weight.view(), with_bias.then_some(&bias), OutputMut::new(&mut out, out_features));
-            prop_assert_eq!(bits(&out), bits(&expected), "{}", kernel.name());
+            let bias = with_bias.then_some(&bias[..]);
+            kernels.install(|| matmul_int8(x.view(), weight.view(), bias, weight.output(&mut out)));
+            prop_assert_eq!(bits(&out), bits(&expected), "{}", kernels.int8.name());
         }
     }
 
@@ -177,20 +182,20 @@ proptest! {
             inverse: scale.recip(),
             limit: if keeps_shadow { 127.0 * scale } else { f32::MAX },
         };
-        let run = |kernel: &dyn Kernel| {
+        let run = |kernels: &Kernels| {
             // Behind an outlier of the row before.
             let mut outliers = Outliers { channels: vec![3], numbers: vec![1.0] };
             let mut stored = vec![7; in_features];
-            kernel.quantize(&row, &mut stored, &mut outliers);
+            kernels.int8.quantize(&row, &mut stored, &mut outliers);
             // What stands for an outlier that is no number is not defined.
             for (channel, x) in outliers.channels[1..].iter().zip(&outliers.numbers[1..]) {
                 stored[*channel as usize] = if x.is_finite() { stored[*channel as usize] } else { 0 };
             }
             (stored, outliers.channels, bits(&outliers.numbers))
         };
-        let expected = run(&Reference);
-        for kernel in available() {
-            prop_assert_eq!(run(&**kernel), expected.clone(), "{}", kernel.name());
+        let expected = run(plain_rust());
+        for kernels in available() {
+            prop_assert_eq!(run(kernels), expected.clone(), "{}", kernels.int8.name());
         }
     }
 
@@ -200,14 +205,15 @@ proptest! {
     ) {
         let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
         let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
-        let run = |kernel: &dyn Kernel| {
+        let run = |kernels: &'static Kernels| {
             let mut out = random(rows * out_features, seed ^ 9);
-            shadow_with(kernel, x.view(), weight.view(), OutputMut::new(&mut out, out_features), add);
+            let operator = if add { shadow } else { shadow_apart };
+            kernels.install(|| operator(x.view(), weight.view(), weight.output(&mut out)));
             bits(&out)
         };
-        let expected = run(&Reference);
-        for kernel in available() {
-            prop_assert_eq!(run(&**kernel), expected.clone(), "{}", kernel.name());
+        let expected = run(plain_rust());
+        for kernels in available() {
+            prop_assert_eq!(run(kernels), expected.clone(), "{}", kernels.int8.name());
         }
     }
 

@@ -1,36 +1,9 @@
-//! Weights in INT8: what they are and how they are made.
+//! Quantizes weights to INT8.
 
-use super::layout::packed_len;
-use super::{LARGEST, MAX_IN_FEATURES};
 use crate::chunks::{chunks_mut, for_each_chunk, map};
+use crate::kernel::int8::LARGEST;
+use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
-
-/// The weight of a linear layer, `[out_features, in_features]`, in INT8: symmetric, one scale for each
-/// output channel, in the packed layout.
-#[derive(Clone, Copy, Debug)]
-pub struct Int8Weight<'a> {
-    /// Output channels.
-    pub out_features: usize,
-    /// Input features, at most [`MAX_IN_FEATURES`].
-    pub in_features: usize,
-    /// The numbers, laid out by [`pack`](super::pack).
-    pub packed: &'a [i8],
-    /// What one unit of a number is worth, `[out_features]`.
-    pub scales: &'a [f32],
-    /// Sum of the numbers of each output channel, `[out_features]`, by [`row_sums`]: kernels whose
-    /// activations are unsigned subtract it.
-    pub sums: &'a [i32],
-}
-
-impl Int8Weight<'_> {
-    pub(super) fn check(self) {
-        let (out_features, in_features) = (self.out_features, self.in_features);
-        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
-        assert_eq!(Some(self.packed.len()), packed_len(out_features, in_features), "[{out_features}, {in_features}]");
-        assert_eq!(self.scales.len(), out_features, "one scale for each output channel");
-        assert_eq!(self.sums.len(), out_features, "one sum for each output channel");
-    }
-}
 
 /// Quantizes `weight`, `[out_features, in_features]`, with one scale for each output channel: the row's
 /// largest magnitude / 127, or 1 for a row of zeros. Rounds half to even. A row with a number that is not
@@ -76,16 +49,6 @@ fn check(weight: &[f32], in_features: usize, scales: &[f32], row_major: &[i8]) {
     let out_features = scales.len();
     assert_eq!(Some(weight.len()), out_features.checked_mul(in_features), "weight is [{out_features}, {in_features}]");
     assert_eq!(row_major.len(), weight.len(), "as many numbers as weights");
-}
-
-/// The largest magnitude; NaN if there is one.
-pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
-    // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.
-    let bits = vectorize(
-        #[inline(always)]
-        || values.iter().fold(0, |largest: u32, value| largest.max(value.abs().to_bits())),
-    );
-    f32::from_bits(bits)
 }
 
 fn wider(a: f32, b: f32) -> f32 {

@@ -2,35 +2,22 @@
 //!
 //! Kernels multiply words of 32 bits: numbers in f32, or pairs of bf16. The right operand is packed (`pack`) in panels
 //! of 64 columns, a depth of [`DEPTH`] words at a time, which a core's second-level cache holds while all rows of the
-//! left operand pass by. `kernel` holds the table of kernels, best first. Every output is the sum of its products in
+//! left operand pass by. Every output is the sum of its products in
 //! the order of the depth, whatever the number of rows and columns.
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod avx512_bf16;
-mod kernel;
-#[cfg(target_arch = "aarch64")]
-mod neon;
 mod operand;
 mod pack;
-mod portable;
-#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
-mod vector;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::Matrix;
+use crate::kernel::best;
+use crate::kernel::float::{Bf16Kernel, FloatKernel, PANEL, Panel};
 use crate::output::SharedOutput;
-use kernel::{Bf16Kernel, Kernel, Panel};
 pub(crate) use operand::{Arithmetic, Operand};
 use pack::{Source, Wide};
 
-/// Columns of a panel: those of the widest tile of a kernel.
-pub(crate) const PANEL: usize = 64;
 /// Rows of a panel, at most: 256 KiB of packed words.
 const DEPTH: usize = 1024;
 
@@ -54,16 +41,6 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// The name of the kernel that [`product`] uses on this processor.
-pub(crate) fn kernel_name() -> &'static str {
-    kernel::available()[0].name()
-}
-
-/// The name of the kernel for pairs of bf16 on this processor, if there is one.
-pub(crate) fn bf16_kernel_name() -> Option<&'static str> {
-    Some(kernel::bf16()?.name())
-}
-
 /// `out[.., columns] = left[rows, depth] · weightᵀ`, or `+=`, for all rows of `out`, with `weight[columns, depth]`.
 ///
 /// # Safety
@@ -73,6 +50,7 @@ pub(crate) fn bf16_kernel_name() -> Option<&'static str> {
 /// If a slice's length contradicts the shapes.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn product(
+    kernel: &dyn FloatKernel,
     left: &[f32],
     depth: usize,
     weight: Matrix,
@@ -80,7 +58,6 @@ pub(crate) unsafe fn product(
     columns: Range<usize>,
     write: Write,
 ) {
-    let kernel = &*kernel::available()[0];
     // SAFETY: as the caller promises.
     unsafe { panels(kernel, bytemuck::cast_slice(left), depth, Source::F32(weight), out, columns, write) };
 }
@@ -95,7 +72,7 @@ pub(crate) struct Bf16Rows {
 impl Bf16Rows {
     /// `x[rows, in_features]`; `None` if this processor has no instructions for bf16.
     pub(crate) fn new(x: &[f32], in_features: usize) -> Option<Self> {
-        let kernel = kernel::bf16()?;
+        let kernel = best().bf16?;
         let depth = in_features.div_ceil(2);
         let mut words = vec![0; x.len() / in_features * depth];
         x.chunks_exact(in_features)
@@ -127,7 +104,7 @@ impl Bf16Rows {
 /// As for [`product`].
 #[allow(unsafe_code)]
 unsafe fn panels(
-    kernel: &dyn Kernel,
+    kernel: &dyn FloatKernel,
     left: &[u32],
     depth: usize,
     right: Source,
@@ -165,6 +142,7 @@ unsafe fn panels(
 mod tests {
     use super::*;
     use crate::OutputMut;
+    use crate::kernel::available;
     use crate::testing::values;
     use proptest::prelude::*;
 
@@ -176,7 +154,7 @@ mod tests {
             before in 0usize..5, count in 1usize..150, after in 0usize..5, seed: u64,
         ) {
             let (left, right) = (values(rows * depth, seed), values(depth * count, seed ^ 5));
-            for kernel in kernel::available() {
+            for kernel in available().iter().map(|kernels| kernels.float) {
                 let width = before + count + after;
                 let mut out = vec![7.0; rows * width];
                 // SAFETY: `out` is this thread's alone.
@@ -184,7 +162,7 @@ mod tests {
                 unsafe {
                     let out = OutputMut::new(&mut out, width).into_shared();
                     let (left, columns) = (bytemuck::cast_slice(&left), before..before + count);
-                    panels(&**kernel, left, depth, Source::F32(Matrix::F32(&right)), out, columns, Write::Replace);
+                    panels(kernel, left, depth, Source::F32(Matrix::F32(&right)), out, columns, Write::Replace);
                 }
                 for (index, out) in out.iter().enumerate() {
                     let (row, column) = (index / width, index % width);
@@ -208,7 +186,7 @@ mod tests {
             rows in 1usize..20, depth in 1usize..1200, count in 1usize..140, seed: u64,
         ) {
             let (left, right) = (values(rows * depth, seed), values(depth * count, seed ^ 5));
-            for kernel in kernel::available() {
+            for kernel in available().iter().map(|kernels| kernels.float) {
                 let run = |left: &[f32], right: &[f32]| {
                     let count = right.len() / depth;
                     let mut out = vec![0.0; left.len() / depth * count];
@@ -217,7 +195,7 @@ mod tests {
                     unsafe {
                         let out = OutputMut::new(&mut out, count).into_shared();
                         let (left, right) = (bytemuck::cast_slice(left), Source::F32(Matrix::F32(right)));
-                        panels(&**kernel, left, depth, right, out, 0..count, Write::Replace);
+                        panels(kernel, left, depth, right, out, 0..count, Write::Replace);
                     }
                     out
                 };
@@ -232,7 +210,7 @@ mod tests {
     proptest! {
         #[test]
         fn bf16_is_the_nearest_with_the_even_of_two_as_near(row in prop::collection::vec(any::<f32>(), 1..80)) {
-            let Some(kernel) = kernel::bf16() else { return Ok(()) };
+            let Some(kernel) = best().bf16 else { return Ok(()) };
             // Numbers too small to be normal become zero.
             let row: Vec<f32> = row.into_iter().filter(|x| x.is_normal()).chain([1.5]).collect();
             let expected: Vec<u16> = row.iter().map(|x| half::bf16::from_f32(*x).to_bits()).collect();
@@ -252,7 +230,7 @@ mod tests {
         fn exp2_is_as_exact_as_bf16(
             exponents in prop::collection::vec(-40f32..3.0, 1..200), before in -50f32..5.0, ends: [usize; 2],
         ) {
-            let Some(kernel) = kernel::bf16() else { return Ok(()) };
+            let Some(kernel) = best().bf16 else { return Ok(()) };
             let ends = ends.map(|end| end % (exponents.len() + 1));
             let visible = ends[0].min(ends[1])..ends[0].max(ends[1]);
             let mut words = vec![7; exponents.len().div_ceil(2)];

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
-use super::kernel::{Bf16Kernel, Kernel, LANES, Panel, available, bf16};
+use super::DEPTH;
 use super::pack::{Source, Wide, pack};
-use super::{DEPTH, PANEL};
 use crate::Matrix;
 use crate::activation::exp2;
+use crate::kernel::best;
+use crate::kernel::float::{Bf16Kernel, FloatKernel, LANES, PANEL, Panel};
 use crate::log_softmax::largest;
 use crate::output::OutputMut;
 use crate::vectorize::vectorize_fused;
@@ -15,15 +16,15 @@ use crate::vectorize::vectorize_fused;
 /// either format are words of 32 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Arithmetic {
-    kernel: &'static dyn Kernel,
+    kernel: &'static dyn FloatKernel,
     bf16: Option<&'static dyn Bf16Kernel>,
 }
 
 impl Arithmetic {
     /// bf16 if `fast` is set and this processor has instructions for it, f32 otherwise.
     pub(crate) fn new(fast: bool) -> Self {
-        let bf16 = if fast { bf16() } else { None };
-        let kernel = bf16.map_or(&*available()[0], |bf16| bf16 as &dyn Kernel);
+        let bf16 = if fast { best().bf16 } else { None };
+        let kernel = bf16.map_or(best().float, |bf16| bf16 as &dyn FloatKernel);
         Self { kernel, bf16 }
     }
 

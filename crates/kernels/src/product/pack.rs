@@ -2,9 +2,8 @@
 
 use std::ops::Range;
 
-use super::PANEL;
-use super::kernel::{Bf16Kernel, Kernel, LANES};
 use crate::Matrix;
+use crate::kernel::float::{Bf16Kernel, FloatKernel, LANES, PANEL};
 use crate::vectorize::vectorize;
 
 /// The matrix that is packed: `[columns, depth]`, the transpose of the right operand.
@@ -32,7 +31,7 @@ impl Source<'_> {
 
 /// Packs words `steps` of rows `rows` of `source[.., depth]`, transposed, as `panel[steps, PANEL]`.
 pub(super) fn pack(
-    kernel: &dyn Kernel,
+    kernel: &dyn FloatKernel,
     source: Source,
     depth: usize,
     steps: Range<usize>,
@@ -91,7 +90,7 @@ fn words<'w>(
 }
 
 /// `panel[step * PANEL + row] = words[row * stride + step]`.
-fn transpose(kernel: &dyn Kernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
+fn transpose(kernel: &dyn FloatKernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
     let mut step = 0;
     while rows == LANES && step + LANES <= steps {
         kernel.transpose(&words[step..], stride, &mut panel[step * PANEL..], PANEL);

@@ -9,7 +9,7 @@ use triad_kernels::activation::{Activation, activate_and_multiply, add};
 use triad_kernels::attention::{PAGE, Precision, Row, Shape, Slab};
 use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
 use triad_kernels::norm::rms_norm;
-use triad_kernels::{Matrix, OutputMut, Phase, int4, int8, matmul};
+use triad_kernels::{Matrix, OutputMut, Phase, int4, kernel_names, matmul};
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::peaks::Peaks;
@@ -75,15 +75,15 @@ impl Bench<'_> {
             let seconds =
                 median(|| matmul_int8(quantized.view(), weight.view(), None, OutputMut::new(&mut out, out_features)));
             let bound = bound_of("INT8", operations, self.peaks.arithmetic.int8_operations_per_second);
-            self.push("INT8 matmul", int8::kernel_name(), shape.clone(), seconds, bound);
+            self.push("INT8 matmul", kernel_names().int8, shape.clone(), seconds, bound);
 
             let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
             let weight = Matrix::Int8 { values: &values, scales: &scales };
             let seconds = median(|| matmul(&x, weight, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
             let bf16 = self.peaks.arithmetic.bf16_operations_per_second;
-            let (kernel, by, peak) = match matmul::bf16_kernel_name() {
+            let (kernel, by, peak) = match kernel_names().bf16 {
                 Some(kernel) => (kernel, "bf16", bf16),
-                None => (matmul::kernel_name(), "f32", Some(self.peaks.arithmetic.f32_operations_per_second)),
+                None => (kernel_names().f32, "f32", Some(self.peaks.arithmetic.f32_operations_per_second)),
             };
             self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
 
@@ -91,7 +91,7 @@ impl Bench<'_> {
             let matrix = Matrix::F32(&weight);
             let seconds = median(|| matmul(&x, matrix, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
             let bound = bound_of("f32", operations, Some(self.peaks.arithmetic.f32_operations_per_second));
-            self.push("f32 matmul", matmul::kernel_name(), shape, seconds, bound);
+            self.push("f32 matmul", kernel_names().f32, shape, seconds, bound);
         }
         self.attention_of_rows(rows);
         if self.peaks.arithmetic.threads == 1 {
@@ -121,7 +121,7 @@ impl Bench<'_> {
                 matmul_int8(quantized.view(), weight, None, OutputMut::new(&mut out, out_features));
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
-            self.push("INT8 matvec", int8::kernel_name(), shape, seconds, self.reading(weights));
+            self.push("INT8 matvec", kernel_names().int8, shape, seconds, self.reading(weights));
         }
     }
 
@@ -131,7 +131,7 @@ impl Bench<'_> {
         let values = vec![bytes(weights); DECODE_BYTES.div_ceil(weights)];
         let matrices = values.iter().map(|values| Matrix::Int8 { values, scales: &scales });
         let shape = (in_features, out_features);
-        self.decode_matrices("matvec of INT8 weights", matmul::int16_kernel_name(), rows, shape, weights, matrices);
+        self.decode_matrices("matvec of INT8 weights", kernel_names().int16, rows, shape, weights, matrices);
         drop(values);
         if in_features.is_multiple_of(int4::GROUP) {
             let scales = vec![f16::from_f32(0.01); weights / int4::GROUP];
@@ -139,7 +139,7 @@ impl Bench<'_> {
             let values: Vec<u8> = bytes(weights / 2).iter().map(|byte| *byte as u8).collect();
             let copies = vec![(values, scales); DECODE_BYTES.div_ceil(size)];
             let matrices = copies.iter().map(|(values, scales)| Matrix::Int4 { values, scales });
-            self.decode_matrices("matvec of INT4 weights", int4::kernel_name(), rows, shape, size, matrices);
+            self.decode_matrices("matvec of INT4 weights", kernel_names().int16, rows, shape, size, matrices);
         }
     }
 
@@ -176,11 +176,10 @@ impl Bench<'_> {
             let seconds = median(|| triad_kernels::attention(&queries, before, &cache, &attention, &mut out));
             let seen = (before + 1..=context).sum::<usize>();
             let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
-            let (kernel, by, peak) =
-                match (matmul::bf16_kernel_name(), self.peaks.arithmetic.bf16_operations_per_second) {
-                    (Some(kernel), Some(peak)) => (kernel, "bf16", peak),
-                    _ => (matmul::kernel_name(), "f32", self.peaks.arithmetic.f32_operations_per_second),
-                };
+            let (kernel, by, peak) = match (kernel_names().bf16, self.peaks.arithmetic.bf16_operations_per_second) {
+                (Some(kernel), Some(peak)) => (kernel, "bf16", peak),
+                _ => (kernel_names().f32, "f32", self.peaks.arithmetic.f32_operations_per_second),
+            };
             let shape = format!("{rows} × {shape}, {context}");
             self.push("attention", kernel, shape, seconds, bound_of(by, operations, Some(peak)));
         }

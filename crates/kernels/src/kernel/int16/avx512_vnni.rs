@@ -18,7 +18,7 @@ use std::ops::Range;
 
 use half::f16;
 
-use super::kernel::{Int4Columns, Int8Columns, Kernel};
+use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use crate::chunks::parts;
 use crate::int4::HALF;
@@ -43,21 +43,17 @@ const STREAM: usize = 4096;
 const AHEAD: usize = 8192;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct Avx512Vnni(());
+pub(in crate::kernel) struct Avx512Vnni(());
 
 impl Avx512Vnni {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         Tier::has_vnni().then_some(Self(()))
     }
 }
 
-impl Kernel for Avx512Vnni {
+impl Int16Kernel for Avx512Vnni {
     fn name(&self) -> &'static str {
         "avx512-vpdpwssd"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Avx512
     }
 
     fn multiply_int8(&self, columns: &Int8Columns) {

@@ -1,7 +1,7 @@
 //! Kernels whose tiles are some rows of one block of output channels: what is left of them is how to sum products.
 
-use super::kernel::{Rectangle, output};
-use super::layout::{BLOCK, QUAD, STEP};
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Rectangle, output};
 
 /// The quads of some rows of activations.
 pub(super) type Rows<'a, const ROWS: usize> = [&'a [[u8; QUAD]]; ROWS];

@@ -1,12 +1,13 @@
 //! AVX-512.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_fmadd_ps,
-    _mm512_loadu_ps, _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
-    _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m512, __m512i, _mm512_castpd_ps, _mm512_castps_pd, _mm512_castsi512_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 
-use super::kernel::{Kernel, LANES, Panel, check_transpose};
+use super::{FloatKernel, LANES, Panel, check_transpose};
+use crate::kernel::avx512::lanes;
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
 pub(super) const ROWS: usize = 6;
@@ -22,13 +23,9 @@ macro_rules! kernel {
             _mm512_setzero_si512,
         };
 
-        impl Kernel for $kernel {
+        impl FloatKernel for $kernel {
             fn name(&self) -> &'static str {
                 $name
-            }
-
-            fn tier(&self) -> crate::tier::Tier {
-                crate::tier::Tier::Avx512
             }
 
             fn multiply(&self, panel: &Panel) {
@@ -142,10 +139,10 @@ macro_rules! kernel {
 pub(super) use kernel;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct Avx512(());
+pub(in crate::kernel) struct Avx512(());
 
 impl Avx512 {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         crate::tier::Tier::Avx512.is_supported().then_some(Self(()))
     }
 }
@@ -155,11 +152,6 @@ kernel!(Avx512, "avx512", "avx512f", multiply_add);
 #[target_feature(enable = "avx512f")]
 fn multiply_add(x: __m512i, factors: __m512i, sums: __m512) -> __m512 {
     _mm512_fmadd_ps(_mm512_castsi512_ps(x), _mm512_castsi512_ps(factors), sums)
-}
-
-/// The mask of the first `count` lanes, at most sixteen.
-pub(super) fn lanes(count: usize) -> __mmask16 {
-    ((1u32 << count) - 1) as u16
 }
 
 /// # Safety

@@ -3,32 +3,32 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::kernel::Kernel;
 use super::*;
 use crate::OutputMut;
 use crate::dot::sum;
 use crate::int4::HALF;
+use crate::kernel::{Kernels, available};
 use crate::testing::values;
 use crate::tier::Tier;
 
 /// All rows of a product with weights in INT8 `[columns, in_features]`.
-fn int8(kernel: &dyn Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
+fn int8(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[i8], scales: &[f32]) -> Vec<f32> {
     let mut out = vec![f32::NAN; x.rows() * scales.len()];
     let (columns, shared) = (0..scales.len(), OutputMut::new(&mut out, scales.len()).into_shared());
-    Int8Columns { x, weights, scales, columns, out: shared }.multiply_with(kernel);
+    Int8Columns { x, weights, scales, columns, out: shared }.multiply(kernel);
     out
 }
 
 /// All rows of a product with weights in INT4 `[columns, in_features / 2]`.
-fn int4(kernel: &dyn Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16]) -> Vec<f32> {
+fn int4(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16]) -> Vec<f32> {
     let columns = weights.len() * 2 / x.in_features;
     let mut out = vec![f32::NAN; x.rows() * columns];
     let shared = OutputMut::new(&mut out, columns).into_shared();
-    Int4Columns { x, weights, scales, columns: 0..columns, out: shared }.multiply_with(kernel);
+    Int4Columns { x, weights, scales, columns: 0..columns, out: shared }.multiply(kernel);
     out
 }
 
-/// One output of a row and a column in INT4, as [`Kernel`] defines it.
+/// One output of a row and a column in INT4, as [`Int16Kernel`] defines it.
 fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: bool) -> f32 {
     let mut sums = [0.0f32; 16];
     for (group, (x, bytes)) in x.as_chunks::<GROUP>().0.iter().zip(weights.as_chunks::<HALF>().0).enumerate() {
@@ -49,8 +49,8 @@ fn int4_definition(x: &[i16], unit: f32, weights: &[u8], scales: &[f16], fused: 
 }
 
 /// Whether a kernel rounds once where it multiplies and adds.
-fn fuses(kernel: &dyn Kernel) -> bool {
-    kernel.tier() != Tier::Reference || Tier::supported().next() != Some(Tier::Reference)
+fn fuses(kernels: &Kernels) -> bool {
+    kernels.tier != Tier::Reference || Tier::supported().next() != Some(Tier::Reference)
 }
 
 proptest! {
@@ -68,14 +68,14 @@ proptest! {
         for ((x, value), index) in x.iter().zip(x16.to_f32()).zip(0..) {
             prop_assert!((x - value).abs() <= 0.505 * x16.scales[index / depth], "{} is not {}", value, x);
         }
-        for kernel in available() {
-            let out = int8(&**kernel, &x16, &weights, &scales);
+        for kernels in available() {
+            let out = int8(kernels.int16, &x16, &weights, &scales);
             for (index, out) in out.iter().enumerate() {
                 let (row, column) = (index / columns, index % columns);
                 let weights = &weights[column * depth..][..depth];
                 let products = x16.row(row).iter().zip(weights).map(|(x, weight)| i64::from(*x) * i64::from(*weight));
                 let expected = products.sum::<i64>() as f32 * (x16.scales[row] * scales[column]);
-                prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernel.name(), row, column);
+                prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernels.int16.name(), row, column);
             }
         }
     }
@@ -93,15 +93,15 @@ proptest! {
         let mut x16 = Int16Rows::default();
         x16.fill(&x, depth);
         x16.fill_steps();
-        for kernel in available() {
-            let out = int4(&**kernel, &x16, &weights, &scales);
+        for kernels in available() {
+            let out = int4(kernels.int16, &x16, &weights, &scales);
             for (index, out) in out.iter().enumerate() {
                 let (row, column) = (index / columns, index % columns);
                 let weights = &weights[column * groups * HALF..][..groups * HALF];
                 let scales = &scales[column * groups..][..groups];
                 let expected =
-                    int4_definition(x16.row(row), x16.scales[row], weights, scales, fuses(&**kernel));
-                prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernel.name(), row, column);
+                    int4_definition(x16.row(row), x16.scales[row], weights, scales, fuses(kernels));
+                prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernels.int16.name(), row, column);
             }
         }
     }
@@ -111,10 +111,10 @@ proptest! {
 fn no_sum_overflows_with_the_largest_numbers_of_all() {
     for depth in [1, 516, 517, 576, 2048, 65_536] {
         for sign in [1.0, -1.0] {
-            for kernel in available() {
+            for kernels in available() {
                 let mut rows = Int16Rows::default();
                 rows.fill(&vec![sign * 3.0; 2 * depth], depth);
-                for sum in int8(&**kernel, &rows, &vec![-128; 5 * depth], &[1.0; 5]) {
+                for sum in int8(kernels.int16, &rows, &vec![-128; 5 * depth], &[1.0; 5]) {
                     let expected = -384.0 * sign * depth as f32;
                     assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
                 }
@@ -127,8 +127,8 @@ fn no_sum_overflows_with_the_largest_numbers_of_all() {
 fn a_number_that_is_not_finite_shows_and_zeros_are_zeros() {
     let mut rows = Int16Rows::default();
     rows.fill(&[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0], 2);
-    for kernel in available() {
-        let sums = int8(&**kernel, &rows, &[1, 1], &[1.0]);
+    for kernels in available() {
+        let sums = int8(kernels.int16, &rows, &[1, 1], &[1.0]);
         assert!(sums[0].is_nan() && sums[1].is_nan());
         assert_eq!(sums[2..], [0.0, 0.0]);
     }

@@ -9,12 +9,11 @@ use std::arch::aarch64::{
 
 use half::f16;
 
-use super::kernel::{Int4Columns, Int8Columns, Kernel};
+use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use crate::chunks::parts;
 use crate::dot::sum;
 use crate::int4::HALF;
-use crate::tier::Tier;
 
 /// Numbers of a register.
 const LANES: usize = 8;
@@ -24,15 +23,11 @@ const ROWS: usize = 4;
 const BLOCK: usize = 1 << 14;
 
 /// The kernel, which every processor of this kind can run.
-pub(super) struct Neon;
+pub(in crate::kernel) struct Neon;
 
-impl Kernel for Neon {
+impl Int16Kernel for Neon {
     fn name(&self) -> &'static str {
         "neon-smlal"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Neon
     }
 
     fn multiply_int8(&self, task: &Int8Columns) {

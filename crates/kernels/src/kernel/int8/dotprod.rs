@@ -3,9 +3,9 @@
 use std::arch::aarch64::{int8x16_t, int32x4_t, vdupq_n_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32, vst1q_s32};
 use std::arch::asm;
 
-use super::kernel::{Kernel, Rectangle};
-use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Int8Kernel, Rectangle};
 use crate::tier::Tier;
 
 /// Rows of a tile: with [`PARTS`] they make 24 of 32 registers.
@@ -14,21 +14,17 @@ const ROWS: usize = 6;
 const PARTS: usize = BLOCK / 4;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct DotProduct(());
+pub(in crate::kernel) struct DotProduct(());
 
 impl DotProduct {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         Tier::Dotprod.is_supported().then_some(Self(()))
     }
 }
 
-impl Kernel for DotProduct {
+impl Int8Kernel for DotProduct {
     fn name(&self) -> &'static str {
         "dotprod-sdot"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Dotprod
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -7,8 +7,8 @@ use std::arch::x86_64::{
     _mm256_set1_ps, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_storeu_ps,
 };
 
-use super::kernel::{Kernel, Rectangle};
-use super::layout::{BLOCK, QUAD, STEP};
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Int8Kernel, Rectangle};
 use crate::tier::Tier;
 
 /// Rows of the largest tile: with [`PARTS`] they make twelve of sixteen registers.
@@ -29,21 +29,17 @@ type Stretch<const ROWS: usize> = [[i16; STRETCH * QUAD]; ROWS];
 type Sums<const ROWS: usize> = [[__m256i; PARTS]; ROWS];
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct Avx2(());
+pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         Tier::Avx2.is_supported().then_some(Self(()))
     }
 }
 
-impl Kernel for Avx2 {
+impl Int8Kernel for Avx2 {
     fn name(&self) -> &'static str {
         "avx2-vpmaddwd"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Avx2
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

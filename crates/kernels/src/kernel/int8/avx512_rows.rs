@@ -12,17 +12,18 @@ use std::arch::x86_64::{
 use std::ops::Range;
 
 use super::LARGEST;
-use super::activations::{ActivationRow, OFFSET, Outliers};
-use super::avx512_vnni::{lanes, load};
-use super::layout::{BLOCK, QUAD, STEP};
+use super::quantize::ActivationRow;
+use super::rows::{OFFSET, Outliers};
 use super::shadow::ShadowColumns;
+use super::weight::{BLOCK, QUAD, STEP};
+use crate::kernel::avx512::{lanes, load};
 
 /// Numbers of a register.
 const LANES: usize = 16;
 /// Rows between the one whose shadow is computed and the one that is fetched.
 const ROWS_AHEAD: usize = 4;
 
-/// See [`Kernel::quantize`](super::kernel::Kernel::quantize).
+/// See [`Int8Kernel::quantize`](super::Int8Kernel::quantize).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,popcnt")]
 pub(super) fn quantize(row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
     let ActivationRow { x, smoothing, inverse, limit } = *row;
@@ -114,7 +115,7 @@ fn append(outliers: &mut Outliers, x: __m512, mask: __mmask16, first: usize) {
     }
 }
 
-/// See [`Kernel::shadow`](super::kernel::Kernel::shadow).
+/// See [`Int8Kernel::shadow`](super::Int8Kernel::shadow).
 #[target_feature(enable = "avx512f,avx512vnni")]
 pub(super) fn shadow(columns: &ShadowColumns) {
     let mut first = columns.columns.start;

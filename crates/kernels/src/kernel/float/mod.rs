@@ -1,27 +1,31 @@
-//! The table of kernels.
+//! f32 and bf16.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512_bf16;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
+pub(super) mod portable;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod vector;
 
 use std::ops::Range;
-use std::sync::LazyLock;
 
-#[cfg(target_arch = "aarch64")]
-use super::neon::Neon;
-use super::portable::Portable;
-#[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512::Avx512, avx512_bf16::Avx512Bf16};
 use crate::output::SharedOutput;
-use crate::tier::{self, Tier};
 
+/// Columns of a panel: those of the widest tile of a kernel.
+pub(crate) const PANEL: usize = 64;
 /// Columns of a block: what a tile's width is a multiple of.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 
 /// One way to multiply words of 32 bits: numbers in f32, or pairs of bf16 that are neighbours in depth, each product
 /// added to sums in f32. Kernels differ in whether products are rounded before they are added.
-pub(super) trait Kernel: Send + Sync {
+pub(crate) trait FloatKernel: Send + Sync {
     /// Name of its instruction set.
     fn name(&self) -> &'static str;
-
-    /// The tier that it belongs to.
-    fn tier(&self) -> Tier;
 
     /// Multiplies all rows by one panel.
     fn multiply(&self, panel: &Panel);
@@ -31,7 +35,7 @@ pub(super) trait Kernel: Send + Sync {
 }
 
 /// A kernel for pairs of bf16, and conversions to them. Rounds to nearest, ties to even.
-pub(super) trait Bf16Kernel: Kernel {
+pub(crate) trait Bf16Kernel: FloatKernel {
     /// Rounds a row to pairs of neighbours; the last of an odd number is paired with zero.
     fn to_bf16(&self, row: &[f32], words: &mut [u32]);
 
@@ -45,8 +49,8 @@ pub(super) trait Bf16Kernel: Kernel {
     -> (f32, f32);
 }
 
-/// Columns of an output matrix, at most [`PANEL`](super::PANEL), that belong to one task alone.
-pub(super) struct Panel<'a> {
+/// Columns of an output matrix, at most [`PANEL`], that belong to one task alone.
+pub(crate) struct Panel<'a> {
     /// `[rows of out, steps]`.
     pub left: &'a [u32],
     pub left_stride: usize,
@@ -71,39 +75,7 @@ impl Panel<'_> {
 
 /// Asserts that both slices contain sixteen words of sixteen rows.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_stride: usize) {
+pub(crate) fn check_transpose(from: &[u32], from_stride: usize, to: &[u32], to_stride: usize) {
     let last = |stride| (LANES - 1) * stride + LANES;
     assert!(last(from_stride) <= from.len() && last(to_stride) <= to.len());
-}
-
-/// The kernel for pairs of bf16, if this processor has instructions for them.
-pub(super) fn bf16() -> Option<&'static dyn Bf16Kernel> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        static KERNEL: LazyLock<Option<Avx512Bf16>> = LazyLock::new(Avx512Bf16::new);
-        KERNEL.as_ref().filter(|kernel| tier::may_be_used(kernel.tier())).map(|kernel| kernel as &dyn Bf16Kernel)
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    None
-}
-
-/// The kernels for f32 that this processor can run and that may be used, best first.
-pub(super) fn available() -> &'static [Box<dyn Kernel>] {
-    static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
-        let table = [
-            #[cfg(target_arch = "x86_64")]
-            boxed(Avx512::new()),
-            #[cfg(target_arch = "x86_64")]
-            boxed(Avx2::new()),
-            #[cfg(target_arch = "aarch64")]
-            boxed(Some(Neon)),
-            boxed(Some(Portable)),
-        ];
-        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
-    });
-    &AVAILABLE
-}
-
-fn boxed<K: Kernel + 'static>(kernel: Option<K>) -> Option<Box<dyn Kernel>> {
-    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
 }

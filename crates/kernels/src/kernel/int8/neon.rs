@@ -5,10 +5,9 @@ use std::arch::aarch64::{
     vpaddq_s32, vreinterpret_s8_s32, vst1q_s32,
 };
 
-use super::kernel::{Kernel, Rectangle};
-use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
-use crate::tier::Tier;
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Int8Kernel, Rectangle};
 
 /// Rows of a tile: with [`PARTS`] they make sixteen of 32 registers.
 const ROWS: usize = 2;
@@ -16,15 +15,11 @@ const ROWS: usize = 2;
 const PARTS: usize = BLOCK / 2;
 
 /// The kernel, which every processor of this kind can run.
-pub(super) struct Neon;
+pub(in crate::kernel) struct Neon;
 
-impl Kernel for Neon {
+impl Int8Kernel for Neon {
     fn name(&self) -> &'static str {
         "neon-smlal"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Neon
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -10,7 +10,7 @@ use std::arch::x86_64::{
 
 use half::f16;
 
-use super::kernel::{Int4Columns, Int8Columns, Kernel};
+use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, SUMS, Step};
 use crate::chunks::parts;
 use crate::int4::HALF;
@@ -26,21 +26,17 @@ const COLUMNS: usize = 2;
 const BLOCK: usize = 1 << 14;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct Avx2(());
+pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         (Tier::Avx2.is_supported() && is_x86_feature_detected!("f16c")).then_some(Self(()))
     }
 }
 
-impl Kernel for Avx2 {
+impl Int16Kernel for Avx2 {
     fn name(&self) -> &'static str {
         "avx2-vpmaddwd"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Avx2
     }
 
     fn multiply_int8(&self, columns: &Int8Columns) {

@@ -9,17 +9,18 @@ use std::arch::x86_64::{
 
 use std::ops::Range;
 
-use super::avx512::{BLOCKS, ROWS, kernel, lanes, transpose};
-use super::kernel::{Bf16Kernel, Kernel, LANES, Panel, check_transpose};
+use super::avx512::{BLOCKS, ROWS, kernel, transpose};
+use super::{Bf16Kernel, FloatKernel, LANES, Panel, check_transpose};
+use crate::kernel::avx512::lanes;
 
 /// Numbers that become words of one register.
 const STEP: usize = 2 * LANES;
 
 /// The kernel, whose words are pairs of bf16; having one proves that the processor can run it.
-pub(super) struct Avx512Bf16(());
+pub(in crate::kernel) struct Avx512Bf16(());
 
 impl Avx512Bf16 {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         let supported = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512bf16");

@@ -2,22 +2,17 @@
 
 use half::f16;
 
-use super::kernel::{Int4Columns, Int8Columns, Kernel};
+use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, STEP, SUMS, Step};
 use crate::dot::sum;
-use crate::tier::Tier;
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
 /// Plain Rust, in the widest registers that the processor has.
-pub(super) struct Reference;
+pub(in crate::kernel) struct Reference;
 
-impl Kernel for Reference {
+impl Int16Kernel for Reference {
     fn name(&self) -> &'static str {
         "reference"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Reference
     }
 
     fn multiply_int8(&self, columns: &Int8Columns) {

@@ -1,7 +1,7 @@
 //! Tiles of some rows of one block of columns, whose sums stay in registers from the first step to the last. A kernel
 //! implements the operations on its registers, [`Vector`].
 
-use super::kernel::{LANES, Panel};
+use super::{LANES, Panel};
 
 /// Rows of the largest tile: with a block of columns they make 96 numbers, twelve registers of AVX2 or 24 of NEON.
 const ROWS: usize = 6;

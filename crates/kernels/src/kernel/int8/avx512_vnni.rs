@@ -2,17 +2,19 @@
 //! bytes to each of sixteen sums.
 
 use std::arch::x86_64::{
-    __m512, __m512i, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
-    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_loadu_ps, _mm512_mul_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
+    __m512i, __mmask16, _MM_HINT_T1, _mm_prefetch, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32,
+    _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 
-use super::activations::{ActivationRow, Outliers};
 use super::avx512_rows;
-use super::kernel::{Kernel, Rectangle};
-use super::layout::{BLOCK, QUAD, STEP};
+use super::quantize::ActivationRow;
+use super::rows::Outliers;
 use super::shadow::ShadowColumns;
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Int8Kernel, Rectangle};
 use crate::chunks::parts;
+use crate::kernel::avx512::{lanes, load};
 use crate::tier::Tier;
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
@@ -27,21 +29,17 @@ const FEW_ROWS: usize = 4;
 const STRETCH: usize = 8;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct Avx512Vnni(());
+pub(in crate::kernel) struct Avx512Vnni(());
 
 impl Avx512Vnni {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         Tier::has_vnni().then_some(Self(()))
     }
 }
 
-impl Kernel for Avx512Vnni {
+impl Int8Kernel for Avx512Vnni {
     fn name(&self) -> &'static str {
         "avx512-vpdpbusd"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Avx512
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
@@ -187,22 +185,6 @@ fn tile<const ROWS: usize, const BLOCKS: usize>(
                 _mm512_mask_storeu_ps(out.as_mut_ptr(), lanes(out.len()), value);
             }
         }
-    }
-}
-
-/// The mask of the first `count` lanes, at most sixteen.
-pub(super) fn lanes(count: usize) -> __mmask16 {
-    ((1u32 << count) - 1) as u16
-}
-
-/// At most sixteen numbers, and zeros.
-#[inline]
-#[target_feature(enable = "avx512f")]
-pub(super) fn load(values: &[f32]) -> __m512 {
-    // SAFETY: the mask covers the slice's length.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm512_maskz_loadu_ps(lanes(values.len()), values.as_ptr())
     }
 }
 

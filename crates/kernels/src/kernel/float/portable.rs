@@ -1,20 +1,15 @@
 //! Plain Rust: the kernel of processors that have no other.
 
-use super::kernel::{Kernel, LANES, Panel};
-use crate::tier::Tier;
+use super::{FloatKernel, LANES, Panel};
 
 /// Rows of the largest tile.
 const ROWS: usize = 4;
 
-pub(super) struct Portable;
+pub(in crate::kernel) struct Portable;
 
-impl Kernel for Portable {
+impl FloatKernel for Portable {
     fn name(&self) -> &'static str {
         "portable"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Reference
     }
 
     fn multiply(&self, panel: &Panel) {

@@ -1,37 +1,28 @@
 //! Activations in INT16, for scalar products with weights in INT8 and INT4: exact sums of integers, twice as fast as
 //! widening every weight to a float, and closer to the activations than bf16.
 //!
-//! Kernels stand in a table, best first. Each loads and widens a vector of weights once for several rows, and
+//! A kernel loads and widens a vector of weights once for several rows, and
 //! goes through all rows while the weights of some columns are in the first-level cache, so that weights are read from
 //! memory once. `steps` is the order of activations for weights in INT4.
 
 #[cfg(target_arch = "x86_64")]
-mod avx2;
+pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512_vnni;
-mod kernel;
+pub(super) mod avx512_vnni;
+mod columns;
 #[cfg(target_arch = "aarch64")]
-mod neon;
-mod reference;
+pub(super) mod neon;
+pub(super) mod reference;
 mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::sync::LazyLock;
-
 use half::f16;
 
-#[cfg(target_arch = "aarch64")]
-use self::neon::Neon;
-use self::reference::Reference;
-#[cfg(target_arch = "x86_64")]
-use self::{avx2::Avx2, avx512_vnni::Avx512Vnni};
 use crate::int4::{self, GROUP};
-use crate::int8::weight::largest_magnitude;
-use crate::tier;
+use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
-use kernel::Kernel;
-pub(crate) use kernel::{Int4Columns, Int8Columns};
+pub(crate) use columns::{Int4Columns, Int8Columns, Int16Kernel};
 use steps::{GROUPS, Step};
 
 /// Rows of activations, each with a scale so small that neither a number nor a sum of products overflows.
@@ -55,32 +46,6 @@ const LARGEST: f32 = 32512.0;
 const MOST_FEATURES: usize = 1 << 23;
 /// The largest magnitude of a weight in INT8; one more than those that Triad makes.
 const LARGEST_WEIGHT: f64 = 128.0;
-
-/// The name of the best kernel on this processor.
-pub(crate) fn kernel_name() -> &'static str {
-    available()[0].name()
-}
-
-/// The kernels that this processor can run and that may be used, best first; the last is the reference.
-fn available() -> &'static [Box<dyn Kernel>] {
-    static AVAILABLE: LazyLock<Vec<Box<dyn Kernel>>> = LazyLock::new(|| {
-        let table = [
-            #[cfg(target_arch = "x86_64")]
-            boxed(Avx512Vnni::new()),
-            #[cfg(target_arch = "x86_64")]
-            boxed(Avx2::new()),
-            #[cfg(target_arch = "aarch64")]
-            boxed(Some(Neon)),
-            boxed(Some(Reference)),
-        ];
-        table.into_iter().flatten().filter(|kernel| tier::may_be_used(kernel.tier())).collect()
-    });
-    &AVAILABLE
-}
-
-fn boxed<K: Kernel + 'static>(kernel: Option<K>) -> Option<Box<dyn Kernel>> {
-    kernel.map(|kernel| Box::new(kernel) as Box<dyn Kernel>)
-}
 
 impl Int16Rows {
     /// Takes `x`, `[rows, in_features]`, in place of what it held.

@@ -2,23 +2,18 @@
 
 use std::arch::aarch64::{float32x4_t, vdupq_n_f32, vfmaq_f32, vld1q_f32, vst1q_f32};
 
-use super::kernel::{Kernel, LANES, Panel};
 use super::portable;
 use super::vector::{self, Vector};
-use crate::tier::Tier;
+use super::{FloatKernel, LANES, Panel};
 
 /// Numbers of a register.
 const WIDTH: usize = 4;
 
-pub(super) struct Neon;
+pub(in crate::kernel) struct Neon;
 
-impl Kernel for Neon {
+impl FloatKernel for Neon {
     fn name(&self) -> &'static str {
         "neon"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Neon
     }
 
     fn multiply(&self, panel: &Panel) {

@@ -1,25 +1,20 @@
 //! The plain kernel: the oracle of all others, and what processors without a kernel of their own run.
 
-use super::activations::signed;
-use super::kernel::{Kernel, Rectangle};
-use super::layout::{BLOCK, QUAD, STEP};
+use super::rows::signed;
 use super::tile::{self, Rows, Sums};
-use crate::tier::Tier;
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Int8Kernel, Rectangle};
 use crate::vectorize::vectorize;
 
 /// Rows that share one widening of the weights.
 const ROWS: usize = 4;
 
 /// Plain Rust, in the widest registers that the processor has.
-pub(super) struct Reference;
+pub(in crate::kernel) struct Reference;
 
-impl Kernel for Reference {
+impl Int8Kernel for Reference {
     fn name(&self) -> &'static str {
         "reference"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Reference
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

@@ -7,9 +7,9 @@ use std::arch::aarch64::{
 };
 use std::arch::asm;
 
-use super::kernel::{Kernel, Rectangle};
-use super::layout::{BLOCK, QUAD, STEP};
 use super::tile::{self, Rows, Sums};
+use super::weight::{BLOCK, QUAD, STEP};
+use super::{Int8Kernel, Rectangle};
 use crate::tier::Tier;
 
 /// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
@@ -19,21 +19,17 @@ const ROWS: usize = 2 * PAIRS;
 const PARTS: usize = BLOCK / 2;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct MatrixProduct(());
+pub(in crate::kernel) struct MatrixProduct(());
 
 impl MatrixProduct {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         Tier::I8mm.is_supported().then_some(Self(()))
     }
 }
 
-impl Kernel for MatrixProduct {
+impl Int8Kernel for MatrixProduct {
     fn name(&self) -> &'static str {
         "i8mm-smmla"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::I8mm
     }
 
     fn multiply(&self, rectangle: &Rectangle) {

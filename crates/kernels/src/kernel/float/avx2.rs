@@ -5,29 +5,25 @@ use std::arch::x86_64::{
     _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 
-use super::kernel::{Kernel, LANES, Panel, check_transpose};
 use super::vector::{self, Vector};
+use super::{FloatKernel, LANES, Panel, check_transpose};
 use crate::tier::Tier;
 
 /// Numbers of a register.
 const WIDTH: usize = 8;
 
 /// The kernel; having one proves that the processor can run it.
-pub(super) struct Avx2(());
+pub(in crate::kernel) struct Avx2(());
 
 impl Avx2 {
-    pub(super) fn new() -> Option<Self> {
+    pub(in crate::kernel) fn new() -> Option<Self> {
         Tier::Avx2.is_supported().then_some(Self(()))
     }
 }
 
-impl Kernel for Avx2 {
+impl FloatKernel for Avx2 {
     fn name(&self) -> &'static str {
         "avx2"
-    }
-
-    fn tier(&self) -> Tier {
-        Tier::Avx2
     }
 
     fn multiply(&self, panel: &Panel) {

@@ -1,14 +1,13 @@
-//! What kernels are: the trait, and the columns of an output that they compute.
+//! The trait of kernels, and the columns of an output that they compute.
 
 use std::ops::Range;
 
 use half::f16;
 
 use super::steps::Step;
-use super::{Int16Rows, available, check_int4};
+use super::{Int16Rows, check_int4};
 use crate::int4::{GROUP, HALF};
 use crate::output::SharedOutput;
-use crate::tier::Tier;
 
 /// One way to multiply rows of INT16 by weights in INT8 and INT4. A row has the same bits beside any others.
 ///
@@ -18,12 +17,9 @@ use crate::tier::Tier;
 /// their group's scale and added to sixteen sums of the row and column. The output is the sum of these, halves first, times
 /// the row's unit. Kernels differ only in whether products are rounded before they are added: where a processor has an
 /// instruction that rounds once, they are not.
-pub(super) trait Kernel: Send + Sync {
+pub(crate) trait Int16Kernel: Send + Sync {
     /// Instruction set and, after it, the instruction that multiplies.
     fn name(&self) -> &'static str;
-
-    /// The tier that it belongs to.
-    fn tier(&self) -> Tier;
 
     /// All rows of some columns of weights in INT8.
     fn multiply_int8(&self, columns: &Int8Columns);
@@ -58,12 +54,7 @@ pub(crate) struct Int4Columns<'a> {
 impl Int8Columns<'_> {
     /// # Panics
     /// If a slice's length contradicts the shapes.
-    pub(crate) fn multiply(&self) {
-        self.multiply_with(&*available()[0]);
-    }
-
-    /// By one kernel of the table.
-    pub(super) fn multiply_with(&self, kernel: &dyn Kernel) {
+    pub(crate) fn multiply(&self, kernel: &dyn Int16Kernel) {
         let (count, in_features) = (self.columns.len(), self.x.in_features);
         assert_eq!(self.weights.len(), count * in_features, "weights are [{count}, {in_features}]");
         assert_eq!(self.scales.len(), count, "one scale for each column");
@@ -85,12 +76,7 @@ impl Int8Columns<'_> {
 impl Int4Columns<'_> {
     /// # Panics
     /// If a slice's length contradicts the shapes.
-    pub(crate) fn multiply(&self) {
-        self.multiply_with(&*available()[0]);
-    }
-
-    /// By one kernel of the table.
-    pub(super) fn multiply_with(&self, kernel: &dyn Kernel) {
+    pub(crate) fn multiply(&self, kernel: &dyn Int16Kernel) {
         check_int4(self.x.in_features, self.columns.len(), self.weights, self.scales);
         assert_eq!(self.x.steps.len(), self.x.rows() * self.x.steps_of_row(), "steps of all rows");
         kernel.multiply_int4(self);

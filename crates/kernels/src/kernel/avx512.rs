@@ -1,0 +1,19 @@
+//! What kernels of several formats need of AVX-512.
+
+use std::arch::x86_64::{__m512, __mmask16, _mm512_maskz_loadu_ps};
+
+/// The mask of the first `count` lanes, at most sixteen.
+pub(super) fn lanes(count: usize) -> __mmask16 {
+    ((1u32 << count) - 1) as u16
+}
+
+/// At most sixteen numbers, and zeros.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn load(values: &[f32]) -> __m512 {
+    // SAFETY: the mask covers the slice's length.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_maskz_loadu_ps(lanes(values.len()), values.as_ptr())
+    }
+}

@@ -1,0 +1,198 @@
+//! The kernels of all number formats, and the one table of those that this processor can run.
+//!
+//! A kernel multiplies matrices of one format by one set of instructions. Each format has a trait: [`Int8Kernel`] for INT8
+//! activations and weights, [`Int16Kernel`] for INT16 activations beside weights in INT8 and INT4, [`FloatKernel`] for f32,
+//! and [`Bf16Kernel`] for pairs of bf16. [`available`] has a row for each [`Tier`] that may be used, best first, with a kernel
+//! for each format: that of the tier, or where it has none, of the best tier below it. The last row is plain Rust,
+//! which the others are tested against.
+//!
+//! A new kernel is a file beside those of its format, with a type whose `new` returns `None` where the processor lacks its
+//! instructions, and a place in [`tiers`]. Operators use the kernels of [`best`]; tests go through all rows by
+//! [`Kernels::install`].
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod float;
+pub(crate) mod int16;
+pub(crate) mod int8;
+
+use std::sync::LazyLock;
+
+use crate::tier::{self, Tier};
+use float::{Bf16Kernel, FloatKernel};
+use int8::Int8Kernel;
+use int16::Int16Kernel;
+
+/// A kernel for each format.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    /// The best tier that one of them may belong to.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests name it"))]
+    pub tier: Tier,
+    pub int8: &'static dyn Int8Kernel,
+    pub int16: &'static dyn Int16Kernel,
+    pub float: &'static dyn FloatKernel,
+    /// `None` without instructions for bf16.
+    pub bf16: Option<&'static dyn Bf16Kernel>,
+}
+
+/// The kernels of one tier that this processor can run.
+#[derive(Default)]
+struct OfTier {
+    int8: Option<&'static dyn Int8Kernel>,
+    int16: Option<&'static dyn Int16Kernel>,
+    float: Option<&'static dyn FloatKernel>,
+    bf16: Option<&'static dyn Bf16Kernel>,
+}
+
+/// A kernel as its format's trait, if this processor can run it.
+macro_rules! kernel {
+    ($kernel:expr) => {
+        $kernel.map(|kernel| &*Box::leak(Box::new(kernel)) as _)
+    };
+}
+
+/// All kernels that are compiled for this architecture and that this processor can run, best tier first.
+fn tiers() -> Vec<(Tier, OfTier)> {
+    vec![
+        #[cfg(target_arch = "x86_64")]
+        (
+            Tier::Avx512,
+            OfTier {
+                int8: kernel!(int8::avx512_vnni::Avx512Vnni::new()),
+                int16: kernel!(int16::avx512_vnni::Avx512Vnni::new()),
+                float: kernel!(float::avx512::Avx512::new()),
+                bf16: kernel!(float::avx512_bf16::Avx512Bf16::new()),
+            },
+        ),
+        #[cfg(target_arch = "x86_64")]
+        (
+            Tier::Avx2,
+            OfTier {
+                int8: kernel!(int8::avx2::Avx2::new()),
+                int16: kernel!(int16::avx2::Avx2::new()),
+                float: kernel!(float::avx2::Avx2::new()),
+                bf16: None,
+            },
+        ),
+        #[cfg(target_arch = "aarch64")]
+        (Tier::I8mm, OfTier { int8: kernel!(int8::i8mm::MatrixProduct::new()), ..OfTier::default() }),
+        #[cfg(target_arch = "aarch64")]
+        (Tier::Dotprod, OfTier { int8: kernel!(int8::dotprod::DotProduct::new()), ..OfTier::default() }),
+        #[cfg(target_arch = "aarch64")]
+        (
+            Tier::Neon,
+            OfTier {
+                int8: kernel!(Some(int8::neon::Neon)),
+                int16: kernel!(Some(int16::neon::Neon)),
+                float: kernel!(Some(float::neon::Neon)),
+                bf16: None,
+            },
+        ),
+        (
+            Tier::Reference,
+            OfTier {
+                int8: kernel!(Some(int8::reference::Reference)),
+                int16: kernel!(Some(int16::reference::Reference)),
+                float: kernel!(Some(float::portable::Portable)),
+                bf16: None,
+            },
+        ),
+    ]
+}
+
+/// The table: a row for each tier that this processor has and that may be used, best first.
+pub(crate) fn available() -> &'static [Kernels] {
+    static AVAILABLE: LazyLock<Vec<Kernels>> = LazyLock::new(|| {
+        let mut tiers = tiers();
+        tiers.retain(|(tier, _)| tier.is_supported() && tier::may_be_used(*tier));
+        let row = |first: usize| {
+            let below = &tiers[first..];
+            // Plain Rust, the last tier, has a kernel for each format but bf16, which may have none.
+            Kernels {
+                tier: below[0].0,
+                int8: below.iter().find_map(|(_, kernels)| kernels.int8).expect("plain Rust"),
+                int16: below.iter().find_map(|(_, kernels)| kernels.int16).expect("plain Rust"),
+                float: below.iter().find_map(|(_, kernels)| kernels.float).expect("plain Rust"),
+                bf16: below.iter().find_map(|(_, kernels)| kernels.bf16),
+            }
+        };
+        (0..tiers.len()).map(row).collect()
+    });
+    &AVAILABLE
+}
+
+/// Returns the kernels that operators use: the first row of the table.
+#[inline]
+pub(crate) fn best() -> &'static Kernels {
+    #[cfg(test)]
+    if let Some(installed) = INSTALLED.get() {
+        return installed;
+    }
+    &available()[0]
+}
+
+#[cfg(test)]
+thread_local! {
+    static INSTALLED: std::cell::Cell<Option<&'static Kernels>> = const { std::cell::Cell::new(None) };
+}
+
+#[cfg(test)]
+impl Kernels {
+    /// Runs `work`, whose operators use these kernels where they are called on this thread.
+    pub(crate) fn install<R>(&'static self, work: impl FnOnce() -> R) -> R {
+        let before = INSTALLED.replace(Some(self));
+        let result = work();
+        INSTALLED.set(before);
+        result
+    }
+}
+
+/// The names of the kernels that this processor uses: the set of instructions and, where several could, the one that
+/// multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelNames {
+    /// Products of INT8 activations and weights.
+    pub int8: &'static str,
+    /// A decode's products with weights in INT8 and INT4.
+    pub int16: &'static str,
+    /// A prefill's products in f32.
+    pub f32: &'static str,
+    /// A prefill's products in bf16; `None` if these are made in f32.
+    pub bf16: Option<&'static str>,
+}
+
+/// Returns the names of the kernels that this processor uses.
+pub fn kernel_names() -> KernelNames {
+    let Kernels { int8, int16, float, bf16, .. } = best();
+    KernelNames { int8: int8.name(), int16: int16.name(), f32: float.name(), bf16: bf16.map(FloatKernel::name) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_row_for_each_tier_and_the_best_of_each_format_below_it() {
+        let tiers: Vec<_> = available().iter().map(|kernels| kernels.tier).collect();
+        let may_be_used: Vec<_> = Tier::supported().filter(|tier| tier::may_be_used(*tier)).collect();
+        assert_eq!(tiers, may_be_used);
+        let last = available().last().expect("a row of plain Rust");
+        assert_eq!((last.int8.name(), last.int16.name(), last.float.name()), ("reference", "reference", "portable"));
+        assert!(last.bf16.is_none());
+        for (above, below) in available().iter().zip(&available()[1..]) {
+            // A format without a kernel of a tier has that of the row below it.
+            let has_its_own = |name: &str| name.starts_with(above.tier.name());
+            assert!(has_its_own(above.int8.name()) || above.int8.name() == below.int8.name());
+            assert!(has_its_own(above.float.name()) || above.float.name() == below.float.name());
+        }
+    }
+
+    #[test]
+    fn installed_kernels_are_used() {
+        for kernels in available() {
+            kernels.install(|| assert_eq!(kernel_names().int8, kernels.int8.name()));
+        }
+        assert_eq!(kernel_names().int8, available()[0].int8.name());
+    }
+}

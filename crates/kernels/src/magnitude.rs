@@ -1,0 +1,13 @@
+//! The largest magnitude of a row.
+
+use crate::vectorize::vectorize;
+
+/// The largest magnitude; NaN if there is one.
+pub(crate) fn largest_magnitude(values: &[f32]) -> f32 {
+    // Magnitudes order as their bits do, with NaN above infinity; integers have a vector maximum.
+    let bits = vectorize(
+        #[inline(always)]
+        || values.iter().fold(0, |largest: u32, value| largest.max(value.abs().to_bits())),
+    );
+    f32::from_bits(bits)
+}
