@@ -1,7 +1,7 @@
 //! Which rectangles of a buffer are leased.
 //!
 //! One lease of whole rows is a word, which is taken and given back by one compare-exchange each: the usual case. Where
-//! there are several, or a rectangle, all of them are in a list under a lock, and the word says so until the list is
+//! there are several, or a rectangle, all of them are in a list under a lock, and the word has a value that means this until the list is
 //! empty again. A lease that finds the word changed when it is given back is in the list.
 
 use std::fmt;

@@ -1,9 +1,9 @@
 //! One buffer that several threads use at once, by leases that are checked while they run.
 //!
-//! A [`LeasedMatrix`] is a row-major buffer in f32 whose reader and writers each say which rows, or which rectangle, they
-//! use, and how wide a row is. Any number of readers share values, and writers write values of their own. Whoever asks
+//! A [`LeasedMatrix`] is a row-major buffer in f32 whose readers and writers each name the rows, or the rectangle, that they
+//! use, and the width of a row. Any number of readers share values, and writers write values of their own. Whoever asks
 //! for values that another one writes, or to write values that another one uses, has a bug, and panics with a message
-//! that names both rectangles. Nobody waits: that those who share a buffer take turns where they must is up to them.
+//! that names both rectangles. Nothing waits: that threads take turns where they must is up to the caller.
 //!
 //! ```
 //! use triad_kernels::lease::LeasedMatrix;
@@ -29,7 +29,7 @@ use std::ops::{Deref, DerefMut, Range};
 use crate::OutputMut;
 use leases::{Access, Entry, Leases, Rectangle, Rows};
 
-/// A row-major buffer of f32 that threads lease rows and rectangles of. The width of a row is said by each lease.
+/// A row-major buffer of f32 that threads lease rows and rectangles of. Each lease has a width of rows of its own.
 #[derive(Debug)]
 pub struct LeasedMatrix {
     /// From a box, `len` values.
@@ -38,7 +38,7 @@ pub struct LeasedMatrix {
     leases: Leases,
 }
 
-// SAFETY: values are used through leases alone, or by whom has the only reference. Leases for writing share no value with
+// SAFETY: values are used through leases alone, or by the owner of the only reference. Leases for writing share no value with
 // any other, and those that follow each other synchronize, as `leases` does.
 #[allow(unsafe_code)]
 unsafe impl Send for LeasedMatrix {}

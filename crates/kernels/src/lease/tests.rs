@@ -65,7 +65,7 @@ fn lease<'a>(matrix: &'a LeasedMatrix, asked: &Asked) -> Any<'a> {
     }
 }
 
-/// What a panic says.
+/// The message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
     panic.downcast_ref::<String>().cloned().unwrap_or_default()
 }

@@ -49,7 +49,7 @@ impl Entry {
         Some(graph)
     }
 
-    /// Has `compile` write the graph to a file beside its place, and moves it there. Answers what `compile` does, and why
+    /// Has `compile` write the graph to a file beside its place, and moves it there. Returns what `compile` returns, and why
     /// the graph is not kept if it is not; where no file can be made, `compile` is given none.
     pub fn write<T>(&self, compile: impl FnOnce(Option<&Path>) -> Result<T>) -> Result<(T, Option<Error>)> {
         let folder = self.graph.parent().unwrap_or(Path::new("."));

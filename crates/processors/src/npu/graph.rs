@@ -107,7 +107,7 @@ impl Builder {
         Quantized { name, scale_name, scale }
     }
 
-    /// One linear layer; answers the largest magnitude that its outputs can have.
+    /// Adds one linear layer; returns the largest magnitude that its outputs can have.
     fn linear(&mut self, name: &str, layer: &dyn Layer, input: &Quantized, out: &str) -> Result<f32> {
         let (weight, bias) = (layer.weight(), layer.bias());
         let largest = largest_output(name, weight, bias, input.scale)?;

@@ -14,7 +14,7 @@ const OLDEST: &str = "1.24";
 /// The library of this process and where it came from. ONNX Runtime can't be unloaded, nor loaded twice.
 static LOADED: Mutex<Option<(PathBuf, Environment)>> = Mutex::new(None);
 
-/// Loads the library at `path`, or answers what was loaded from there before.
+/// Loads the library at `path`, or returns what was loaded from there before.
 pub(super) fn load(path: &Path) -> Result<Environment> {
     let missing = |reason: std::io::Error| Error::LibraryMissing { path: path.to_owned(), reason };
     let found = path.canonicalize().map_err(missing)?;
@@ -29,7 +29,7 @@ pub(super) fn load(path: &Path) -> Result<Environment> {
     let builder = ort::init_from(&found).map_err(|error| refused(path, error))?;
     let wrong = |error: ort::Error| Error::LibraryWrong { path: path.to_owned(), reason: error.to_string() };
     let environment = builder.with_name("triad").with_telemetry(false).build().map_err(wrong)?;
-    // What it would log as an error, it answers, too.
+    // What it would log as an error, it returns, too.
     environment.set_log_level(LogLevel::Fatal);
     *loaded = Some((found, environment.clone()));
     Ok(environment)

@@ -189,7 +189,7 @@ impl Npu {
         Ok(session)
     }
 
-    /// Compiles graphs that compute the same and answers the fastest, which goes to the file `compiled`. The first has to
+    /// Compiles graphs that compute the same and returns the fastest, which goes to the file `compiled`. The first has to
     /// be built; others that a provider refuses are not what it is fast at.
     fn fastest(&self, graphs: &[Vec<u8>], compiled: Option<&Path>) -> Result<Session> {
         let (first, others) = graphs.split_first().expect("there is a graph");

@@ -12,18 +12,15 @@ use half::f16;
 
 use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, SUMS, Step};
-use crate::chunks::parts;
+use super::tiles::{ROWS, each_tile};
 use crate::int4::HALF;
 use crate::tier::Tier;
 
 /// Numbers that an instruction takes.
 const LANES: usize = 16;
-/// Rows of the largest tile: with two columns of INT8, or two halves of a step, they make eight registers of sums.
-const ROWS: usize = 4;
-/// Columns of a tile with weights in INT8.
+/// Columns of a tile with weights in INT8: with [`ROWS`], and as two halves of a step in INT4, they make eight registers of
+/// sums.
 const COLUMNS: usize = 2;
-/// Bytes of weights that stay in the first-level cache beside the activations of a tile while all rows pass by.
-const BLOCK: usize = 1 << 14;
 
 /// The kernel; having one proves that the processor can run it.
 pub(in crate::kernel) struct Avx2(());
@@ -61,20 +58,15 @@ fn multiply_int8(task: &Int8Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
     // One row meets one column after the other: the processor fetches one stream ahead faster than several.
     let distance = if rows == 1 { 0 } else { count / COLUMNS };
-    let block = (BLOCK / (COLUMNS * task.x.in_features())).max(1);
-    for start in (0..distance).step_by(block) {
-        for part in parts(rows, ROWS) {
-            for column in start..(start + block).min(distance) {
-                let columns = [column, column + distance];
-                match part.len() {
-                    1 => int8_tile::<1, COLUMNS>(task, part.start, columns),
-                    2 => int8_tile::<2, COLUMNS>(task, part.start, columns),
-                    3 => int8_tile::<3, COLUMNS>(task, part.start, columns),
-                    _ => int8_tile::<ROWS, COLUMNS>(task, part.start, columns),
-                }
-            }
+    each_tile(rows, distance, COLUMNS * task.x.in_features(), |rows, row, column| {
+        let columns = [column, column + distance];
+        match rows {
+            1 => int8_tile::<1, COLUMNS>(task, row, columns),
+            2 => int8_tile::<2, COLUMNS>(task, row, columns),
+            3 => int8_tile::<3, COLUMNS>(task, row, columns),
+            _ => int8_tile::<ROWS, COLUMNS>(task, row, columns),
         }
-    }
+    });
     for column in COLUMNS * distance..count {
         for row in 0..rows {
             int8_tile::<1, 1>(task, row, [column]);
@@ -134,20 +126,12 @@ fn lanes(sums: __m256i) -> [i32; 8] {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_int4(task: &Int4Columns) {
-    let (rows, count) = (task.x.rows(), task.columns.len());
-    let block = (BLOCK / (task.groups() * HALF).max(1)).max(1);
-    for start in (0..count).step_by(block) {
-        for rows in parts(rows, ROWS) {
-            for column in start..(start + block).min(count) {
-                match rows.len() {
-                    1 => int4_tile::<1>(task, rows.start, column),
-                    2 => int4_tile::<2>(task, rows.start, column),
-                    3 => int4_tile::<3>(task, rows.start, column),
-                    _ => int4_tile::<ROWS>(task, rows.start, column),
-                }
-            }
-        }
-    }
+    each_tile(task.x.rows(), task.columns.len(), task.groups() * HALF, |rows, row, column| match rows {
+        1 => int4_tile::<1>(task, row, column),
+        2 => int4_tile::<2>(task, row, column),
+        3 => int4_tile::<3>(task, row, column),
+        _ => int4_tile::<ROWS>(task, row, column),
+    });
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

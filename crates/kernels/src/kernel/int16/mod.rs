@@ -16,6 +16,8 @@ pub(super) mod reference;
 mod steps;
 #[cfg(test)]
 mod tests;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod tiles;
 
 use half::f16;
 

@@ -11,16 +11,12 @@ use half::f16;
 
 use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
-use crate::chunks::parts;
+use super::tiles::{ROWS, each_tile};
 use crate::dot::sum;
 use crate::int4::HALF;
 
 /// Numbers of a register.
 const LANES: usize = 8;
-/// Rows of the largest tile.
-const ROWS: usize = 4;
-/// Bytes of weights that stay in the first-level cache beside the activations of a tile while all rows pass by.
-const BLOCK: usize = 1 << 14;
 
 /// The kernel, which every processor of this kind can run.
 pub(in crate::kernel) struct Neon;
@@ -46,18 +42,6 @@ impl Int16Kernel for Neon {
             3 => int4_tile::<3>(task, row, column),
             _ => int4_tile::<ROWS>(task, row, column),
         });
-    }
-}
-
-/// Calls `tile` with a number of rows, the first of them and a column, for all rows and columns of so many bytes.
-fn each_tile(rows: usize, columns: usize, bytes: usize, tile: impl Fn(usize, usize, usize)) {
-    let block = (BLOCK / bytes.max(1)).max(1);
-    for start in (0..columns).step_by(block) {
-        for rows in parts(rows, ROWS) {
-            for column in start..(start + block).min(columns) {
-                tile(rows.len(), rows.start, column);
-            }
-        }
     }
 }
 

@@ -128,7 +128,7 @@ pub(super) fn shadow(columns: &ShadowColumns) {
     }
 }
 
-/// The shadow of some blocks, which begin with output channel `first`. Answers how many channels they have.
+/// The shadow of some blocks, which begin with output channel `first`. Returns how many channels they have.
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
     let ShadowColumns { x, weight, columns: Range { end, .. }, out, add } = *columns;
