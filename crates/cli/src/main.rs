@@ -13,6 +13,7 @@ mod arguments;
 mod arithmetic;
 mod chart;
 mod commands;
+mod cut;
 mod failure;
 mod inputs;
 mod interrupt;

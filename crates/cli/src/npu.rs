@@ -8,6 +8,8 @@ use triad_engine::{Model, Threads};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
 
+use crate::cut::CutArgument;
+
 /// A device that runs programs.
 #[cfg(feature = "npu")]
 pub type NpuDevice = Arc<triad_processors::npu::Npu>;
@@ -25,8 +27,9 @@ pub enum Npu {
     OnnxRuntime(Provider),
 }
 
-#[derive(Clone, Copy, clap::Args)]
-pub struct NpuArgument {
+/// What `--processors` work with, and how they share the work.
+#[derive(Clone, clap::Args)]
+pub struct NpuArguments {
     /// What the NPU is: our kernels in its place, or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
     /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels", requires = "processors")]
@@ -34,6 +37,11 @@ pub struct NpuArgument {
     /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
     #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes, requires = "processors")]
     pub window: Option<usize>,
+    /// Have the processors compute a product together, each its share in their order: down=columns:3:1; of
+    /// query-key-value, attention-output, gate-up and down, by columns of the output or rows (tokens); may be given several
+    /// times
+    #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE", requires = "processors")]
+    pub cuts: Vec<CutArgument>,
 }
 
 impl FromStr for Npu {

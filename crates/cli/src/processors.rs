@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use triad_engine::execute::{CostTable, Device, Execution, Loss};
+use triad_engine::execute::{CostTable, Device, Execution, ProcessorFailure};
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
 use triad_plan::graph::Format;
@@ -15,7 +15,7 @@ use triad_plan::processors::{Processor as Description, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
-use crate::npu::{Npu, NpuArgument, NpuDevice};
+use crate::npu::{Npu, NpuArguments, NpuDevice};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, output, progress};
 
@@ -94,8 +94,10 @@ impl Processors {
     }
 
     /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
-    pub fn engine(&self, npu: NpuArgument, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
-        let NpuArgument { npu: what, window } = npu;
+    pub fn engine(&self, npu: &NpuArguments, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+        let NpuArguments { npu: what, window, cuts } = npu;
+        let (what, window) = (*what, *window);
+        let cuts = cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let device = |Named { is_npu, threads, .. }: &Named| {
             if *is_npu { what.device(model, window, threads) } else { Ok(None) }
         };
@@ -116,7 +118,7 @@ impl Processors {
                     .set(done);
             }
         };
-        let engine = answer::engine(model, EngineOptions { processors, ..options }, &mut progress)?;
+        let engine = answer::engine(model, EngineOptions { processors, cuts, ..options }, &mut progress)?;
         drop(bar);
         tell_moved(&engine);
         #[cfg(feature = "npu")]
@@ -174,7 +176,7 @@ pub struct ProcessorArguments {
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     #[command(flatten)]
-    pub npu: NpuArgument,
+    pub npu: NpuArguments,
     /// Chunks of a prompt that are on their way at once, at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = in_flight, requires = "processors")]
     pub chunks_in_flight: usize,
@@ -233,7 +235,7 @@ pub struct Executed {
     /// What each did.
     pub processors: Vec<Lane>,
     /// Those that failed on the way.
-    pub losses: Vec<Loss>,
+    pub failures: Vec<ProcessorFailure>,
 }
 
 impl Executed {
@@ -243,8 +245,8 @@ impl Executed {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let labels = execution.tasks.labels(&execution.graph);
         let summary = record("", execution, &labels, &names).summary();
-        let losses = execution.losses.clone();
-        Self { policy: execution.policy, seconds: summary.seconds, processors: summary.processors, losses }
+        let failures = execution.failures.clone();
+        Self { policy: execution.policy, seconds: summary.seconds, processors: summary.processors, failures }
     }
 
     /// In a few words: `bubbles 3 %, 12 %`.
@@ -268,15 +270,15 @@ fn tell_moved(engine: &Engine) {
 }
 
 /// Prints which processors failed in the latest prompt of `session`.
-pub fn tell_losses(session: &Session) {
-    for loss in session.execution().iter().flat_map(|execution| &execution.losses) {
-        output::note(&format!("note: {}", failure(loss)));
+pub fn tell_failures(session: &Session) {
+    for failure in session.execution().iter().flat_map(|execution| &execution.failures) {
+        output::note(&format!("note: {}", took_over(failure)));
     }
 }
 
-fn failure(loss: &Loss) -> String {
-    let name = label(&loss.processor);
-    format!("the {name} failed, and its work went to another processor: {}", loss.reason)
+fn took_over(failure: &ProcessorFailure) -> String {
+    let name = label(&failure.processor);
+    format!("the {name} failed, and its work went to another processor: {}", failure.reason)
 }
 
 /// Reads a policy.
@@ -314,10 +316,10 @@ mod tests {
 
     #[test]
     fn a_failure_says_who_failed_and_why() {
-        let reason = triad_engine::execute::Failure::TimeOut(std::time::Duration::from_secs(60));
-        let loss = Loss { processor: "npu".into(), task: None, reason };
+        let reason = triad_engine::execute::FailureReason::TimeOut(std::time::Duration::from_secs(60));
+        let failure = ProcessorFailure { processor: "npu".into(), task: None, reason };
         let said = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
-        assert_eq!(failure(&loss), said);
+        assert_eq!(took_over(&failure), said);
     }
 
     #[test]

@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::execute::{Loss, Losses};
+mod failure;
+
+pub use failure::{FailureReason, ProcessorFailure, ProcessorFailures};
 
 /// Why a processor does not run a subgraph.
 #[derive(Debug, thiserror::Error)]
@@ -138,7 +140,7 @@ pub enum Error {
     ProcessorList(#[from] triad_plan::processors::ProcessorsError),
     /// A processor failed that others would have taken over from.
     #[error("{0}")]
-    Processor(Loss),
+    Processor(ProcessorFailure),
     /// A processor does not run a part of the model.
     #[error("{processor} does not run {role} of block {block}: {source}")]
     Subgraph {
@@ -172,10 +174,10 @@ pub enum Error {
         multiple: usize,
     },
     /// Every processor failed, one after the other.
-    #[error("no processor is left to run the prompt: {losses}")]
+    #[error("no processor is left to run the prompt: {failures}")]
     Processors {
         /// What happened to each.
-        losses: Losses,
+        failures: ProcessorFailures,
     },
     /// A draft model whose tokens are not those of the model that it proposes for.
     #[error("the draft model has {found}, the model has {expected}: take a draft model with the same tokenizer")]

@@ -13,7 +13,7 @@ use triad_plan::tasks::Operation;
 use crate::arguments::{self, ModelArguments};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::NpuArgument;
+use crate::npu::NpuArguments;
 use crate::processors::Processors;
 use crate::{output, progress};
 
@@ -33,7 +33,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST", default_value = "cpu,npu")]
     processors: Processors,
     #[command(flatten)]
-    npu: NpuArgument,
+    npu: NpuArguments,
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
@@ -73,9 +73,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         chunks_in_flight: chunks,
         ..EngineOptions::default()
     };
-    let mut engines = vec![processors.engine(*npu, &model, options())?];
+    let mut engines = vec![processors.engine(npu, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
-        engines.push(alone.engine(*npu, &model, options())?);
+        // One processor alone computes all of every product.
+        let alone_npu = NpuArguments { cuts: Vec::new(), ..npu.clone() };
+        engines.push(alone.engine(&alone_npu, &model, options())?);
     }
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();

@@ -12,7 +12,7 @@ use triad_plan::schedule::Policy;
 use crate::arguments::{self, ThreadArguments};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::{Npu, NpuArgument};
+use crate::npu::{Npu, NpuArguments};
 use crate::processors::Processors;
 use crate::{output, progress};
 
@@ -34,7 +34,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST")]
     processors: Option<Processors>,
     #[command(flatten)]
-    npu: NpuArgument,
+    npu: NpuArguments,
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
     chunk: usize,
@@ -68,7 +68,7 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let context = lengths.iter().copied().max().unwrap_or(1);
     let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
     let options = EngineOptions { session, chunks_in_flight: CHUNKS_IN_FLIGHT, ..EngineOptions::default() };
-    let engine = processors.engine(arguments.npu, &model, options)?;
+    let engine = processors.engine(&arguments.npu, &model, options)?;
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);
@@ -103,8 +103,8 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
 
 /// What is wrong with a comparison that does not pass.
 fn fault(comparison: &Comparison) -> String {
-    let Comparison { tokens, policy, difference, losses } = comparison;
-    let what = if *losses > 0 {
+    let Comparison { tokens, policy, difference, failed_processors } = comparison;
+    let what = if *failed_processors > 0 {
         "a processor failed on the way".to_owned()
     } else {
         format!("logits differ by {difference:.1e} of the largest")

@@ -24,7 +24,7 @@ fn an_answer_is_the_same_on_one_and_on_several_processors() {
         let several = json(&place.triad(&[&ask[..], &PROCESSORS, &["--policy", policy]].concat()));
         assert_eq!(several["text"], alone["text"]);
         let executed = &several["executed"];
-        assert_eq!((&executed["policy"], &executed["losses"]), (&Json::from(policy), &Json::Array(Vec::new())));
+        assert_eq!((&executed["policy"], &executed["failures"]), (&Json::from(policy), &Json::Array(Vec::new())));
         let processors = executed["processors"].as_array().unwrap();
         assert_eq!(processors.len(), 2, "{executed}");
         assert!(processors.iter().all(|processor| (0.0..1.0).contains(&processor["bubble_rate"].as_f64().unwrap())));
@@ -114,15 +114,46 @@ fn onnx_runtime() -> Option<[&'static str; 4]> {
     is_named.then_some(["--processors", "cpu,npu", "--npu", "cpu"])
 }
 
+/// Products that both processors compute together, by columns and by rows.
+const CUTS: [&str; 6] =
+    ["--cut", "query-key-value=columns:1:1", "--cut", "gate-up=columns:3:2", "--cut", "down=rows:1:1"];
+
+#[test]
+fn a_package_is_verified_with_products_that_two_processors_compute_together() {
+    let place = packaged();
+    for processors in ["cpu,npu", "cpu,cpu"] {
+        let verify = ["verify", "package", "--chunk", "4", "--processors", processors];
+        let verdict = succeed(&place.triad(&[&verify[..], &CUTS].concat()));
+        assert!(verdict.contains("have the same logits, bit for bit, on"), "{verdict}");
+    }
+    let wrong =
+        place.triad(&["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--cut", "down=rows:1"]);
+    assert!(stderr(&wrong).contains("--cut down has 1 shares for 2 processors"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn what_does_not_fit_into_the_window_is_reported() {
+    let place = packaged();
+    let run = ["run", "-m", "package", "-p", "Hello Hello", "-n", "4", "--chunk", "4", "--json"];
+    let alone = json(&place.triad(&run))["text"].clone();
+    let output = place.triad(&[&run[..], &PROCESSORS, &["--window", "0.00001"]].concat());
+    assert_eq!(json(&output)["text"], alone);
+    let said = stderr(&output);
+    assert!(said.contains("INT8 subgraphs do not fit into the NPU's window and run on the CPU"), "{said}");
+}
+
 #[test]
 #[cfg(feature = "npu")]
 fn a_package_is_verified_with_onnx_runtime() {
     let Some(onnx_runtime) = onnx_runtime() else { return };
     let place = packaged();
-    let verdict = succeed(&place.triad(&[&["verify", "package", "--chunk", "4"], &onnx_runtime[..]].concat()));
-    let same = ["have the same logits, bit for bit, with", "of the largest with"];
-    assert!(same.iter().any(|same| verdict.contains(same)), "{verdict}");
-    assert!(verdict.contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 5 policies"), "{verdict}");
+    for cuts in [&CUTS[..0], &CUTS] {
+        let verify = ["verify", "package", "--chunk", "4"];
+        let verdict = succeed(&place.triad(&[&verify[..], &onnx_runtime, cuts].concat()));
+        let same = ["have the same logits, bit for bit, with", "of the largest with"];
+        assert!(same.iter().any(|same| verdict.contains(same)), "{verdict}");
+        assert!(verdict.contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 5 policies"), "{verdict}");
+    }
 }
 
 /// The files of compiled graphs in the package, with the times of their writing.

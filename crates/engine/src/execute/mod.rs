@@ -13,7 +13,6 @@
 //! task waits for all that it reads. What tasks take can be measured beforehand and kept ([`profile`]).
 
 mod costs;
-mod loss;
 mod pass;
 mod profile;
 mod programs;
@@ -42,8 +41,8 @@ use triad_plan::schedule::parts::Cut;
 use triad_plan::tasks::{PrefillTasks, TaskOptions};
 use triad_plan::timeline::Timeline;
 
+pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
-pub use loss::{Failure, Loss, Losses};
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
 pub use triad_processors::Processor as Device;
@@ -198,7 +197,7 @@ pub struct Execution {
     /// Which task ran where and when.
     pub timeline: Timeline,
     /// Processors that failed on the way.
-    pub losses: Vec<Loss>,
+    pub failures: Vec<ProcessorFailure>,
 }
 
 /// What an engine has done so far, and what it holds.

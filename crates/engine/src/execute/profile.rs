@@ -88,8 +88,8 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
             session.truncate(0);
             session.prefill(&prompt, cancel, |_| {})?;
             let latest = session.execution().expect("a prompt ran");
-            if let Some(loss) = latest.losses.first() {
-                return Err(Error::Processor(loss.clone()));
+            if let Some(failure) = latest.failures.first() {
+                return Err(Error::Processor(failure.clone()));
             }
             if round > 0 {
                 executions.push(latest.clone());

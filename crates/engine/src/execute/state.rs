@@ -15,11 +15,10 @@ use triad_plan::schedule::{Dag, Node};
 use triad_plan::tasks::PrefillTask;
 use triad_plan::timeline::{Event, Timeline};
 
-use super::loss::{Failure, Loss, Losses};
 use super::pass::{Hidden, Pass, Prompts, Slot, Work};
 use super::request::{Request, SequenceId};
 use super::{Costs, Execution, Shared, costs};
-use crate::error::{Error, Result};
+use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
 /// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.
 const PATIENCE: (f64, Duration) = (0.125, Duration::from_millis(4));
@@ -72,7 +71,7 @@ struct Live {
     /// Of each chunk that is not through, rows whose logits are wanted.
     hidden: Vec<Vec<Hidden>>,
     events: Vec<Event>,
-    losses: Vec<Loss>,
+    failures: Vec<ProcessorFailure>,
     /// Some of its tasks are for no processor that is left.
     is_orphaned: bool,
 }
@@ -173,7 +172,13 @@ impl State {
     }
 
     /// A job has ended; `outcome` is what it returned, or why it failed.
-    pub(super) fn give_back(&mut self, shared: &Shared, unit: usize, job: Job, outcome: Result<Vec<Hidden>, Failure>) {
+    pub(super) fn give_back(
+        &mut self,
+        shared: &Shared,
+        unit: usize,
+        job: Job,
+        outcome: Result<Vec<Hidden>, FailureReason>,
+    ) {
         // Under the lock: until here it stays lost, whoever begins anew, and it is not lost behind this.
         shared.units[unit].set_away(false);
         if self.units[unit].is_lost {
@@ -225,7 +230,7 @@ impl State {
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let live = self.remove(id);
-        let Live { pass, events, losses, .. } = live;
+        let Live { pass, events, failures, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
             request.fail(Error::Cancelled);
@@ -235,7 +240,7 @@ impl State {
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 let (graph, tasks, policy) = (graph.clone(), tasks.clone(), self.policy);
-                let execution = Execution { graph, tasks, position, policy, timeline, losses };
+                let execution = Execution { graph, tasks, position, policy, timeline, failures };
                 self.costs.learn(&shared.processors, [&execution]);
                 let _ = pass.execution.set(execution);
             }
@@ -376,8 +381,11 @@ impl State {
         };
         let id = self.passes.add(dag, urgency);
         let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
-        let losses =
-            away.map(|unit| Loss { processor: shared.units[unit].name.clone(), task: None, reason: Failure::Away });
+        let failures = away.map(|unit| ProcessorFailure {
+            processor: shared.units[unit].name.clone(),
+            task: None,
+            reason: FailureReason::Away,
+        });
         self.live.push(Live {
             id,
             pass: Arc::new(pass),
@@ -385,7 +393,7 @@ impl State {
             hidden: left.iter().map(|_| Vec::new()).collect(),
             left,
             events: Vec::new(),
-            losses: losses.collect(),
+            failures: failures.collect(),
             is_orphaned: false,
         });
     }
@@ -416,7 +424,7 @@ impl State {
     }
 
     /// A processor failed: others take its tasks, or all that is being computed ends.
-    fn lose(&mut self, shared: &Shared, unit: usize, reason: Failure) {
+    fn lose(&mut self, shared: &Shared, unit: usize, reason: FailureReason) {
         let running = self.units[unit].running.take();
         self.units[unit].is_lost = true;
         for live in &mut self.live {
@@ -425,7 +433,7 @@ impl State {
                 Work::Step(_) | Work::Logits(_) => None,
             });
             let processor = shared.units[unit].name.clone();
-            live.losses.push(Loss { processor, task, reason: reason.clone() });
+            live.failures.push(ProcessorFailure { processor, task, reason: reason.clone() });
         }
         self.passes.lose(ProcessorId::new(unit));
         if self.units.iter().all(|unit| unit.is_lost) {
@@ -436,9 +444,9 @@ impl State {
                 let requests = live.pass.requests.iter().chain(of_logits.iter().map(|hidden| &hidden.request));
                 requests.for_each(|request| request.fail(live.error()));
             }
-            let loss = Loss { processor: shared.units[unit].name.clone(), task: None, reason };
+            let failure = ProcessorFailure { processor: shared.units[unit].name.clone(), task: None, reason };
             for hidden in self.hidden.drain(..) {
-                hidden.request.fail(Error::Processors { losses: Losses(vec![loss.clone()]) });
+                hidden.request.fail(Error::Processors { failures: ProcessorFailures(vec![failure.clone()]) });
             }
         }
     }
@@ -461,7 +469,7 @@ impl State {
                     live.slots[place] = None;
                 }
             }
-            self.lose(shared, *unit, Failure::TimeOut(time_out));
+            self.lose(shared, *unit, FailureReason::TimeOut(time_out));
         }
         !hung.is_empty()
     }
@@ -470,12 +478,12 @@ impl State {
     pub(super) fn fail_unserved(&mut self, shared: &Shared) {
         if shared.units.iter().all(super::Unit::is_away) {
             for request in self.prompts.drain(..).chain(self.rows.drain(..)) {
-                let all = shared.units.iter().map(|unit| Loss {
+                let all = shared.units.iter().map(|unit| ProcessorFailure {
                     processor: unit.name.clone(),
                     task: None,
-                    reason: Failure::Away,
+                    reason: FailureReason::Away,
                 });
-                request.fail(Error::Processors { losses: Losses(all.collect()) });
+                request.fail(Error::Processors { failures: ProcessorFailures(all.collect()) });
             }
         }
     }
@@ -484,6 +492,6 @@ impl State {
 impl Live {
     /// What happened to each processor that was lost.
     fn error(&self) -> Error {
-        Error::Processors { losses: Losses(self.losses.clone()) }
+        Error::Processors { failures: ProcessorFailures(self.failures.clone()) }
     }
 }

@@ -16,7 +16,10 @@ use triad_plan::graph::{Format, Task};
 use triad_plan::processors::{Processor as Description, ProcessorId};
 use triad_plan::schedule::Policy;
 
-use super::{Device, Engine, EngineOptions, Failure, Loss, Moment, Probe, ProcessorOptions, Verification, verify};
+use super::{
+    Device, Engine, EngineOptions, FailureReason, Moment, Probe, ProcessorFailure, ProcessorOptions, Verification,
+    verify,
+};
 use crate::error::{Error, Result};
 use crate::quantize::DecodeWeights;
 use crate::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads, testing};
@@ -87,8 +90,8 @@ fn engines(model: &Arc<Model>) -> impl Iterator<Item = (String, Engine)> {
     two_each.chain([("alone".into(), engine(model, one)), ("three".into(), engine(model, three))])
 }
 
-fn losses(session: &Session) -> &[Loss] {
-    &session.execution().unwrap().losses
+fn failures(session: &Session) -> &[ProcessorFailure] {
+    &session.execution().unwrap().failures
 }
 
 #[test]
@@ -165,8 +168,8 @@ fn failing(processor: ProcessorId, at: usize, fail: fn() -> Result<()>) -> Probe
 }
 
 fn error() -> Result<()> {
-    let reason = Failure::Panic("unplugged".into());
-    Err(Error::Processor(Loss { processor: "test".into(), task: None, reason }))
+    let reason = FailureReason::Panic("unplugged".into());
+    Err(Error::Processor(ProcessorFailure { processor: "test".into(), task: None, reason }))
 }
 
 fn panic() -> Result<()> {
@@ -195,15 +198,15 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
             let mut session = with_probe(engine_of(policy), failing(processor, at, fail)).session();
             let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             assert!(logits == expected, "{processor:?} at {at}");
-            let [loss] = losses(&session) else { panic!("{processor:?} at {at}: {:?}", losses(&session)) };
+            let [failure] = failures(&session) else { panic!("{processor:?} at {at}: {:?}", failures(&session)) };
             assert!(
-                loss.processor == NAMES[processor.index()] && loss.reason.to_string().contains("unplugged"),
-                "{loss:?}"
+                failure.processor == NAMES[processor.index()] && failure.reason.to_string().contains("unplugged"),
+                "{failure:?}"
             );
             session.truncate(0);
             let again = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             assert!(again == expected, "the next prompt has both again");
-            assert!(losses(&session).is_empty());
+            assert!(failures(&session).is_empty());
         }
     }
 }
@@ -243,11 +246,11 @@ fn a_processor_that_hangs_is_left_alone() {
     for _ in 0..2 {
         session.truncate(0);
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
-        assert_eq!(losses(&session).len(), 1, "lost, and still away from the next prompt");
+        assert_eq!(failures(&session).len(), 1, "lost, and still away from the next prompt");
     }
     hangs.store(false, Ordering::Relaxed);
     // As soon as it is back it works again.
-    while !losses(&session).is_empty() {
+    while !failures(&session).is_empty() {
         session.truncate(0);
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
     }
@@ -348,6 +351,7 @@ fn verify_finds_nothing_where_nothing_is_wrong() {
 fn verify_reports_a_processor_that_was_lost_on_the_way() {
     let engine = with_probe(engine(&int8("llama"), options(Policy::Fifo)), failing(NPU, 3, error));
     let verification = verified(&engine);
-    let lost: Vec<_> = verification.failures().map(|comparison| (comparison.losses, comparison.difference)).collect();
+    let lost: Vec<_> =
+        verification.failures().map(|comparison| (comparison.failed_processors, comparison.difference)).collect();
     assert_eq!(lost, [(1, 0.0)]);
 }

@@ -19,7 +19,7 @@ pub struct Comparison {
     /// Largest difference from the sequential pass, relative to its largest logit; zero if every bit is the same.
     pub difference: f32,
     /// Processors that failed on the way.
-    pub losses: usize,
+    pub failed_processors: usize,
 }
 
 /// What was compared.
@@ -35,7 +35,8 @@ impl Verification {
     /// The comparisons that don't pass: too different, or without a processor that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Comparison> {
         // A difference that is not a number does not pass either.
-        let passes = |comparison: &Comparison| comparison.difference <= self.allowed && comparison.losses == 0;
+        let passes =
+            |comparison: &Comparison| comparison.difference <= self.allowed && comparison.failed_processors == 0;
         self.comparisons.iter().filter(move |comparison| !passes(comparison))
     }
 }
@@ -74,8 +75,8 @@ pub fn verify(
             engine.set_policy(policy);
             progress(tokens, Some(policy));
             let difference = difference(executed.prefill(&prompt, cancel, |_| {})?, expected);
-            let losses = executed.execution().map_or(0, |execution| execution.losses.len());
-            comparisons.push(Comparison { tokens, policy, difference, losses });
+            let failed_processors = executed.execution().map_or(0, |execution| execution.failures.len());
+            comparisons.push(Comparison { tokens, policy, difference, failed_processors });
         }
     }
     Ok(Verification { comparisons, allowed })

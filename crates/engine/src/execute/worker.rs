@@ -10,12 +10,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::loss::Failure;
 use super::pass::Hidden;
 use super::programs::DeviceBackend;
 use super::state::{Job, State};
 use super::{Moment, Shared, Unit, lock};
-use crate::error::{Error, Result};
+use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
 
 /// How often a worker that waits looks whether another one takes too long.
@@ -77,7 +76,7 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
 }
 
 /// Runs a job.
-fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidden>, Failure> {
+fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidden>, FailureReason> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         probe(shared, index, Moment::Before)?;
         let Job { pass, number, slot, .. } = job;
@@ -93,8 +92,8 @@ fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidd
         Ok(hidden)
     }));
     match outcome {
-        Ok(outcome) => outcome.map_err(|error: Error| Failure::Error(Arc::new(error))),
-        Err(panic) => Err(Failure::Panic(message(&*panic).to_owned())),
+        Ok(outcome) => outcome.map_err(|error: Error| FailureReason::Error(Arc::new(error))),
+        Err(panic) => Err(FailureReason::Panic(message(&*panic).to_owned())),
     }
 }
 

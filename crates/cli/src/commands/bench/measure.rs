@@ -13,7 +13,7 @@ use triad_plan::schedule::Policy;
 
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::NpuArgument;
+use crate::npu::NpuArguments;
 use crate::processors::{self, Executed, Processors};
 use crate::progress;
 
@@ -38,7 +38,7 @@ pub struct Plan {
 /// Processors that prompts run on at once.
 pub struct Several<'a> {
     pub processors: &'a Processors,
-    pub npu: NpuArgument,
+    pub npu: NpuArguments,
     /// Measured in turn.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
@@ -118,7 +118,7 @@ impl Plan {
         let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
         let chunks_in_flight = several.chunks_in_flight;
         let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
-        let engine = several.processors.engine(several.npu, model, options)?;
+        let engine = several.processors.engine(&several.npu, model, options)?;
         let mut session = engine.session();
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -130,7 +130,7 @@ impl Plan {
                 session.truncate(0);
                 engine.set_policy(policy);
                 let seconds = prefill(&mut session, tokens, &cancel)?;
-                processors::tell_losses(&session);
+                processors::tell_failures(&session);
                 let latest = session.execution().expect("a prompt ran");
                 Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu.npu)))
             };

@@ -196,7 +196,7 @@ impl Speaker<'_> {
         let (policy, chunks_in_flight) = (self.arguments.policy, *chunks_in_flight);
         let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
         let engine = match processors {
-            Some(processors) => processors.engine(*npu, &self.model, options)?,
+            Some(processors) => processors.engine(npu, &self.model, options)?,
             None => answer::engine(&self.model, options, &mut |_, _| {})?,
         };
         let session = engine.session();
@@ -268,7 +268,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let answer = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
-    processors::tell_losses(&session);
+    processors::tell_failures(&session);
     if speaker.arguments.json {
         let timing = &answer.timing;
         let proposed = answer.speculation.filter(|speculation| speculation.proposed > 0);

@@ -72,7 +72,7 @@ impl Chat<'_> {
         match prompt.and_then(|prompt| self.speaker.answer((&mut self.session, self.speculate.as_ref()), &prompt)) {
             Ok(answer) => {
                 show("\n")?;
-                processors::tell_losses(&self.session);
+                processors::tell_failures(&self.session);
                 self.statistics = Some(statistics(&answer));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
                     // Nothing was said: the question is as if it had not been asked.

@@ -65,7 +65,7 @@ proptest! {
         let engine = engine(&model, cut_options(which, Policy::ALL[policy], by_role.clone()));
         let mut cut = engine.session();
         prop_assert!(cut.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == all_logits(session(&model, CHUNK), &tokens));
-        prop_assert!(losses(&cut).is_empty());
+        prop_assert!(failures(&cut).is_empty());
         let execution = cut.execution().unwrap();
         let parts = execution.tasks.tasks.iter().filter(|task| task.task.part > 0).count();
         let of_chunk = |rows: usize| {
@@ -103,7 +103,7 @@ fn a_processor_lost_at_any_part_changes_no_bit() {
                     session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected,
                     "{processor:?} at {at}"
                 );
-                if losses(&session).is_empty() {
+                if failures(&session).is_empty() {
                     assert!(at > 20, "there are as many tasks");
                     break;
                 }

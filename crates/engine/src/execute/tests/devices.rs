@@ -152,10 +152,13 @@ fn where_a_program_fails_the_cpu_takes_over() {
         }));
         let mut session = engine(&model, with_device(&stand, options(Policy::Paper))).session();
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{fails_at:?}");
-        let losses = losses(&session);
-        assert_eq!(losses.len(), usize::from(fails_at < count));
-        for loss in losses {
-            assert!(loss.reason.to_string().ends_with("stand failed: unplugged") && loss.task.is_some(), "{loss}");
+        let failures = failures(&session);
+        assert_eq!(failures.len(), usize::from(fails_at < count));
+        for failure in failures {
+            assert!(
+                failure.reason.to_string().ends_with("stand failed: unplugged") && failure.task.is_some(),
+                "{failure}"
+            );
         }
     }
 }
@@ -198,10 +201,13 @@ fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_reported() {
             for prompt in 0..2 {
                 session.truncate(0);
                 assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{reason}, {after}");
-                let losses = losses(&session);
-                assert_eq!(losses.len(), 1, "{reason}, {after}: it stays away");
-                assert_eq!((losses[0].processor.as_str(), losses[0].task.is_some()), ("npu", prompt == 0 || step == 1));
-                assert!(prompt > 0 || losses[0].reason.to_string().contains(reason), "{losses:?}");
+                let failures = failures(&session);
+                assert_eq!(failures.len(), 1, "{reason}, {after}: it stays away");
+                assert_eq!(
+                    (failures[0].processor.as_str(), failures[0].task.is_some()),
+                    ("npu", prompt == 0 || step == 1)
+                );
+                assert!(prompt > 0 || failures[0].reason.to_string().contains(reason), "{failures:?}");
             }
         }
     }

@@ -118,7 +118,7 @@ fn cancelled_at_any_task_nothing_but_the_request_ends() {
             engine.set_probe(None);
             let mut again = engine.session();
             assert!(again.prefill_all_logits(&prompt(&model, 3 * CHUNK), &Cancel::new()).unwrap() == expected, "{at}");
-            assert!(losses(&again).is_empty(), "{at}: {:?}", losses(&again));
+            assert!(failures(&again).is_empty(), "{at}: {:?}", failures(&again));
         }
     }
 }
@@ -204,7 +204,7 @@ fn where_every_processor_hangs_requests_end_until_one_is_back() {
             let mut session = engine.session();
             if let Ok(logits) = session.prefill_all_logits(&tokens, &Cancel::new()) {
                 assert!(logits == expected);
-                if losses(&session).is_empty() {
+                if failures(&session).is_empty() {
                     return;
                 }
             }
@@ -242,7 +242,7 @@ fn processors_that_are_at_times_too_late_come_back_whenever_that_is() {
         loop {
             let mut session = workers.session();
             if session.prefill_all_logits(&tokens, &Cancel::new()).is_ok_and(|logits| logits == expected)
-                && losses(&session).is_empty()
+                && failures(&session).is_empty()
             {
                 return;
             }

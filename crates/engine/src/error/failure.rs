@@ -8,22 +8,22 @@ use serde::{Serialize, Serializer};
 use triad_plan::graph::Task;
 use triad_plan::processors::label;
 
-use crate::error::Error;
+use super::Error;
 
 /// A processor that failed: another one took over its tasks, and the answer is the same.
 #[derive(Clone, Debug, Serialize)]
-pub struct Loss {
+pub struct ProcessorFailure {
     /// Its name.
     pub processor: String,
     /// What it ran; `None` if that was no prompt, or it was still away when the prompt began.
     pub task: Option<Task>,
     /// What happened.
-    pub reason: Failure,
+    pub reason: FailureReason,
 }
 
 /// How a processor failed.
 #[derive(Clone, Debug)]
-pub enum Failure {
+pub enum FailureReason {
     /// It returned an error.
     Error(Arc<Error>),
     /// Its thread panicked, with this message.
@@ -34,20 +34,20 @@ pub enum Failure {
     Away,
 }
 
-impl Loss {
+impl ProcessorFailure {
     /// The processor's name in sentences.
     pub fn label(&self) -> String {
         label(&self.processor)
     }
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for ProcessorFailure {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "the {}: {}", self.label(), self.reason)
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailureReason {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Error(error) => error.fmt(f),
@@ -58,21 +58,21 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Serialize for Failure {
+impl Serialize for FailureReason {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-/// Losses in an error: what happened to each.
+/// ProcessorFailures in an error: what happened to each.
 #[derive(Clone, Debug)]
-pub struct Losses(pub Vec<Loss>);
+pub struct ProcessorFailures(pub Vec<ProcessorFailure>);
 
-impl fmt::Display for Losses {
+impl fmt::Display for ProcessorFailures {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        for (index, loss) in self.0.iter().enumerate() {
+        for (index, failure) in self.0.iter().enumerate() {
             let separator = if index > 0 { "; " } else { "" };
-            write!(f, "{separator}{loss}")?;
+            write!(f, "{separator}{failure}")?;
         }
         Ok(())
     }
