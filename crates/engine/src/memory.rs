@@ -44,8 +44,8 @@ pub fn of_session(
     }
 }
 
-/// What several processors add: buffers for every chunk in flight but one, without the shadows that are computed while a
-/// device multiplies.
+/// What several processors add: buffers for every chunk in flight but one, without those for shadows that are tasks of
+/// their own.
 pub fn of_chunks_in_flight(
     description: &ModelDescription,
     context: usize,

@@ -80,14 +80,13 @@ pub struct Options {
 }
 
 impl Options {
-    /// Those of the paper: chunks of 256 tokens, 85 % of the shadows pruned. It has no limit for chunks in flight; its
-    /// figures have up to four.
+    /// Those of the paper: chunks of 256 tokens, all of them in flight, 85 % of the shadows pruned.
     pub fn paper(policy: Policy) -> Self {
         Self {
             chunk: 256,
             policy,
             floats_on: FloatsOn::Cpu,
-            chunks_in_flight: 4,
+            chunks_in_flight: usize::MAX,
             prune: 0.85,
             shadows: None,
             outlier_channels: 10.0,
