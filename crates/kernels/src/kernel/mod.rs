@@ -8,7 +8,7 @@
 //!
 //! A new kernel is a file beside those of its format, with a type whose `new` returns `None` where the processor lacks its
 //! instructions, and a place in [`tiers`]. Operators use the kernels of [`best`]; tests go through all rows by
-//! [`Kernels::install`].
+//! `Kernels::install`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
