@@ -5,7 +5,7 @@
 //! ([`QuantizedRows`]): with the static scale of the layer, whose clip threshold is 127 · scale, or with a
 //! scale for each row. [`matmul_int8`] multiplies both in i32 and scales the sums back to f32.
 //! Activations beyond the clip threshold are outliers: their remainders times the same weights, added by
-//! [`shadow`], make the product that of the unclipped activations.
+//! [`shadow()`], make the product that of the unclipped activations.
 //!
 //! All kernels give the same bits, and neither the number of threads nor how rows are batched changes one.
 

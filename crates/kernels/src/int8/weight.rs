@@ -33,7 +33,7 @@ pub fn quantize_weight_tensor(weight: &[f32], in_features: usize, scales: &mut [
     for_each_chunk(chunks_mut(row_major, in_features), 1, |index, quantized| quantize(row(index), scale, quantized));
 }
 
-/// The sum of each row of `row_major`, `[out_features, in_features]`, for [`Int8Weight::sums`].
+/// The sum of each row of `row_major`, `[out_features, in_features]`, for [`Int8Weight::sums`](super::Int8Weight::sums).
 ///
 /// # Panics
 /// If a slice's length contradicts the shape.

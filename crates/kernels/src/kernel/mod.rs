@@ -8,7 +8,7 @@
 //!
 //! A new kernel is a file beside those of its format, with a type whose `new` returns `None` where the processor lacks its
 //! instructions, and a place in [`tiers`]. Operators use the kernels of [`best`]; tests go through all rows by
-//! [`Kernels::install`].
+//! `Kernels::install`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -141,10 +141,15 @@ thread_local! {
 impl Kernels {
     /// Runs `work`, whose operators use these kernels where they are called on this thread.
     pub(crate) fn install<R>(&'static self, work: impl FnOnce() -> R) -> R {
-        let before = INSTALLED.replace(Some(self));
-        let result = work();
-        INSTALLED.set(before);
-        result
+        /// Installs what was installed before, also after a panic.
+        struct Restore(Option<&'static Kernels>);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                INSTALLED.set(self.0);
+            }
+        }
+        let _restore = Restore(INSTALLED.replace(Some(self)));
+        work()
     }
 }
 
