@@ -140,7 +140,7 @@ pub enum Error {
     ProcessorList(#[from] triad_plan::processors::ProcessorsError),
     /// A processor failed that others would have taken over from.
     #[error("{0}")]
-    Processor(ProcessorFailure),
+    Processor(Box<ProcessorFailure>),
     /// A processor does not run a part of the model.
     #[error("{processor} does not run {role} of block {block}: {source}")]
     Subgraph {
@@ -151,7 +151,7 @@ pub enum Error {
         /// The name of the [`Role`](triad_plan::graph::Role).
         role: &'static str,
         /// Why.
-        source: SubgraphError,
+        source: Box<SubgraphError>,
     },
     /// A subgraph that no processor of a list can run.
     #[error(transparent)]

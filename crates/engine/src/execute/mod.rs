@@ -386,11 +386,11 @@ impl Engine {
     }
 }
 
+/// Of each processor, the device that it drives, if it does.
+type Devices = Vec<Option<Arc<dyn Device>>>;
+
 /// The processors, their threads and devices; without any, the model's own threads.
-fn start(
-    model: &Arc<Model>,
-    options: Vec<ProcessorOptions>,
-) -> Result<(Processors, Vec<Unit>, Vec<Option<Arc<dyn Device>>>)> {
+fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Result<(Processors, Vec<Unit>, Devices)> {
     if options.is_empty() {
         let description = Processor::cpu("cpu");
         let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));

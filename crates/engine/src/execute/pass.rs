@@ -33,7 +33,7 @@ pub(super) struct Pass {
 /// What is computed of them.
 pub(super) enum Work {
     /// Prompts, one behind the other in chunks; a chunk may have rows of several.
-    Prompts(Prompts),
+    Prompts(Box<Prompts>),
     /// Rows that decode, one step of all of them, cut into so many tasks.
     Step(usize),
     /// Logits of rows that have been through all blocks.

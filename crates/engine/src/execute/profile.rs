@@ -89,7 +89,7 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
             session.prefill(&prompt, cancel, |_| {})?;
             let latest = session.execution().expect("a prompt ran");
             if let Some(failure) = latest.failures.first() {
-                return Err(Error::Processor(failure.clone()));
+                return Err(Error::Processor(Box::new(failure.clone())));
             }
             if round > 0 {
                 executions.push(latest.clone());

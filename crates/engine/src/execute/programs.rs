@@ -59,7 +59,7 @@ impl Programs {
     pub(super) fn prepare(&mut self, model: &Model, processor: &dyn Processor, wanted: &Wanted) -> Result<()> {
         let Wanted { block, role, part, rows } = *wanted;
         let preparing = Preparing { model, block };
-        let prepare = || {
+        let prepare = || -> Result<_, SubgraphError> {
             let (outputs, subgraph) = match role {
                 Role::FeedForward => (Vec::new(), preparing.feed_forward()?),
                 _ => preparing.products(role, &part.columns)?,
@@ -68,12 +68,7 @@ impl Programs {
             let program = processor.prepare(&subgraph, rows)?;
             Ok(Prepared { role, outputs, returns_inner, program })
         };
-        let prepared = prepare().map_err(|source| Error::Subgraph {
-            processor: processor.name().to_owned(),
-            block,
-            role: role.name(),
-            source,
-        })?;
+        let prepared = prepare().map_err(|error| refused(processor.name(), block, role, error))?;
         self.blocks[block].push(prepared);
         Ok(())
     }
@@ -101,7 +96,7 @@ impl Backend for DeviceBackend<'_> {
         let Some(prepared) = prepared else { return self.kernels.multiply(block, role, x, outs) };
         let mut outs: Vec<_> = outs.iter_mut().map(|output| output.out.reborrow()).collect();
         let run = prepared.program.run(x, &mut outs);
-        run.map_err(|error| failed(processor, block, role, error))
+        run.map_err(|error| refused(processor, block, role, error.into()))
     }
 
     fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
@@ -112,13 +107,13 @@ impl Backend for DeviceBackend<'_> {
         let mut outs = [OutputMut::new(out, hidden), OutputMut::new(inner, width)];
         let count = if *returns_inner { 2 } else { 1 };
         let run = program.run(x, &mut outs[..count]);
-        run.map_err(|error| failed(processor, block, Role::FeedForward, error))?;
+        run.map_err(|error| refused(processor, block, Role::FeedForward, error.into()))?;
         Ok(true)
     }
 }
 
-fn failed(processor: &str, block: usize, role: Role, error: triad_processors::Error) -> Error {
-    Error::Subgraph { processor: processor.to_owned(), block, role: role.name(), source: error.into() }
+fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> Error {
+    Error::Subgraph { processor: processor.to_owned(), block, role: role.name(), source: Box::new(source) }
 }
 
 /// A block whose programs are prepared.

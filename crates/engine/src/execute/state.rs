@@ -197,7 +197,8 @@ impl State {
         self.passes.observe(id, number, end - start);
         let is_complete = self.passes.complete(id, number);
         match &pass.work {
-            Work::Prompts(Prompts { graph, tasks }) => {
+            Work::Prompts(prompts) => {
+                let Prompts { graph, tasks } = &**prompts;
                 let Task { chunk, subgraph, .. } = tasks.tasks[number].task;
                 if subgraph + 1 == graph.subgraphs().len() {
                     if !hidden.is_empty() {
@@ -236,7 +237,8 @@ impl State {
             request.fail(Error::Cancelled);
         }
         match &pass.work {
-            Work::Prompts(Prompts { graph, tasks }) => {
+            Work::Prompts(prompts) => {
+                let Prompts { graph, tasks } = &**prompts;
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 let (graph, tasks, policy) = (graph.clone(), tasks.clone(), self.policy);
@@ -360,7 +362,7 @@ impl State {
         let prompts = self.live.iter().filter(|live| matches!(live.pass.work, Work::Prompts(_))).count();
         if prompts < most && !self.prompts.is_empty() {
             let requests: Vec<_> = self.prompts.drain(..).collect();
-            let pass = Pass::new(requests, |rows, position| Work::Prompts(self.plan(shared, rows, position)));
+            let pass = Pass::new(requests, |rows, position| Work::Prompts(Box::new(self.plan(shared, rows, position))));
             for request in &pass.requests {
                 request.set_execution(&pass.execution);
             }
@@ -373,7 +375,8 @@ impl State {
 
     fn add(&mut self, shared: &Shared, pass: Pass, dag: Dag, slots: usize, urgency: Urgency) {
         let left: Vec<_> = match &pass.work {
-            Work::Prompts(Prompts { graph, tasks }) => {
+            Work::Prompts(prompts) => {
+                let Prompts { graph, tasks } = &**prompts;
                 let last = graph.subgraphs().len() - 1;
                 (0..graph.chunks().len()).map(|chunk| tasks.pieces(chunk, last).len()).collect()
             }

@@ -169,7 +169,7 @@ fn failing(processor: ProcessorId, at: usize, fail: fn() -> Result<()>) -> Probe
 
 fn error() -> Result<()> {
     let reason = FailureReason::Panic("unplugged".into());
-    Err(Error::Processor(ProcessorFailure { processor: "test".into(), task: None, reason }))
+    Err(Error::Processor(Box::new(ProcessorFailure { processor: "test".into(), task: None, reason })))
 }
 
 fn panic() -> Result<()> {

@@ -127,15 +127,17 @@ fn prepare_one(
             continue;
         }
         match programs.prepare(model, device, &Wanted { block, role, part: &part, rows }) {
-            Err(Error::Subgraph { source: SubgraphError::Processor(error), .. })
-                if options.cut(subgraph).is_none() && matches!(error, triad_processors::Error::WindowFull { .. }) =>
-            {
+            Err(Error::Subgraph { source, .. }) if options.cut(subgraph).is_none() && is_window_full(&source) => {
                 options.placement.move_off(graph, processors, subgraph)?;
             }
             prepared => prepared?,
         }
     }
     Ok(())
+}
+
+fn is_window_full(error: &SubgraphError) -> bool {
+    matches!(error, SubgraphError::Processor(triad_processors::Error::WindowFull { .. }))
 }
 
 /// Whether INT8 weights can be cut where a part begins.

@@ -375,7 +375,7 @@ impl Pass<'_> {
             let task = TASK_ROWS * norm.weight.len();
             // Always an RMS norm.
             for_each_chunk(chunks_mut(&mut projected, task), 1, |_, x| {
-                rms_norm_in_place(x, &norm.weight, norm.epsilon)
+                rms_norm_in_place(x, &norm.weight, norm.epsilon);
             });
         }
         add_rows(&mut x, &projected);
