@@ -413,6 +413,21 @@ fn inputs() -> Vec<Case> {
             &["bench", "--processors", "cpu,npu", "--policy", "best"],
             &["--policy", "in-order, fifo"],
         ),
+        usage(
+            "cut of what is no product",
+            &["run", "-p", "Hi", "--processors", "cpu,npu", "--cut", "attention=rows:1:1"],
+            &["--cut", "expected query-key-value", "down=columns:3:1"],
+        ),
+        input(
+            "cut without a share for each processor",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,cpu", "--cut", "down=rows:1"],
+            &["--cut down", "1 shares for 2 processors", "one for each"],
+        ),
+        input(
+            "cut without any share",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,cpu", "--cut", "down=rows:0:0"],
+            &["the shares of a cut are all zero"],
+        ),
         usage("timeline of one processor", &["run", "-p", "Hi", "--timeline", "run.svg"], &["--processors"]),
         usage("window that is none", &["plan", "--window", "big"], &["--window", "GiB"]),
         usage("cores that are none", &["run", "-p", "Hi", "--cores", "3-1"], &["--cores", "such as 0-3,6"]),

@@ -334,7 +334,8 @@ impl ChunkRun<'_> {
 
     /// Runs all that the buffers lack up to `subgraph`, whole: others were lost with what they had.
     fn catch_up(&self, progress: &mut Progress, subgraph: usize, backend: &mut dyn Backend) -> Result<()> {
-        let done = progress.done.take().filter(|_| progress.pieces.is_empty());
+        debug_assert!(progress.pieces.is_empty(), "of the subgraph that is next alone");
+        let done = progress.done.take();
         if done.is_none() {
             self.pass.begin(self.tokens, self.chunk);
         }
