@@ -111,7 +111,7 @@ fn sentence_piece_tokenizer() -> GgufBuilder {
         .field("tokenizer.ggml.unknown_token_id", Value::Integer(0))
 }
 
-/// One configuration for each shape that the mapping of families knows; the first fits `config.rs`'s tensors.
+/// One configuration for each shape that the mapping of families supports; the first fits `config.rs`'s tensors.
 fn configs() -> Vec<(&'static str, serde_json::Value)> {
     let with = |model_type: &str, more: serde_json::Value| {
         let mut config = json!({

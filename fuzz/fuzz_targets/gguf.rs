@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
         Ok(elements)
     };
     for tensor in file.tensors.values() {
-        read_f32(tensor).expect("tensors lie inside the file");
+        read_f32(tensor).expect("tensors are inside the file");
     }
     let _ = family::from_gguf(&file.metadata, &file.tensors, &read_f32);
     if let Ok(tokenizer) = Tokenizer::from_gguf(&file.metadata) {

@@ -13,7 +13,7 @@ use triad_engine::{Cores, Error, KvFormat, Model, Threads};
 use triad_frontend::{machine, models};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
-use triad_plan::device::{self, Device};
+use triad_plan::device::{self, DeviceProfile};
 use triad_prepare::Prune;
 use triad_prepare::calibration::text::CalibrationText;
 
@@ -21,8 +21,8 @@ use crate::{inputs, preparing, progress};
 
 /// The engine's own bound.
 const MOST_THREADS: usize = 1024;
-/// Threads that any machine may be asked for, and how many times as many as it runs at once: with more, threads wait for
-/// each other's turn on a core, and a run takes so long that it seems to hang.
+/// Threads that may be requested on any machine, and how many times as many as it runs at once: with more, threads wait
+/// for each other's turn on a core, and a run takes so long that it seems to hang.
 const FEW_THREADS: usize = 16;
 const MOST_THREADS_PER_CORE: usize = 4;
 
@@ -62,7 +62,7 @@ impl DescriptionArguments {
     }
 }
 
-/// Tokens of a prompt that no model runs, unless another number is asked for.
+/// Tokens of a prompt that no model runs, unless another number is given.
 const PROMPT: usize = 1024;
 /// More would take memory and time that nobody meant.
 pub const MOST_CHUNKS: usize = 10_000;
@@ -134,7 +134,7 @@ enum Kv {
 }
 
 impl KvArgument {
-    /// What it says.
+    /// Its text.
     pub fn format(&self) -> KvFormat {
         match self.kv {
             Kv::F16 => KvFormat::F16,
@@ -256,9 +256,9 @@ pub fn prune(text: &str) -> Result<Prune, String> {
 }
 
 /// The profile of a device: a built-in one by its name, others from a TOML file.
-pub fn device(name: &str) -> Result<Device> {
+pub fn device(name: &str) -> Result<DeviceProfile> {
     if device::NAMES.contains(&name) || !Path::new(name).exists() {
-        return Ok(Device::builtin(name)?);
+        return Ok(DeviceProfile::builtin(name)?);
     }
     inputs::add(Path::new(name));
     let mut text = String::new();
@@ -266,7 +266,7 @@ pub fn device(name: &str) -> Result<Device> {
     file.take(MOST_DEVICE_BYTES + 1).read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
     let is_short = text.len() as u64 <= MOST_DEVICE_BYTES;
     ensure!(is_short, "{name}: longer than {} KiB: expected the TOML file of a device", MOST_DEVICE_BYTES >> 10);
-    Ok(Device::parse(&text, name)?)
+    Ok(DeviceProfile::parse(&text, name)?)
 }
 
 /// Reads a number of sequences that run together.

@@ -1,4 +1,4 @@
-//! Errors of the libraries as the command line says them.
+//! Errors of the libraries in the words of the command line.
 
 use triad_engine::Error;
 

@@ -58,7 +58,7 @@ fn resolve(path: &Path) -> PathBuf {
     })
 }
 
-/// Device and number of a file, which all its hard links share; `None` where the system does not tell.
+/// Device and number of a file, which all its hard links share; `None` where the system does not report them.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,7 @@
 //! The `triad` command.
 //!
 //! This file reads the command line and turns errors into exit codes; each command is one file in
-//! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] hears Ctrl-C, [`output`]
+//! [`commands`]. What they share: [`progress`] draws bars, [`interrupt`] handles Ctrl-C, [`output`]
 //! prints, [`output_file`] writes files, none of them one of the [`inputs`], [`chart`] draws figures, [`timeline_file`]
 //! timelines, [`preparing`] shows how packages are made, [`failure`](mod@failure) reads errors. What does not print is in the crate
 //! `triad-frontend`.
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
         log.with_max_level(LevelFilter::DEBUG).init();
     }
-    let tier = triad_kernels::tier::asked().map(|_| ()).map_err(anyhow::Error::msg);
+    let tier = triad_kernels::tier::requested().map(|_| ()).map_err(anyhow::Error::msg);
     let done = tier.and_then(|()| interrupt::install()).and_then(|()| match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Pull(arguments) => pull::run(&arguments),
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what went wrong in one line, and answers with the exit code.
+/// Prints what went wrong in one line, and returns the exit code.
 fn failure(error: &anyhow::Error) -> ExitCode {
     if error.is::<Interrupted>() {
         return ExitCode::from(interrupt::EXIT_CODE);

@@ -109,15 +109,15 @@ impl std::fmt::Display for Npu {
 #[cfg(feature = "npu")]
 const KEPT_SETS: u64 = 4;
 
-/// What stands for the version of a device's driver, which ONNX Runtime does not say: the release of the system's kernel,
-/// with which drivers come. Empty where it is not known.
+/// What replaces the version of a device's driver, which ONNX Runtime does not report: the release of the system's
+/// kernel, with which drivers come. Empty where it is not known.
 #[cfg(feature = "npu")]
 fn drivers() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
 /// Sums are exact; scales and biases may be applied in another order, and the activation within a feed-forward is the
-/// provider's own, which rounds otherwise. A number that lies between two steps of INT8 then goes the other way, and one
+/// provider's own, which rounds otherwise. A number between two steps of INT8 then goes the other way, and one
 /// step at what down reads has moved logits of SmolLM2 by 4.7e-2 of the largest.
 #[cfg(feature = "npu")]
 const ROUNDING: f32 = 0.1;

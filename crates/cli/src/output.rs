@@ -17,7 +17,7 @@ pub fn text(text: &str) -> Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Writes `text` to standard error and ends the line. Where that cannot be written, there is nobody to be told.
+/// Writes `text` to standard error and ends the line. Errors of writing are ignored.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
 }

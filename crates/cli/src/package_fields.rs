@@ -1,4 +1,4 @@
-//! What is said about a package.
+//! The fields that commands print of a package.
 
 use serde_json::json;
 use triad_engine::LinearInput;
@@ -7,7 +7,7 @@ use triad_engine::package::preparation::InputSummary;
 
 use crate::output;
 
-/// What is said about a package, name by name, whoever asks.
+/// The fields of a package by name, the same for every command.
 pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     let manifest = package.manifest();
     let preparation = &manifest.preparation;

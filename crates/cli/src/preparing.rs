@@ -14,7 +14,7 @@ use crate::interrupt::on_interrupt;
 use crate::output;
 use crate::progress::{self, Shown};
 
-/// The package of the model at `path`, which the user calls `name`; says so if it is made now.
+/// The package of the model at `path`, which the user calls `name`; prints a note if it is made now.
 pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
     let mut read = progress::reading(path);
     let found = shown(|cancel, show| packages::package_of(path, name, threads, cancel, &mut read, show), name)?;
@@ -25,7 +25,7 @@ pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> 
     Ok(found.path)
 }
 
-/// Where the package of the model at `path` lies in the cache, with a bar while its files are read.
+/// The path of the package of the model at `path` in the cache, with a bar while its files are read.
 pub fn cached(path: &Path, options: &PrepareOptions, text: &CalibrationText) -> Result<PathBuf> {
     Ok(packages::cached(path, options, text, &mut progress::reading(path))?)
 }

@@ -1,4 +1,4 @@
-//! `--processors`: who runs a prompt, by which policy, and what is said about it.
+//! `--processors`: who runs a prompt, by which policy, and the notes about it.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Sessio
 use triad_frontend::answer;
 use triad_plan::graph::Format;
 use triad_plan::placement::Reason;
-use triad_plan::processors::{Processor as Description, ProcessorKind, label};
+use triad_plan::processors::{Processor, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
@@ -103,10 +103,10 @@ impl Processors {
         };
         let devices: Vec<_> = self.list.iter().map(device).collect::<Result<_>>()?;
         let describe = |(Named { name, is_npu, threads }, device): (&Named, &Option<NpuDevice>)| {
-            let cpu = Description::cpu(name);
+            let cpu = Processor::cpu(name);
             // Threads that drive an NPU compute floats where everything else is lost.
             let kind = if *is_npu { ProcessorKind::Npu } else { cpu.kind };
-            let description = Description { kind, window: window.filter(|_| *is_npu), ..cpu };
+            let description = Processor { kind, window: window.filter(|_| *is_npu), ..cpu };
             let device = device.clone().map(|device| device as Arc<dyn Device>);
             ProcessorOptions { description, threads: threads.clone(), device }
         };
@@ -120,7 +120,7 @@ impl Processors {
         };
         let engine = answer::engine(model, EngineOptions { processors, cuts, ..options }, &mut progress)?;
         drop(bar);
-        tell_moved(&engine);
+        note_moved(&engine);
         #[cfg(feature = "npu")]
         for error in devices.iter().flatten().filter_map(|device| device.not_kept()) {
             output::note(&format!("note: {error}, and every run compiles them again"));
@@ -225,7 +225,7 @@ fn record<'a>(title: &'a str, execution: &'a Execution, labels: &'a [Label], nam
     Record { title, source: Source::Measured, timeline, dag, labels, processors: names }
 }
 
-/// What is said of a prompt that ran on several processors.
+/// The report of a prompt that ran on several processors.
 #[derive(Clone, Debug, Serialize)]
 pub struct Executed {
     /// What decided which task was next.
@@ -257,7 +257,7 @@ impl Executed {
 }
 
 /// Prints how many subgraphs run elsewhere since the NPUs have no room for them.
-fn tell_moved(engine: &Engine) {
+fn note_moved(engine: &Engine) {
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
     let moved: Vec<_> = placement.places().iter().filter(|place| place.reason == Reason::WindowFull).collect();
@@ -270,7 +270,7 @@ fn tell_moved(engine: &Engine) {
 }
 
 /// Prints which processors failed in the latest prompt of `session`.
-pub fn tell_failures(session: &Session) {
+pub fn note_failures(session: &Session) {
     for failure in session.execution().iter().flat_map(|execution| &execution.failures) {
         output::note(&format!("note: {}", took_over(failure)));
     }
@@ -315,11 +315,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_who_failed_and_why() {
+    fn a_failure_names_the_processor_and_the_reason() {
         let reason = triad_engine::execute::FailureReason::TimeOut(std::time::Duration::from_secs(60));
         let failure = ProcessorFailure { processor: "npu".into(), task: None, reason };
-        let said = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
-        assert_eq!(took_over(&failure), said);
+        let note = "the NPU failed, and its work went to another processor: it did not end a task within 60.0 s";
+        assert_eq!(took_over(&failure), note);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::output;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// A spinner that says `what`; gone when dropped.
+/// A spinner with the text `what`; gone when dropped.
 pub fn spinner(what: impl Into<String>) -> Shown {
     let bar = ProgressBar::new_spinner().with_message(what.into());
     bar.enable_steady_tick(TICK);

@@ -24,7 +24,7 @@ pub struct PromptArguments {
 }
 
 impl PromptArguments {
-    /// The prompt, or `None` if there is only a terminal to ask.
+    /// The prompt, or `None` if there is only a terminal to read from.
     pub fn read(&self) -> Result<Option<String>> {
         let text = if let Some(prompt) = &self.prompt {
             prompt.clone()
@@ -42,7 +42,7 @@ impl PromptArguments {
         Ok(Some(text))
     }
 
-    /// As [`PromptArguments::read`], where no one is there to be asked.
+    /// As [`PromptArguments::read`], where there is no one to enter it.
     pub fn require(&self) -> Result<String> {
         self.read()?.context("no prompt: give one with -p, with -f, or on standard input")
     }

@@ -9,7 +9,7 @@ use triad_plan::timeline::Record;
 use crate::chart;
 use crate::output_file::OutputFile;
 
-/// A file for a timeline, in the format that its name asks for.
+/// A file for a timeline, in the format of its name.
 pub struct TimelineFile {
     file: OutputFile,
     format: Format,
@@ -32,7 +32,7 @@ impl TimelineFile {
         Ok(Self { file: OutputFile::create(path)?, format })
     }
 
-    /// As [`TimelineFile::create`] where one is asked for.
+    /// As [`TimelineFile::create`] where a file is named.
     pub fn create_if(path: Option<&PathBuf>) -> Result<Option<Self>> {
         path.map(|path| Self::create(path)).transpose()
     }

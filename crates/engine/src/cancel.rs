@@ -25,13 +25,13 @@ impl Cancel {
         self.0.store(false, Ordering::Relaxed);
     }
 
-    /// True once asked to stop.
+    /// True once cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// # Errors
-    /// [`Error::Cancelled`] once asked to stop.
+    /// [`Error::Cancelled`] once cancelled.
     pub fn check(&self) -> Result<()> {
         if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }

@@ -44,10 +44,10 @@ pub enum Error {
         /// Context of the session.
         context: usize,
     },
-    /// A session was asked for with a context that the model was not made for.
+    /// A session was requested with a context that the model was not made for.
     #[error("a context of {asked} tokens was asked for, but the model was made for at most {longest}")]
     ContextTooLong {
-        /// Context asked for.
+        /// The requested context.
         asked: usize,
         /// Context of the model.
         longest: usize,
@@ -96,10 +96,10 @@ pub enum Error {
         /// Why not.
         source: Arc<triad_model::Error>,
     },
-    /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file says.
-    #[error("the model computed logits that are not finite: its weights are damaged or not what the file says")]
+    /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file states.
+    #[error("the model computed logits that are not finite: its weights are damaged or not what the file states")]
     NotFinite,
-    /// Another thread asked the run to stop.
+    /// Another thread cancelled the run.
     #[error("cancelled")]
     Cancelled,
     /// What sequences hold leaves no room for more keys and values.
@@ -108,7 +108,7 @@ pub enum Error {
          conversations, or give the engine more memory for keys and values"
     )]
     KvMemoryFull {
-        /// Bytes of the pages that were asked for.
+        /// Bytes of the requested pages.
         needed: usize,
         /// Bytes that are left.
         free: usize,

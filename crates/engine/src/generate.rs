@@ -26,7 +26,7 @@ pub struct GenerateOptions {
     pub speculate: Option<Speculate>,
 }
 
-/// What a caller hears while an answer is made.
+/// What a caller receives while an answer is generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// So many of the prompt's tokens are through the model.
@@ -44,15 +44,15 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finish {
-    /// The model said that it is done.
+    /// The model generated an end token.
     EndToken,
     /// A stop string came up.
     StopString,
-    /// As many tokens as asked for.
+    /// As many tokens as requested.
     Length,
     /// No room for another token.
     ContextFull,
-    /// Another thread asked to stop.
+    /// Another thread cancelled it.
     Cancelled,
 }
 

@@ -1,8 +1,8 @@
 //! Shadows for a processor that hides its weights (llm.npu, §3.3: "hot channels").
 //!
 //! Where the CPU can't read the processor's weights it needs rows of its own: those of the channels that have an
-//! outlier. A few channels have most of them, so only these stay in memory; the rest lies in the package and is read
-//! when an outlier asks for it, ahead of the moment at which clipped product and shadow are joined.
+//! outlier. A few channels have most of them, so only these stay in memory; the rest is in the package and is read
+//! when an outlier requires it, ahead of the moment at which clipped product and shadow are joined.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -55,8 +55,8 @@ pub struct HotRowStatistics {
 impl HotRowStatistics {
     /// Share of the outlier channels whose row was in memory; 1 where there were none.
     pub fn hit_rate(&self) -> f64 {
-        let asked = self.hits + self.misses;
-        if asked == 0 { 1.0 } else { self.hits as f64 / asked as f64 }
+        let requests = self.hits + self.misses;
+        if requests == 0 { 1.0 } else { self.hits as f64 / requests as f64 }
     }
 }
 
@@ -76,13 +76,13 @@ pub struct HotRows {
     scales: Vec<f32>,
     channels: usize,
     /// Asks the reader for a row; there as long as the reader runs.
-    ask: Option<Sender<u32>>,
+    requests: Option<Sender<u32>>,
     rows: Receiver<(u32, Option<Vec<i8>>)>,
     reader: Option<JoinHandle<()>>,
     statistics: HotRowStatistics,
 }
 
-/// Rows that were asked for and are on their way.
+/// Rows that were requested and are on their way.
 #[must_use = "the rows are read for a shadow"]
 pub struct Requested {
     missing: Vec<u32>,
@@ -104,12 +104,12 @@ impl HotRows {
             Ok((*channel, row))
         };
         let hot = hot.iter().map(read).collect::<std::io::Result<_>>()?;
-        let (ask, asked) = channel::<u32>();
-        let (answer, answers) = channel();
+        let (requests, requested) = channel::<u32>();
+        let (read_rows, rows_read) = channel();
         let reader = std::thread::Builder::new().name("triad-hot-rows".into()).spawn(move || {
             // Ends when either side is gone.
-            for channel in asked {
-                if answer.send((channel, rows.read(channel))).is_err() {
+            for channel in requested {
+                if read_rows.send((channel, rows.read(channel))).is_err() {
                     break;
                 }
             }
@@ -118,8 +118,8 @@ impl HotRows {
             hot,
             scales: scales.to_vec(),
             channels,
-            ask: Some(ask),
-            rows: answers,
+            requests: Some(requests),
+            rows: rows_read,
             reader: Some(reader),
             statistics: HotRowStatistics::default(),
         })
@@ -140,8 +140,8 @@ impl HotRows {
             if self.hot.contains_key(channel) {
                 self.statistics.hits += 1;
             } else {
-                let ask = self.ask.as_ref().expect("there until this is dropped");
-                ask.send(*channel).expect("the reader runs as long as this value lives");
+                let requests = self.requests.as_ref().expect("there until this is dropped");
+                requests.send(*channel).expect("the reader runs as long as this value lives");
                 missing.push(*channel);
             }
         }
@@ -162,7 +162,7 @@ impl HotRows {
             .into_iter()
             .map(|_| {
                 let (channel, row) = self.rows.recv().expect("the reader runs as long as this value lives");
-                (channel, row.expect("outlier channels lie within the weights"))
+                (channel, row.expect("outlier channels are within the weights"))
             })
             .collect();
         self.statistics.stall_seconds += start.elapsed().as_secs_f64();
@@ -176,7 +176,7 @@ impl HotRows {
             }
             sums.fill(0.0);
             for (channel, remainder) in channels.iter().zip(remainders) {
-                let weights = self.hot.get(channel).or_else(|| cold.get(channel)).expect("hot or asked for");
+                let weights = self.hot.get(channel).or_else(|| cold.get(channel)).expect("hot or requested");
                 for (sum, weight) in sums.iter_mut().zip(weights) {
                     *sum += remainder * f32::from(*weight);
                 }
@@ -200,7 +200,7 @@ impl HotRows {
 
 impl Drop for HotRows {
     fn drop(&mut self) {
-        drop(self.ask.take());
+        drop(self.requests.take());
         if let Some(reader) = self.reader.take() {
             // A reader that panicked has nothing left to say.
             let _ = reader.join();
@@ -270,8 +270,8 @@ mod tests {
             let rows_of_channels = ChannelRows::new(bytes, out_features).unwrap();
             let mut hot_rows = HotRows::new(rows_of_channels, &hot, &processor.scales).unwrap();
             let mut x = QuantizedRows::default();
-            for turn in 0..3 {
-                x.quantize_static(&numbers(rows * in_features, seed + turn), in_features, 0.7 / 127.0, None, true);
+            for chunk in 0..3 {
+                x.quantize_static(&numbers(rows * in_features, seed + chunk), in_features, 0.7 / 127.0, None, true);
                 let requested = hot_rows.request(&x);
                 let mut out = processor.run(&x);
                 let mut expected = out.clone();

@@ -37,7 +37,7 @@ mod linear_input;
 pub mod memory;
 mod model;
 pub mod package;
-pub mod quantize;
+pub mod quantization;
 pub mod sampler;
 mod score;
 pub mod speculate;

@@ -14,7 +14,7 @@ use triad_model::tokenizer::{Special, Tokenizer};
 use crate::error::{Error, Result};
 use crate::kv::save::hexadecimal;
 use crate::package::Package;
-use crate::quantize::Quantization;
+use crate::quantization::Quantization;
 use crate::threads::Threads;
 use crate::weights::Weights;
 

@@ -19,14 +19,14 @@ const SLAB_BYTES: usize = 64 << 20;
 /// A continuation of what a session has seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Branch<'a> {
-    /// Its tokens; the first stands right behind those of the session.
+    /// Its tokens; the first follows those of the session.
     pub tokens: &'a [u32],
     /// `tokens[scored_from..]` are scored. At least 1, since the first token of a branch has nothing in the branch that
     /// predicts it, and less than the number of tokens.
     pub scored_from: usize,
 }
 
-/// What the model says about the scored tokens of a [`Branch`].
+/// The model's probabilities of the scored tokens of a [`Branch`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     /// Natural logarithm of the probability of each scored token, given all before it.
@@ -55,12 +55,12 @@ impl Session {
     /// Branches go through the model one behind the other in passes of a whole chunk, so many short ones cost as much
     /// as one long one. What a branch has in common with the branch before it, up to where its scores begin, is not run
     /// again: give the choices of one question, and the questions behind one prompt, in a row. The last token of a
-    /// branch is a target only and is not run. `progress` hears after each pass how many of the [`tokens_to_run`] are
-    /// done.
+    /// branch is a target only and is not run. `progress` is called after each pass with the number of the
+    /// [`tokens_to_run`] that are done.
     ///
     /// # Errors
-    /// If a branch cannot be scored from where it says, does not fit, or holds a token outside the vocabulary; if
-    /// `cancel` is set.
+    /// If a branch cannot be scored from its first scored token, does not fit, or holds a token outside the vocabulary;
+    /// if `cancel` is set.
     pub fn score(
         &mut self,
         branches: &[Branch],
@@ -89,7 +89,7 @@ impl Session {
         Ok(scores)
     }
 
-    /// Runs the parts of branches that make up one pass and adds what it says to `scores`.
+    /// Runs the parts of branches that make up one pass and adds its results to `scores`.
     fn score_pass(
         &mut self,
         branches: &[Branch],

@@ -8,7 +8,7 @@ use crate::cancel::Cancel;
 use crate::execute::{Session, SessionOptions};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
 
 /// Share of an input's values beyond its clip threshold, where it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;

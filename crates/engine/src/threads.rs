@@ -22,7 +22,7 @@ impl Threads {
     pub fn count(&self) -> usize {
         match self {
             Self::Automatic => {
-                // Which also knows of a container's share.
+                // Which also takes a container's share into account.
                 let available = std::thread::available_parallelism().map_or(1, usize::from);
                 Cores::fast().map_or(available, |fast| fast.len().min(available))
             }

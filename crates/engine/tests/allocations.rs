@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use triad_engine::quantize::DecodeWeights;
+use triad_engine::quantization::DecodeWeights;
 use triad_engine::{
     Cancel, Cores, Engine, EngineOptions, LoadOptions, Model, Session, SessionOptions, Threads, testing,
 };

@@ -4,7 +4,7 @@
 //! as they are it rounds activations to 8 bits (`docs/correctness.md` has that comparison too).
 //!
 //! At every step of every answer, after the same tokens, the likeliest token is the same, or llama.cpp's
-//! two likeliest lie within [`TIE`] of each other and Triad takes the other one.
+//! two likeliest are within [`TIE`] of each other and Triad takes the other one.
 //!
 //! The models come from the folder `TRIAD_TEST_MODELS`. Without it the default model is fetched, and the
 //! others, which are large or under terms of their own, are not tested.

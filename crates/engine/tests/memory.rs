@@ -1,4 +1,4 @@
-//! What is said about memory before a model is loaded is what it takes.
+//! The memory that is predicted before a model is loaded is what it takes.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use triad_engine::{LoadOptions, Model, Threads, memory};
 use triad_model::checkpoint::Checkpoint;
 
 #[test]
-fn weights_take_what_was_said_before_they_were_loaded() {
+fn weights_take_what_was_predicted_before_they_were_loaded() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/families");
     for model in ["llama", "llama.gguf", "gemma2.gguf", "phi2", "phi3", "qwen3.gguf"] {
         let path = folder.join(model);
-        let said = memory::of_weights(&Checkpoint::open(&path).unwrap());
+        let predicted = memory::of_weights(&Checkpoint::open(&path).unwrap());
         let loaded = Model::load(&path, &LoadOptions { threads: Threads::Count(1) }).unwrap();
-        assert_eq!(said.total(), loaded.weights().bytes(), "{model}: {said:?}");
+        assert_eq!(predicted.total(), loaded.weights().bytes(), "{model}: {predicted:?}");
     }
 }

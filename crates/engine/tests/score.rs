@@ -71,7 +71,7 @@ proptest! {
                 prop_assert!((f64::from(*score) - expected).abs() < bound, "{score} is not {expected}");
             }
         }
-        // What the session goes on with is what it saw before, not a branch.
+        // The session goes on with the tokens that it had before, not with a branch.
         let after = session.prefill(&[1], &Cancel::new(), |_| {}).unwrap().to_vec();
         let mut fresh = self::session(&model, chunk, kv_format);
         if !prefix.is_empty() {
@@ -81,20 +81,20 @@ proptest! {
     }
 
     #[test]
-    fn what_the_model_would_say_is_scored_as_greedy(model in models(), prompt in prop::collection::vec(0..VOCAB as u32, 1..30)) {
+    fn what_the_model_would_generate_is_scored_as_greedy(model in models(), prompt in prop::collection::vec(0..VOCAB as u32, 1..30)) {
         let model = Arc::new(model);
         let mut session = session(&model, 16, KvFormat::F32);
-        let mut said = prompt.clone();
+        let mut continued = prompt.clone();
         for _ in 0..4 {
             session.truncate(0);
-            let logits = session.prefill(&said, &Cancel::new(), |_| {}).unwrap();
+            let logits = session.prefill(&continued, &Cancel::new(), |_| {}).unwrap();
             let likeliest = (0..VOCAB).rev().max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();
-            said.push(likeliest as u32);
+            continued.push(likeliest as u32);
         }
-        let mut other = said.clone();
+        let mut other = continued.clone();
         *other.last_mut().unwrap() = (other.last().unwrap() + 1) % VOCAB as u32;
         session.truncate(0);
-        let branches = [&said, &other].map(|tokens| Branch { tokens, scored_from: prompt.len() });
+        let branches = [&continued, &other].map(|tokens| Branch { tokens, scored_from: prompt.len() });
         let greedy: Vec<_> = session.score(&branches, &Cancel::new(), |_| {}).unwrap().iter().map(|score| score.greedy).collect();
         prop_assert_eq!(greedy, [true, false]);
     }

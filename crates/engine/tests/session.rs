@@ -98,7 +98,7 @@ proptest! {
         cancel.reset();
         let done = session.tokens().len();
         let resumed = match result {
-            // The engine computes while the session is told: nothing was left to cancel.
+            // The engine computes while the session is notified: nothing was left to cancel.
             Ok(logits) => logits,
             Err(error) => {
                 prop_assert!(matches!(error, Error::Cancelled), "{}", error);

@@ -8,7 +8,7 @@ use super::question::Question;
 use super::rows::{self, DataError, Row};
 use super::tasks::{hellaswag, lambada, mmlu, openbookqa, winogrande};
 
-/// What a model is asked to do.
+/// The task of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Task {
@@ -16,7 +16,7 @@ pub enum Task {
     Lambada,
     /// Which ending continues a scene.
     HellaSwag,
-    /// What a blank in a sentence stands for.
+    /// The meaning of a blank in a sentence.
     WinoGrande,
     /// Which choice completes a statement of elementary science.
     OpenBookQa,

@@ -36,7 +36,7 @@ impl<'a> Encoder<'a> {
         Ok(Self { tokenizer, ends_with_eos: tokenizer.eos().is_some() && probe.last().copied() == tokenizer.eos() })
     }
 
-    /// The tokens of `text` with BOS before it if the model wants that, but no EOS: the text goes on.
+    /// The tokens of `text` with BOS before it if the model expects that, but no EOS: the text goes on.
     pub(super) fn text(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = self.tokenizer.encode(text, Special::AsText)?;
         if self.ends_with_eos {

@@ -74,16 +74,16 @@ mod tests {
     }
 
     #[test]
-    fn no_file_or_several_are_an_error_that_says_what_was_expected() {
+    fn no_file_or_several_are_an_error_with_what_was_expected() {
         let folder = tempfile::tempdir().unwrap();
-        let said = |task: Task| task.file_in(folder.path()).unwrap_err().message;
+        let message = |task: Task| task.file_in(folder.path()).unwrap_err().message;
         let expected = "expected one file hellaswag*.jsonl, without train or fewshot in its name";
-        assert_eq!(said(Task::HellaSwag), format!("the folder has no file for hellaswag: {expected}"));
+        assert_eq!(message(Task::HellaSwag), format!("the folder has no file for hellaswag: {expected}"));
         for name in ["hellaswag_b.jsonl", "hellaswag_a.jsonl"] {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
-        let both = "hellaswag_a.jsonl and hellaswag_b.jsonl";
-        assert_eq!(said(Task::HellaSwag), format!("the folder has {both} for hellaswag: {expected}"));
-        assert!(said(Task::Perplexity).contains("expected one file *.txt"));
+        let files = "hellaswag_a.jsonl and hellaswag_b.jsonl";
+        assert_eq!(message(Task::HellaSwag), format!("the folder has {files} for hellaswag: {expected}"));
+        assert!(message(Task::Perplexity).contains("expected one file *.txt"));
     }
 }

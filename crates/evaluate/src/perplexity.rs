@@ -7,7 +7,7 @@ use crate::error::Result;
 pub(super) struct Text {
     /// Without BOS.
     tokens: Vec<u32>,
-    /// What stands before the first token.
+    /// What precedes the first token.
     start: Option<u32>,
     /// Every window begins with `start`, not only the first one.
     starts_windows: bool,
@@ -31,7 +31,7 @@ impl Text {
 
     /// The text in windows of `length` tokens, which are all scored; the last one may be shorter.
     ///
-    /// Before a window stands BOS where the model wants one, else the token before the window: the harness's
+    /// A window is preceded by BOS where the model expects one, else the token before the window: the harness's
     /// `loglikelihood_rolling` with one token of context. A first token with nothing before it is not scored.
     pub(super) fn windows(&self, length: usize) -> Vec<Encoded> {
         let mut before = self.start;

@@ -1,4 +1,4 @@
-//! What a row asks, the same for every task.
+//! The question of a row, the same for every task.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(super) struct Question {
     /// Its line in the file.
     pub(super) line: usize,
-    /// What stands before the context of each choice.
+    /// The text before the context of each choice.
     pub(super) preamble: Arc<Preamble>,
     pub(super) choices: Vec<Choice>,
     pub(super) judgement: Judgement,
@@ -21,7 +21,7 @@ pub(super) struct Preamble {
     pub(super) examples: Vec<String>,
 }
 
-/// One continuation whose likelihood is asked.
+/// One continuation whose likelihood is computed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Choice {
     pub(super) context: String,
@@ -31,7 +31,7 @@ pub(super) struct Choice {
 /// How likelihoods become right or wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Judgement {
-    /// The model would have said the only choice.
+    /// The only choice is the likeliest text for the model.
     Greedy,
     /// The right choice is the likeliest.
     Likeliest { right: usize },

@@ -9,7 +9,7 @@ use super::question::{Judgement, Question};
 /// How a model did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// What it was asked to do.
+    /// Its task.
     pub task: Task,
     /// What came out; the first is the score of the task.
     pub metrics: Vec<Metric>,

@@ -20,7 +20,7 @@ pub struct DataError {
     pub line: Option<usize>,
     /// What, and what was expected.
     pub message: String,
-    /// What the system said, where that is the reason.
+    /// The system's error, where that is the reason.
     pub source: Option<std::io::Error>,
 }
 
@@ -149,18 +149,22 @@ pub(super) mod tests {
     #[test]
     fn errors_name_file_line_and_field() {
         let row = row(r#"{"text": " ", "number": 3, "texts": ["a", 1], "answer": "E"}"#);
-        let said = |result: Result<_, DataError>| result.map(|_: ()| ()).unwrap_err().to_string();
-        assert_eq!(said(row.text("text").map(drop)), "data.jsonl, line 7: field \"text\" is empty: expected a text");
-        assert_eq!(said(row.text("none").map(drop)), "data.jsonl, line 7: field \"none\" is missing: expected a text");
+        let message = |result: Result<_, DataError>| result.map(|_: ()| ()).unwrap_err().to_string();
+        assert_eq!(message(row.text("text").map(drop)), "data.jsonl, line 7: field \"text\" is empty: expected a text");
         assert_eq!(
-            said(row.text("number").map(drop)),
+            message(row.text("none").map(drop)),
+            "data.jsonl, line 7: field \"none\" is missing: expected a text"
+        );
+        assert_eq!(
+            message(row.text("number").map(drop)),
             "data.jsonl, line 7: field \"number\" is a number: expected a text"
         );
         assert!(
-            said(row.texts("texts", 2).map(drop)).ends_with("has an entry that is no text: expected a list of 2 texts")
+            message(row.texts("texts", 2).map(drop))
+                .ends_with("has an entry that is no text: expected a list of 2 texts")
         );
-        assert!(said(row.texts("texts", 3).map(drop)).ends_with("has 2 entries: expected a list of 3 texts"));
-        assert!(said(row.one_of("answer", &["A", "B"]).map(drop)).ends_with("is \"E\": expected one of A, B"));
+        assert!(message(row.texts("texts", 3).map(drop)).ends_with("has 2 entries: expected a list of 3 texts"));
+        assert!(message(row.one_of("answer", &["A", "B"]).map(drop)).ends_with("is \"E\": expected one of A, B"));
     }
 
     #[test]

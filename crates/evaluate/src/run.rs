@@ -33,7 +33,8 @@ impl Default for EvaluateOptions {
     }
 }
 
-/// Evaluates `model` on `dataset`. `progress` hears after each pass how many of all tokens are done.
+/// Evaluates `model` on `dataset`. `progress` is called after each pass with the number of tokens that are done and of
+/// all.
 ///
 /// # Errors
 /// If an option is 0, the model has no tokenizer, a row does not fit its context, or `cancel` is set.
@@ -94,7 +95,7 @@ impl Run<'_> {
         if cut > 0 {
             notes.push(format!("{cut} questions have fewer solved examples than others, to fit the model's context"));
         }
-        // Questions with the same examples stand in a row, so that these are run once.
+        // Questions with the same examples are consecutive, so that these are run once.
         let mut order: Vec<_> = (0..questions.len()).collect();
         order.sort_by_key(|index| &questions[*index].preamble.description);
         let ordered: Vec<_> = order.iter().map(|index| questions[*index]).collect();

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why what a user asked for could not be done.
+/// Why a user's request could not be done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

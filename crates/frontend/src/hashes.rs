@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The same, where a file system counts in whole seconds.
 const LONG_TICK: Duration = Duration::from_secs(2);
 
-/// What tells without reading it that a file has changed.
+/// What shows without reading it that a file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct State {
     bytes: u64,
@@ -197,7 +197,7 @@ mod tests {
         // Of the same size, at once.
         fs::write(&file, "two").unwrap();
         assert_eq!(read(), (package::sha256(b"two"), 3));
-        // As a program that hides the change would leave it: only the system's own time tells.
+        // As a program that hides the change would leave it: only the system's own time shows it.
         #[cfg(unix)]
         {
             let modified = fs::metadata(&file).unwrap().modified().unwrap();

@@ -91,7 +91,7 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes of memory that this machine could give a process now, where the system tells.
+/// Bytes of memory that this machine could give a process now, where the system reports it.
 fn available_memory() -> Option<u64> {
     memory("/proc/meminfo", "MemAvailable")
 }
@@ -108,7 +108,7 @@ fn address_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Addresses that a run takes beside what is asked for here: stacks of threads, and what the allocator keeps for each.
+/// Addresses that a run takes beside what is allocated here: stacks of threads, and what the allocator keeps for each.
 const OTHER_ADDRESSES: u64 = 128 << 20;
 
 /// Refuses what would not fit, before it is allocated: `what` needs `bytes`.
@@ -139,7 +139,7 @@ fn fits(what: &str, needed: u64, available: u64) -> Result<()> {
     Ok(())
 }
 
-/// Most bytes of memory that this process has held at once, where the system tells.
+/// Most bytes of memory that this process has held at once, where the system reports it.
 pub fn peak_resident_bytes() -> Option<u64> {
     memory("/proc/self/status", "VmHWM")
 }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_process_is_read_and_says_how_to_raise_it() {
+    fn a_limit_of_the_process_is_read_and_the_error_explains_how_to_raise_it() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
                       Max cpu time              unlimited            unlimited            seconds\n\
                       Max address space         4194304000           unlimited            bytes\n";
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_system_tells_memory_on_linux() {
+    fn the_system_reports_memory_on_linux() {
         assert!(peak_resident_bytes().unwrap() > 0);
         assert!(available_memory().unwrap() > 0);
     }

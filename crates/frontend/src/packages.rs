@@ -69,7 +69,7 @@ pub fn open(path: &Path, name: &str) -> Result<Arc<Checkpoint>> {
     Ok(checkpoint)
 }
 
-/// Where the package of the model at `path` lies in the cache: each model, as its files are now, and each way to
+/// The path of the package of the model at `path` in the cache: each model, as its files are now, and each way to
 /// prepare it has a place of its own. What counts is what the files hold, not where they are or how old: a copy of the
 /// model finds the same package, and so does the model in a copy of the cache. `read` is called with the bytes that were
 /// read of files that changed since they were last read, and the bytes of all of those.

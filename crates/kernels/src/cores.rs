@@ -151,6 +151,6 @@ mod tests {
         let eight: Cores = (0..8).collect();
         let speeds = [300, 300, 300, 300, 850, 850, 850, 1024];
         assert_eq!(eight.fast_of(&speeds), Some(Cores::from_iter([4, 5, 6, 7])));
-        assert_eq!(eight.fast_of(&[5; 8]), None, "cores of one speed are not told apart");
+        assert_eq!(eight.fast_of(&[5; 8]), None, "cores of one speed are not distinguished");
     }
 }

@@ -67,7 +67,7 @@ impl Owned {
     }
 }
 
-/// Numbers of which some lie beyond 1.
+/// Numbers of which some are beyond 1.
 fn activations(count: usize, seed: u64) -> Vec<f32> {
     let beyond = values(count, seed ^ 0x99);
     values(count, seed).iter().zip(beyond).map(|(x, beyond)| if beyond > 0.9 { x * 40.0 } else { *x }).collect()

@@ -96,13 +96,13 @@ mod tests {
 
     #[test]
     fn every_f16_is_widened_to_its_value() {
-        let narrow: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
+        let halves: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
         for skipped in [0, 7] {
-            let narrow = &narrow[skipped..];
-            let mut wide = vec![0.0; narrow.len()];
-            widen_f16(narrow, &mut wide);
-            for (narrow, wide) in narrow.iter().zip(wide) {
-                assert!(wide == narrow.to_f32() || wide.is_nan() && narrow.is_nan(), "{narrow} became {wide}");
+            let halves = &halves[skipped..];
+            let mut widened = vec![0.0; halves.len()];
+            widen_f16(halves, &mut widened);
+            for (half, float) in halves.iter().zip(widened) {
+                assert!(float == half.to_f32() || float.is_nan() && half.is_nan(), "{half} became {float}");
             }
         }
     }

@@ -4,8 +4,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A mutable view of a matrix `[rows, columns]` in f32, whose rows may lie apart: between the end of one and the start of
-/// the next there may be columns of other views.
+/// A mutable view of a matrix `[rows, columns]` in f32, whose rows may be apart: between the end of one and the start
+/// of the next there may be columns of other views.
 ///
 /// Views that come from splitting one share no element, so that each can be written by another thread:
 ///
@@ -101,7 +101,7 @@ impl<'a> OutputMut<'a> {
         }
     }
 
-    /// Returns all values, `[rows, columns]`, if no others lie between them.
+    /// Returns all values, `[rows, columns]`, if no others are between them.
     pub fn as_contiguous(&mut self) -> Option<&mut [f32]> {
         let SharedOutput { pointer, rows, columns, stride, .. } = self.shared;
         if rows == 0 || columns == 0 {

@@ -19,7 +19,7 @@ pub(crate) use std::{
     thread::yield_now,
 };
 
-/// `std::cell::UnsafeCell` with loom's interface, which sees when an access begins and ends.
+/// `std::cell::UnsafeCell` with loom's interface, which records when an access begins and ends.
 #[cfg(not(loom))]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

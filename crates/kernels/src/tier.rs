@@ -92,17 +92,17 @@ impl Tier {
 ///
 /// # Errors
 /// As [`Tier::named`].
-pub fn asked() -> Result<Option<Tier>, String> {
+pub fn requested() -> Result<Option<Tier>, String> {
     let name = std::env::var_os(VARIABLE).unwrap_or_default();
     let name = name.to_string_lossy();
     if name.is_empty() { Ok(None) } else { Tier::named(&name).map(Some) }
 }
 
 /// Whether a kernel of `tier` may be used: none better than the requested one. An invalid request counts as none: programs
-/// report it by [`asked`].
+/// report it by [`requested`].
 pub(crate) fn may_be_used(tier: Tier) -> bool {
-    static ASKED: LazyLock<Option<Tier>> = LazyLock::new(|| asked().unwrap_or_default());
-    ASKED.is_none_or(|asked| tier >= asked)
+    static REQUESTED: LazyLock<Option<Tier>> = LazyLock::new(|| requested().unwrap_or_default());
+    REQUESTED.is_none_or(|requested| tier >= requested)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What a transformer is, as data: every family that Triad runs is one value of [`ModelDescription`].
 //!
-//! The engine reads only this; it never asks which family a model belongs to. A new family is a new
+//! The engine reads only this; it never checks which family a model belongs to. A new family is a new
 //! mapping in [`crate::family`], not new code in the engine.
 
 mod check;
@@ -45,11 +45,11 @@ pub struct BlockDescription {
     pub feed_forward: FeedForward,
     /// Norm of every place below, same kind throughout a block.
     pub norm: Norm,
-    /// Where norms and residual additions stand.
+    /// The places of norms and residual additions.
     pub residual: Residual,
 }
 
-/// Where the norms stand and how the two halves of a block join the residual stream.
+/// The places of the norms and how the two halves of a block join the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Residual {
@@ -99,7 +99,7 @@ pub struct Attention {
     pub output_bias: bool,
     /// RMS norm on every query and key head before RoPE (Qwen3, Gemma 3).
     pub qk_norm: Option<Norm>,
-    /// A query sees this many most recent positions, its own among them; `None`: all of them.
+    /// A query reads this many most recent positions, its own among them; `None`: all of them.
     pub window: Option<usize>,
     /// Scores become `cap · tanh(scores / cap)` (Gemma 2).
     pub soft_cap: Option<f32>,
@@ -211,8 +211,8 @@ impl ModelDescription {
         self.vocab * self.hidden + blocks + norm(&self.output_norm) + output + output_bias
     }
 
-    /// Bytes of keys and values for one token of context, where `bytes_per_head` says what one key or value of a head's
-    /// width takes (twice the width in f16).
+    /// Bytes of keys and values for one token of context, where `bytes_per_head` returns what one key or value of a
+    /// head's width takes (twice the width in f16).
     pub fn kv_bytes_per_token(&self, bytes_per_head: impl Fn(usize) -> usize) -> usize {
         let of_block =
             |block: &BlockDescription| 2 * block.attention.kv_heads * bytes_per_head(block.attention.head_dim);

@@ -42,7 +42,7 @@ impl Error {
         Self { kind, path: None, message: message.into(), source: None }
     }
 
-    /// The same error, said of the file at `path`, unless it already names one.
+    /// The same error for the file at `path`, unless it already names one.
     #[must_use]
     pub fn at(mut self, path: impl Into<PathBuf>) -> Self {
         self.path.get_or_insert_with(|| path.into());

@@ -1,7 +1,7 @@
 //! What a model is: its file, its description, its tokenizer, its chat template.
 //!
 //! Start at [`checkpoint`]: it opens a GGUF file ([`gguf`]) or a safetensors folder ([`safetensors`]),
-//! memory-mapped ([`mapped`]), and asks [`family`] to turn names and flags into one
+//! memory-mapped ([`mapped`]), and has [`family`] turn names and flags into one
 //! [`description::ModelDescription`], the only thing the engine reads. [`dequantize`] turns stored
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
 //! [`fetch`] finds a model by name.

@@ -1,4 +1,4 @@
-//! Memory-mapped files: weights are used where they lie, and the system keeps or drops their pages.
+//! Memory-mapped files: weights are used in place, and the system keeps or drops their pages.
 //!
 //! This is the only place of the crate with `unsafe`. Mapping a file is unsafe because the bytes
 //! behind a `&[u8]` must not change, and another process that writes to the file changes them; one
@@ -66,7 +66,7 @@ impl MappedFile {
     /// # Panics
     /// If `range` reaches outside the file: callers check ranges when they read a file's tables.
     pub fn part(&self, range: Range<usize>) -> MappedBytes {
-        assert!(range.start <= range.end && range.end <= self.bytes().len(), "{range:?} lies outside the file");
+        assert!(range.start <= range.end && range.end <= self.bytes().len(), "{range:?} is outside the file");
         MappedBytes { file: self.clone(), range }
     }
 

@@ -67,7 +67,7 @@ impl Element {
     }
 }
 
-/// A tensor of a safetensors file: its length is what shape and element demand, and it lies inside the file.
+/// A tensor of a safetensors file: its length is what shape and element demand, and it is inside the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     /// What its numbers are.
@@ -78,7 +78,7 @@ pub struct Tensor {
     pub bytes: Range<usize>,
 }
 
-/// What a safetensors file says of itself.
+/// The header of a safetensors file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The tensors by name, apart from each other.
@@ -251,7 +251,7 @@ fn check_coverage(tensors: &BTreeMap<String, Tensor>, data_start: usize, file_le
     Ok(())
 }
 
-/// What `model.safetensors.index.json` says: the files of a sharded model, and the place of every tensor.
+/// The content of `model.safetensors.index.json`: the files of a sharded model, and the place of every tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     /// Names of the files, all beside the index.

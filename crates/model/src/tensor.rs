@@ -1,4 +1,4 @@
-//! A tensor as it stands in a model file: name, shape, format and bytes.
+//! A tensor of a model file: name, shape, format and bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -106,7 +106,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// Where a tensor lies in a checkpoint and what it is. Checked when the file is opened: `bytes` lies
+/// The place of a tensor in a checkpoint and what it is. Checked when the file is opened: `bytes` is
 /// inside the file and its length is what `shape` and `format` demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {

@@ -20,7 +20,7 @@ pub struct TensorSlice {
 pub struct LinearTensors {
     /// The weight.
     pub weight: TensorSlice,
-    /// The bias; there exactly if the description says so.
+    /// The bias; present exactly if the description has it.
     pub bias: Option<TensorSlice>,
 }
 

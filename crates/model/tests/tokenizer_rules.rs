@@ -1,4 +1,4 @@
-//! What every tokenizer keeps to, and what it says of files that are wrong.
+//! What every tokenizer keeps to, and its errors for files that are wrong.
 
 use std::path::{Path, PathBuf};
 
@@ -129,7 +129,7 @@ fn end_tokens_are_those_stated_and_those_with_well_known_names() {
 }
 
 #[test]
-fn kinds_are_told_apart() {
+fn kinds_are_distinguished() {
     assert_eq!(byte_level().kind(), TokenizerKind::ByteLevelBpe);
     assert_eq!(sentence_piece().kind(), TokenizerKind::SentencePieceBpe);
     assert_eq!(with("unigram.gguf", &[]).unwrap().kind(), TokenizerKind::Unigram);
@@ -206,7 +206,7 @@ fn white_space_after_a_control_token_of_phi3_is_dropped() {
 }
 
 #[test]
-fn files_from_before_the_pre_tokenizer_was_named_are_read_where_the_family_tells_it() {
+fn files_from_before_the_pre_tokenizer_was_named_are_read_where_the_family_decides_it() {
     let without_pre = |architecture: &str| {
         let mut fields = Metadata::default();
         for (key, value) in metadata("bpe.gguf").iter().filter(|(key, _)| *key != "tokenizer.ggml.pre") {
@@ -372,7 +372,7 @@ proptest! {
         for name in ["spm.gguf", "spm-no-prefix.gguf", "unigram.gguf"] {
             let tokenizer = with(name, &[]).unwrap();
             let tokens = tokenizer.encode(&text, Special::AsText).unwrap();
-            // After a user-defined token stands a space, as at the beginning.
+            // A user-defined token is followed by a space, as the beginning is.
             if tokens.iter().all(|&token| tokenizer.token_kind(token) != TokenKind::UserDefined) {
                 prop_assert_eq!(tokenizer.decode(&tokens), &text[..], "{}", name);
             }

@@ -136,7 +136,7 @@ pub struct Subgraph {
     pub role: Role,
     /// Bytes of weights in INT8, their scales, sums and biases in four bytes each; of norms in f32.
     pub weight_bytes: usize,
-    /// Bytes of inputs, outputs and what stands between them, for each row. Attention goes over the cache block by block
+    /// Bytes of inputs, outputs and what is between them, for each row. Attention goes over the cache block by block
     /// and keeps no scores.
     pub activation_bytes_per_row: usize,
     /// Features of its output; of query, key and value together, and of up and gate.
@@ -230,7 +230,7 @@ impl Subgraph {
 
     /// What two subgraphs must have in common to be built once, with weights as an input.
     fn shape(&self) -> impl Eq + std::hash::Hash {
-        // The first block's norm has no residual before it, which a zero can stand for.
+        // The first block's norm has no residual before it, which a zero can replace.
         let activations = if self.role == Role::AttentionNorm { 0 } else { self.activation_bytes_per_row };
         (self.role, self.weight_bytes, activations, self.operations_per_row, self.attention_width, self.window)
     }

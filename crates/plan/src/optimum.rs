@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_optimum_is_that_of_trying_all_orders_and_lies_between_bound_and_policies(dag in dags()) {
+        fn the_optimum_is_that_of_trying_all_orders_and_is_between_bound_and_policies(dag in dags()) {
             let found = optimum(&dag, usize::MAX);
             prop_assert!(found.is_proven());
             let all = by_trying_all(&dag, &mut vec![None; dag.len()], &mut vec![0.0; dag.processors()]);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_knows_that_nothing_can_begin_at_once() {
+    fn the_bound_includes_that_nothing_can_begin_at_once() {
         // The second processor's three tasks wait for the first's.
         let dag = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (1, 2.0, vec![0]), (1, 2.0, vec![0])]);
         assert_eq!((dag.lower_bound(), lower_bound(&dag)), (6.0, 7.0));

@@ -223,8 +223,8 @@ mod tests {
     fn an_npu_that_computes_floats_does_so_only_where_no_other_processor_can() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
         let npu = Processor { kind: ProcessorKind::Npu, ..Processor::cpu("npu") };
-        let both = placed(&graph, vec![Processor::cpu("cpu"), npu.clone()]).unwrap();
-        for (subgraph, place) in graph.subgraphs().iter().zip(both.places()) {
+        let placement = placed(&graph, vec![Processor::cpu("cpu"), npu.clone()]).unwrap();
+        for (subgraph, place) in graph.subgraphs().iter().zip(placement.places()) {
             let expected = if subgraph.role.format() == Format::Float { CPU } else { NPU };
             assert_eq!(place.processor, expected, "{:?}", subgraph.role);
         }

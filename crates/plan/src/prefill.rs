@@ -5,7 +5,7 @@
 use triad_model::description::{LinearShape, ModelDescription};
 
 use crate::device::cost::NpuUse;
-use crate::device::{Device, Float};
+use crate::device::{DeviceProfile, Float};
 use crate::graph::{Format, Graph};
 use crate::placement::Placement;
 use crate::processors::{Processor, ProcessorId, Processors};
@@ -46,7 +46,7 @@ impl Techniques {
 pub struct Contention {
     /// Where: one of [`processors`].
     pub processor: ProcessorId,
-    /// Share of its time that is taken; with 1 it stands still.
+    /// Share of its time that is taken; with 1 it is stopped.
     pub share: f64,
     /// Seconds from the start.
     pub from: f64,
@@ -167,7 +167,7 @@ impl Outcome {
 
 /// The processors of a simulated prefill: the one that computes in float, `cpu` or `gpu`, then `npu`, which addresses
 /// `window` bytes, or what its profile has.
-pub fn processors(device: &Device, floats_on: FloatsOn, window: Option<usize>) -> Processors {
+pub fn processors(device: &DeviceProfile, floats_on: FloatsOn, window: Option<usize>) -> Processors {
     let float = match floats_on {
         FloatsOn::Cpu => Processor::cpu("cpu"),
         FloatsOn::Gpu => Processor::gpu("gpu"),
@@ -200,7 +200,7 @@ impl Prefill {
     ///
     /// # Panics
     /// If the prompt or a chunk is empty, or the floats should run on a GPU that the device does not have.
-    pub fn new(device: &Device, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
+    pub fn new(device: &DeviceProfile, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
         let Techniques { chunk_sharing, shadow, out_of_order, equivalent_shapes } = options.techniques;
         let chunk = if chunk_sharing { options.chunk } else { prompt };
         let kept = options.shadows.as_deref().filter(|_| shadow);
@@ -318,7 +318,7 @@ pub fn ends(contention: &[Contention], processor: ProcessorId, now: f64, seconds
 
 /// What costs depend on.
 struct Costs<'a> {
-    device: &'a Device,
+    device: &'a DeviceProfile,
     float: &'a Float,
     description: &'a ModelDescription,
     graph: &'a Graph,
@@ -365,7 +365,12 @@ mod tests {
     use triad_model::family::shape;
 
     fn qwen(prompt: usize, options: &Options) -> Prefill {
-        Prefill::new(&Device::builtin("snapdragon-8gen3").unwrap(), &shape("qwen1.5-1.8b").unwrap(), prompt, options)
+        Prefill::new(
+            &DeviceProfile::builtin("snapdragon-8gen3").unwrap(),
+            &shape("qwen1.5-1.8b").unwrap(),
+            prompt,
+            options,
+        )
     }
 
     fn near(ours: f64, paper: f64, tolerance: f64) {
@@ -394,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_processor_that_stands_still_goes_on_afterwards() {
+    fn a_processor_that_is_stopped_goes_on_afterwards() {
         let ids = [0, 1].map(ProcessorId::new);
         let other = |share, from, to| Contention { processor: ProcessorId::new(0), share, from, to };
         assert_eq!(ends(&[other(1.0, 1.0, 3.0)], ids[0], 0.0, 2.0), 4.0);

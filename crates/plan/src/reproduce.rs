@@ -8,7 +8,7 @@ use serde::Serialize;
 use triad_model::description::ModelDescription;
 use triad_model::family;
 
-use crate::device::Device;
+use crate::device::DeviceProfile;
 use crate::graph::{Graph, Role};
 use crate::prefill::{Options, Outcome, Prefill, Techniques};
 use crate::schedule::Policy;
@@ -53,8 +53,8 @@ impl Kind {
 pub struct Value {
     /// What it is, with its unit.
     pub what: String,
-    /// What the paper says: one value twice, or from and to, where infinity (in JSON `null`) is no upper end; none where its
-    /// text has no number.
+    /// The paper's value: one value twice, or from and to, where infinity (in JSON `null`) is no upper end; none where
+    /// its text has no number.
     pub paper: Option<(f64, f64)>,
     /// What we have.
     pub ours: f64,
@@ -82,7 +82,7 @@ impl Value {
 pub struct Section {
     /// One of [`NAMES`].
     pub name: &'static str,
-    /// What it shows, and what to know about it.
+    /// What it shows, and remarks.
     pub about: &'static str,
     /// Its values.
     pub values: Vec<Value>,
@@ -102,7 +102,7 @@ const MODELS: [&str; 5] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "m
 
 /// The section called `name`, simulated on the Snapdragon 8 Gen 3; `None` if there is none.
 pub fn section(name: &str) -> Option<Section> {
-    let device = Device::builtin("snapdragon-8gen3").expect("a profile of ours");
+    let device = DeviceProfile::builtin("snapdragon-8gen3").expect("a profile of ours");
     let section = match name {
         "sharing" => sharing(),
         "figure-8" => figure_8(&device),
@@ -134,7 +134,7 @@ fn more_than(value: f64) -> (f64, f64) {
 }
 
 /// The paper's system: its policy, and all of a model on the NPU unless `options` say otherwise.
-fn run(device: &Device, name: &str, prompt: usize, options: &Options) -> Outcome {
+fn run(device: &DeviceProfile, name: &str, prompt: usize, options: &Options) -> Outcome {
     Prefill::new(device, &model(name), prompt, options).run()
 }
 
@@ -159,7 +159,7 @@ fn sharing() -> Section {
     }
 }
 
-fn figure_8(device: &Device) -> Section {
+fn figure_8(device: &DeviceProfile) -> Section {
     let mut values = Vec::new();
     for name in ["qwen1.5-1.8b", "gemma-2b"] {
         let description = model(name);
@@ -183,7 +183,7 @@ fn figure_8(device: &Device) -> Section {
     }
 }
 
-fn figure_13(device: &Device) -> Section {
+fn figure_13(device: &DeviceProfile) -> Section {
     let in_order = Options { window: Some(usize::MAX), ..Options::paper(Policy::InOrder) };
     let bubbles = |prompt, options: &Options| {
         let outcome = run(device, "qwen1.5-1.8b", prompt, options);
@@ -201,7 +201,7 @@ fn figure_13(device: &Device) -> Section {
     }
 }
 
-fn figure_14(device: &Device) -> Section {
+fn figure_14(device: &DeviceProfile) -> Section {
     let mut values = Vec::new();
     let short = run(device, "qwen1.5-1.8b", 256, &paper());
     values.push(value(
@@ -239,7 +239,7 @@ fn figure_14(device: &Device) -> Section {
     }
 }
 
-fn figure_15(device: &Device) -> Section {
+fn figure_15(device: &DeviceProfile) -> Section {
     let energy = |options: &Options| run(device, "qwen1.5-1.8b", 1024, options).joules;
     let (kept, none) = (energy(&Options { prune: 0.0, ..paper() }), energy(&Options { prune: 1.0, ..paper() }));
     let latency = |options: &Options| run(device, "qwen1.5-1.8b", 1024, options).seconds;
@@ -248,7 +248,7 @@ fn figure_15(device: &Device) -> Section {
         value("latency of all shadows, % (§3.3)", one(29.7), 100.0 * late, Kind::Fitted),
         value("energy of all shadows, % (§3.3)", one(20.1), 100.0 * (1.0 - none / kept), Kind::HeldOut),
     ];
-    let second = Device::builtin("snapdragon-8gen2").expect("a profile of ours");
+    let second = DeviceProfile::builtin("snapdragon-8gen2").expect("a profile of ours");
     for prompt in [64, 256, 1024] {
         let joules = run(&second, "qwen1.5-1.8b", prompt, &paper()).joules;
         values.push(value(format!("qwen1.5-1.8b on the 8 Gen 2, {prompt} tokens, J"), None, joules, Kind::Simulated));
@@ -260,7 +260,7 @@ fn figure_15(device: &Device) -> Section {
     }
 }
 
-fn figure_16(device: &Device) -> Section {
+fn figure_16(device: &DeviceProfile) -> Section {
     let mut values = Vec::new();
     for name in MODELS {
         let description = model(name);
@@ -285,7 +285,7 @@ fn figure_16(device: &Device) -> Section {
     }
 }
 
-fn figure_17(device: &Device) -> Section {
+fn figure_17(device: &DeviceProfile) -> Section {
     let mut values = Vec::new();
     for name in ["qwen1.5-1.8b", "gemma-2b", "llama-2-7b"] {
         let seconds = |chunk_sharing, shadow, out_of_order| {
@@ -315,8 +315,8 @@ const WORKLOADS: [(&str, usize, [f64; 5]); 4] = [
 ];
 
 /// Seconds of a workload on each of [`MODELS`], with `window` bytes that the NPU addresses. How long answers are is not in
-/// the paper: as long as Qwen1.5-1.8B's row says.
-fn workload(device: &Device, (_, prompt, seconds): &(&str, usize, [f64; 5]), window: usize) -> Vec<f64> {
+/// the paper: as long as in Qwen1.5-1.8B's row.
+fn workload(device: &DeviceProfile, (_, prompt, seconds): &(&str, usize, [f64; 5]), window: usize) -> Vec<f64> {
     let options = Options { window: Some(window), ..paper() };
     let prefill = |name| run(device, name, *prompt, &options).seconds;
     let token = |name| device.cpu.decode_token(&model(name), *prompt);
@@ -324,7 +324,7 @@ fn workload(device: &Device, (_, prompt, seconds): &(&str, usize, [f64; 5]), win
     MODELS.map(|name| prefill(name) + answer * token(name)).into()
 }
 
-fn table_4(device: &Device) -> Section {
+fn table_4(device: &DeviceProfile) -> Section {
     let mut values = Vec::new();
     for work in &WORKLOADS {
         for (place, ours) in workload(device, work, usize::MAX).into_iter().enumerate() {

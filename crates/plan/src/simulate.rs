@@ -47,7 +47,7 @@ pub struct Begin {
     pub idle: bool,
 }
 
-/// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds, which the schedule does not know beforehand.
+/// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds, which the schedule does not have beforehand.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.

@@ -1,7 +1,7 @@
 //! The quantization methods that shadow outliers are compared with, on the same weights and kernels.
 
 use triad_engine::LinearInput;
-use triad_engine::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use triad_engine::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
 
 use super::calibration::Calibration;
 use super::calibration::statistics::InputStatistics;

@@ -28,7 +28,8 @@ impl HeldOut {
     }
 }
 
-/// Has `model` predict every token of each of `pieces` but its first. `progress` hears how many tokens are done.
+/// Has `model` predict every token of each of `pieces` but its first. `progress` is called with the number of tokens
+/// that are done.
 ///
 /// # Errors
 /// If `cancel` is set, or the model cannot run.

@@ -4,10 +4,10 @@
 //! [`plan`] decides what is an outlier, which shadows are kept, which channels are hot; [`smoothing`] makes up for the
 //! shadows that are not kept; [`prune`] searches how many
 //! shadows a budget needs on [`held_out`] text. [`baselines`] are the methods to compare with, and
-//! [`Method`] quantizes a model in memory by any of them; a [`Quantization`](triad_engine::quantize::Quantization) holds
-//! what comes out. [`package`] writes a package of it.
+//! [`Method`] quantizes a model in memory by any of them; a [`Quantization`](triad_engine::quantization::Quantization)
+//! holds what comes out. [`package`] writes a package of it.
 //!
-//! What a package says of its preparation, and how it is read, is in [`triad_engine::package`].
+//! What a package contains of its preparation, and how it is read, is in [`triad_engine::package`].
 #![forbid(unsafe_code)]
 
 pub mod baselines;

@@ -30,7 +30,7 @@ pub struct Quantized {
 }
 
 impl Method {
-    /// Whether it needs to know what a calibration text showed.
+    /// Whether it needs statistics of a calibration text.
     pub fn calibrates(self) -> bool {
         self != Self::LlmInt8
     }

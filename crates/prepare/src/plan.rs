@@ -14,7 +14,7 @@ pub use triad_engine::package::preparation::{InputSummary, OUTLIER_SHARE, PlanOp
 
 /// Everything that calibration decides, before pruning.
 ///
-/// The inputs stand in the order of the blocks and of [`LinearInput::ALL`].
+/// The inputs are in the order of the blocks and of [`LinearInput::ALL`].
 pub fn summarize(
     calibration: &Calibration,
     weights: &[[ChannelWeights; 4]],

@@ -3,7 +3,7 @@
 //! A small clip threshold gives fine steps and many outliers, a large one coarse steps and few. What an outlier costs
 //! depends on whether the input keeps its shadow: with one it is exact and costs time, without it is cut off.
 
-use triad_engine::quantize::INT8_MAX;
+use triad_engine::quantization::INT8_MAX;
 
 use super::calibration::statistics::{BINS, InputStatistics, edge};
 
@@ -49,7 +49,7 @@ pub fn clip(statistics: &InputStatistics, energy: &[f64], options: ClipOptions) 
 }
 
 /// Expected squared error of what the layers put out, summed over the calibration text, if this input is clipped
-/// at `clip`: rounding of what lies within, and unless there is a shadow the cut of what lies beyond. Errors of
+/// at `clip`: rounding of what is within, and unless there is a shadow the cut of what is beyond. Errors of
 /// different channels are taken as independent.
 pub fn squared_error(statistics: &InputStatistics, energy: &[f64], clip: f32, shadow: bool) -> f64 {
     let scale = f64::from(clip / INT8_MAX);

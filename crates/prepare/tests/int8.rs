@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use triad_engine::quantize::{DecodeWeights, Quantization};
+use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::{Branch, Cancel, KvFormat, LoadOptions, Model, Session, SessionOptions, Threads};
 use triad_prepare::calibration::Calibration;
 use triad_prepare::plan::{self, PlanOptions};

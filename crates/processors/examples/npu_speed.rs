@@ -16,7 +16,7 @@ use triad_kernels::int8::{Int8Weight, QuantizedRows, packed_len};
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
 use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
-use triad_processors::{FeedForward, Layer, Linear, Processor, Result, Subgraph};
+use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, Linear, Result};
 
 const ROWS: usize = 256;
 const HIDDEN: usize = 2048;
@@ -54,10 +54,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let npu = Npu::new(NpuOptions::new(library_from_environment()?, Provider::Cpu))?;
     let linear = |out_features: &[usize]| {
         let layers = out_features.iter().map(|out| Weights::new(*out, HIDDEN) as Arc<dyn Layer>).collect();
-        Subgraph::Linear(Linear { input_scale: SCALE, layers })
+        DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
     };
     let feed_forward = |smoothing| {
-        Subgraph::FeedForward(FeedForward {
+        DeviceSubgraph::FeedForward(FeedForward {
             input_scale: SCALE,
             up: Weights::new(WIDTH, HIDDEN),
             gate: Some(Weights::new(WIDTH, HIDDEN)),
@@ -78,17 +78,17 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     for (name, subgraph) in subgraphs {
         let [ours, theirs] = times(&[&cpu, &npu], &subgraph)?;
         let ratio = [theirs[0] / ours[0], theirs[1] / ours[1]];
-        println!("{name:24} {:>14} {:>14} {:>14}", both(ours, 1e3), both(theirs, 1e3), both(ratio, 1.0));
+        println!("{name:24} {:>14} {:>14} {:>14}", formatted(ours, 1e3), formatted(theirs, 1e3), formatted(ratio, 1.0));
     }
     Ok(())
 }
 
-fn both([shortest, median]: [f64; 2], factor: f64) -> String {
+fn formatted([shortest, median]: [f64; 2], factor: f64) -> String {
     format!("{:.2} {:.2}", shortest * factor, median * factor)
 }
 
 /// The shortest and the median time of each processor.
-fn times(processors: &[&dyn Processor; 2], subgraph: &Subgraph) -> Result<[[f64; 2]; 2]> {
+fn times(processors: &[&dyn Device; 2], subgraph: &DeviceSubgraph) -> Result<[[f64; 2]; 2]> {
     let x: Vec<_> = (0..ROWS * HIDDEN).map(|index| (index * 31 % 255) as f32 * SCALE - 127.0 * SCALE).collect();
     let mut input = QuantizedRows::default();
     input.quantize_static(&x, HIDDEN, SCALE, None, false);

@@ -1,6 +1,6 @@
 //! The kernels of this machine, on a pool of cores.
 //!
-//! Nothing is copied: programs read the weights where they lie and compute the rows that there are.
+//! Nothing is copied: programs read the weights in place and compute the rows that there are.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView, matmul_int8};
 use triad_kernels::pool::Pool;
 use triad_plan::graph::Format;
 
+use crate::device::{Capabilities, Device, Program, ProgramShapes};
 use crate::error::Result;
-use crate::processor::{Capabilities, Prepared, Processor, Program};
-use crate::subgraph::{FeedForward, Layer, Subgraph};
+use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
 /// Rows of one task of an elementwise operator.
 const TASK_ROWS: usize = 16;
@@ -38,7 +38,7 @@ impl Cpu {
     }
 }
 
-impl Processor for Cpu {
+impl Device for Cpu {
     fn name(&self) -> &str {
         "cpu"
     }
@@ -47,19 +47,19 @@ impl Processor for Cpu {
         &self.capabilities
     }
 
-    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> Result<Box<dyn Program>> {
-        let prepared = Prepared::new(subgraph, rows)?;
+    fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
+        let shapes = ProgramShapes::new(subgraph, rows)?;
         let body = match subgraph {
-            Subgraph::Linear(linear) => Body::Linear(linear.layers.clone()),
-            Subgraph::FeedForward(feed_forward) => Body::FeedForward(Box::new(Scratch::new(feed_forward, rows))),
+            DeviceSubgraph::Linear(linear) => Body::Linear(linear.layers.clone()),
+            DeviceSubgraph::FeedForward(feed_forward) => Body::FeedForward(Box::new(Scratch::new(feed_forward, rows))),
         };
-        Ok(Box::new(CpuProgram { pool: Arc::clone(&self.pool), prepared, body }))
+        Ok(Box::new(CpuProgram { pool: Arc::clone(&self.pool), shapes, body }))
     }
 }
 
 struct CpuProgram {
     pool: Arc<Pool>,
-    prepared: Prepared,
+    shapes: ProgramShapes,
     body: Body,
 }
 
@@ -70,7 +70,7 @@ enum Body {
 
 impl Program for CpuProgram {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
-        self.prepared.check(input, outputs)?;
+        self.shapes.check(input, outputs)?;
         let Self { pool, body, .. } = self;
         pool.install(|| match body {
             Body::Linear(layers) => {
@@ -82,7 +82,7 @@ impl Program for CpuProgram {
     }
 }
 
-/// A feed-forward, and what stands between its layers.
+/// A feed-forward, and what is between its layers.
 struct Scratch {
     feed_forward: FeedForward,
     /// `[rows, width]`.

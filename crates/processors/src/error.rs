@@ -43,7 +43,7 @@ pub enum Error {
         /// `[rows, features]` of each output.
         expected: Vec<[usize; 2]>,
     },
-    /// Nobody said where ONNX Runtime is.
+    /// The path of ONNX Runtime was not given.
     #[error("no ONNX Runtime was named: set {variable} to the path of its library, such as libonnxruntime.so")]
     LibraryUnnamed {
         /// The environment variable that may name it.
@@ -54,7 +54,7 @@ pub enum Error {
     LibraryMissing {
         /// Where it should be.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
     /// The file is no library of ONNX Runtime, or none for this machine.
@@ -80,7 +80,7 @@ pub enum Error {
     LibraryLoaded {
         /// The one that was loaded.
         loaded: PathBuf,
-        /// The one that was asked for.
+        /// The requested one.
         path: PathBuf,
     },
     /// The library was built without the provider.
@@ -98,7 +98,7 @@ pub enum Error {
         /// Those of ours that the library has.
         available: Vec<String>,
     },
-    /// The provider lists no device of the kind that was asked for.
+    /// The provider lists no device of the requested kind.
     #[error(
         "the provider {provider} finds no {kind} on this machine (it finds: {}): check the device's driver, or choose \
          another processor",
@@ -107,7 +107,7 @@ pub enum Error {
     NoDevice {
         /// The provider.
         provider: String,
-        /// What was asked for.
+        /// The requested kind.
         kind: String,
         /// What there is.
         listed: String,
@@ -127,7 +127,7 @@ pub enum Error {
     Refused {
         /// The provider.
         provider: String,
-        /// What it says.
+        /// Its message.
         reason: String,
     },
     /// The subgraph does not fit beside what was prepared before.
@@ -150,7 +150,7 @@ pub enum Error {
     Cache {
         /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
     /// The device failed while it ran a program.
@@ -158,7 +158,7 @@ pub enum Error {
     Run {
         /// The processor.
         processor: String,
-        /// What it says.
+        /// Its message.
         reason: String,
     },
 }

@@ -8,7 +8,7 @@ use triad_kernels::int8::Int8Weight;
 use crate::error::{Error, Result};
 use crate::subgraph::Layer;
 
-/// Some output channels of a layer, whose weights it reads where they lie: what one of several processors computes of a
+/// Some output channels of a layer, whose weights it reads in place: what one of several devices computes of a
 /// product. Its outputs have the bits of these columns of the whole layer.
 #[derive(Clone)]
 pub struct LayerColumns {
@@ -17,7 +17,8 @@ pub struct LayerColumns {
 }
 
 impl LayerColumns {
-    /// Channels that lie together in memory. A range begins and ends at a multiple of them, or at the last channel.
+    /// Channels that are packed together in memory. A range begins and ends at a multiple of them, or at the last
+    /// channel.
     pub const BLOCK: usize = Int8Weight::COLUMNS;
 
     /// Returns the output channels `columns` of `layer`.

@@ -1,20 +1,20 @@
-//! What runs a subgraph in INT8: one trait, [`Processor`], and its implementations.
+//! What runs a subgraph in INT8: one trait, [`Device`], and its implementations.
 //!
-//! A [`Subgraph`] is data: linear layers that read one quantized input, or a feed-forward. A processor *prepares* it,
-//! once, for a number of rows, which returns a [`Program`]; that *runs*, for every chunk. What can't be prepared can't be
-//! run by mistake, and whatever a processor refuses it refuses by an [`Error`] of its own kind: nothing moves elsewhere
-//! in silence.
+//! A [`DeviceSubgraph`] is data: linear layers that read one quantized input, or a feed-forward. A device *prepares*
+//! it, once, for a number of rows, which returns a [`Program`]; that *runs*, for every chunk. What can't be prepared
+//! can't be run by mistake, and whatever a device refuses it refuses by an [`Error`] of its own kind: nothing moves
+//! elsewhere in silence.
 //!
 //! [`cpu`] computes with our kernels on cores of its own; `npu`, a feature of this crate, builds graphs for ONNX Runtime,
-//! which runs them on an NPU or whatever else it has a provider for. All processors stand in one table of the conformance suite,
-//! which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
+//! which runs them on an NPU or whatever else it has a provider for. All devices are in one table of the conformance
+//! suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use triad_kernels::OutputMut;
 //! use triad_kernels::int8::{Int8Weight, QuantizedRows, pack};
 //! use triad_kernels::pool::Pool;
-//! use triad_processors::{Layer, Linear, Processor, Subgraph, cpu::Cpu};
+//! use triad_processors::{Device, DeviceSubgraph, Layer, Linear, cpu::Cpu};
 //!
 //! struct Doubled([i8; 16 * 4]);
 //!
@@ -26,7 +26,7 @@
 //!
 //! let mut packed = [0; 16 * 4];
 //! pack(&[2, 2], 1, 2, &mut packed);
-//! let subgraph = Subgraph::Linear(Linear { input_scale: 1.0, layers: vec![Arc::new(Doubled(packed))] });
+//! let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 1.0, layers: vec![Arc::new(Doubled(packed))] });
 //! let cpu = Cpu::new(Arc::new(Pool::new(1)?));
 //! let mut program = cpu.prepare(&subgraph, 256)?;
 //!
@@ -39,14 +39,14 @@
 //! ```
 
 pub mod cpu;
+mod device;
 mod error;
 mod layer_columns;
 #[cfg(feature = "npu")]
 pub mod npu;
-mod processor;
 mod subgraph;
 
+pub use device::{Capabilities, Device, Program};
 pub use error::{Error, Result};
 pub use layer_columns::LayerColumns;
-pub use processor::{Capabilities, Processor, Program};
-pub use subgraph::{FeedForward, Layer, Linear, Subgraph};
+pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

@@ -1,4 +1,4 @@
-//! The subgraphs that compute in INT8, with their weights.
+//! The subgraphs that devices prepare: in INT8, with their weights.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub trait Layer: Send + Sync {
     }
 }
 
-/// A static subgraph in INT8 (llm.npu, §3.2): what a processor prepares.
+/// A static subgraph in INT8 with its weights (llm.npu, §3.2): what a device prepares.
 #[derive(Clone)]
-pub enum Subgraph {
+pub enum DeviceSubgraph {
     /// Query, key and value, or attention's output.
     Linear(Linear),
     /// Up and gate, activation, requantize, down.
@@ -63,7 +63,7 @@ pub struct FeedForward {
     pub return_inner: bool,
 }
 
-impl Subgraph {
+impl DeviceSubgraph {
     /// Features of the input.
     pub fn in_features(&self) -> usize {
         self.layers().next().map_or(0, |(_, layer)| layer.weight().in_features)
@@ -89,7 +89,7 @@ impl Subgraph {
         }
     }
 
-    /// Bytes of the subgraph built for `rows` rows: weights, inputs, outputs and what stands between them, as
+    /// Bytes of the subgraph built for `rows` rows: weights, inputs, outputs and what is between them, as
     /// `triad_plan::graph::Subgraph::graph_bytes` counts them.
     pub fn bytes(&self, rows: usize) -> usize {
         let of_layer = |layer: &dyn Layer| {

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, RowShapes, library_from_environment};
-use triad_processors::{Error, FeedForward, Layer, Linear, Processor, Result, Subgraph};
+use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Result};
 
 use plain::{Plain, Random, quantized};
 
@@ -31,9 +31,9 @@ fn options(provider: Provider) -> Option<NpuOptions> {
     }
 }
 
-fn linear(seed: u64) -> Subgraph {
+fn linear(seed: u64) -> DeviceSubgraph {
     let layers = vec![Plain::random(&mut Random::new(seed), 24, 32, true) as Arc<dyn Layer>];
-    Subgraph::Linear(Linear { input_scale: SCALE, layers })
+    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
 }
 
 fn feed_forward() -> FeedForward {
@@ -50,7 +50,7 @@ fn feed_forward() -> FeedForward {
     }
 }
 
-fn run(processor: &dyn Processor, subgraph: &Subgraph) -> Vec<f32> {
+fn run(processor: &dyn Device, subgraph: &DeviceSubgraph) -> Vec<f32> {
     let input = quantized(&Random::new(4).floats(3 * 32, 1.0), 32, SCALE);
     let features = subgraph.outputs()[0];
     let mut out = vec![0.0; 3 * features];
@@ -74,7 +74,7 @@ fn a_provider_that_the_library_lacks_is_named_with_those_that_it_has() {
 }
 
 #[test]
-fn a_provider_without_the_device_says_what_it_finds() {
+fn a_provider_without_the_device_is_an_error_with_what_it_finds() {
     for device in [DeviceKind::Npu, DeviceKind::Gpu] {
         let Some(options) = options(Provider::Cpu) else { return };
         let error = error(Npu::new(NpuOptions { device: Some(device), ..options }));
@@ -89,7 +89,7 @@ fn a_provider_without_the_device_says_what_it_finds() {
 fn a_provider_that_leaves_nodes_to_the_cpu_is_refused() {
     let Some(options) = options(Provider::Azure) else { return };
     let npu = Npu::new(options).unwrap();
-    for subgraph in [linear(1), Subgraph::FeedForward(feed_forward())] {
+    for subgraph in [linear(1), DeviceSubgraph::FeedForward(feed_forward())] {
         let error = error(npu.prepare(&subgraph, 4));
         assert!(matches!(error, Error::PartlyTaken { .. }), "{error:?}");
     }
@@ -135,12 +135,12 @@ fn numbers_that_integers_would_hide_are_refused() {
     let Some(options) = options(Provider::Cpu) else { return };
     let npu = Npu::new(options).unwrap();
     let layer = |scale: f32, bias: f32| Plain::new(vec![1; 32], vec![scale], Some(vec![bias])) as Arc<dyn Layer>;
-    let linear = |layer| Subgraph::Linear(Linear { input_scale: 1.0, layers: vec![layer] });
+    let linear = |layer| DeviceSubgraph::Linear(Linear { input_scale: 1.0, layers: vec![layer] });
     for subgraph in [linear(layer(f32::NAN, 0.0)), linear(layer(f32::MAX, 0.0)), linear(layer(1.0, f32::INFINITY))] {
         assert!(matches!(error(npu.prepare(&subgraph, 1)), Error::Subgraph { .. }));
     }
     let smoothing = Some([&[1.0; 39][..], &[f32::NAN]].concat().into());
-    let subgraph = Subgraph::FeedForward(FeedForward { smoothing, ..feed_forward() });
+    let subgraph = DeviceSubgraph::FeedForward(FeedForward { smoothing, ..feed_forward() });
     assert!(matches!(error(npu.prepare(&subgraph, 1)), Error::Subgraph { .. }));
 }
 
@@ -151,7 +151,9 @@ fn both_formulations_mean_the_same() {
     let (integer, float) = (npu(Formulation::Integer), npu(Formulation::QuantizeDequantize));
     for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
         let smoothing = Some(Random::new(5).floats(40, 1.0).into());
-        for subgraph in [linear(2), Subgraph::FeedForward(FeedForward { activation, smoothing, ..feed_forward() })] {
+        for subgraph in
+            [linear(2), DeviceSubgraph::FeedForward(FeedForward { activation, smoothing, ..feed_forward() })]
+        {
             let largest = run(&integer, &subgraph).iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
             for (one, other) in run(&integer, &subgraph).iter().zip(run(&float, &subgraph)) {
                 // A number next to a tie may be requantized to its neighbour.
@@ -164,7 +166,7 @@ fn both_formulations_mean_the_same() {
 #[test]
 fn rows_in_any_shape_give_the_same_bits() {
     let Some(options) = options(Provider::Cpu) else { return };
-    let subgraphs = [linear(2), Subgraph::FeedForward(FeedForward { return_inner: true, ..feed_forward() })];
+    let subgraphs = [linear(2), DeviceSubgraph::FeedForward(FeedForward { return_inner: true, ..feed_forward() })];
     for (formulation, subgraph) in [Formulation::Integer, Formulation::QuantizeDequantize]
         .into_iter()
         .flat_map(|one| subgraphs.iter().map(move |other| (one, other)))
@@ -241,7 +243,7 @@ fn a_compiled_graph_is_kept_and_used_again() {
         Npu::new(NpuOptions { cache, driver: driver.to_owned(), ..options.clone() }).unwrap()
     };
     let compiled = folder.path().join("compiled");
-    let subgraph = Subgraph::FeedForward(feed_forward());
+    let subgraph = DeviceSubgraph::FeedForward(feed_forward());
     let expected = run(&Npu::new(options.clone()).unwrap(), &subgraph);
     assert!(run(&npu("1"), &subgraph) == expected);
     let first = graphs(&compiled);
@@ -255,7 +257,7 @@ fn a_compiled_graph_is_kept_and_used_again() {
 
     run(&npu("2"), &subgraph);
     assert_eq!(graphs(&compiled).len(), 2, "another driver");
-    run(&npu("2"), &Subgraph::FeedForward(FeedForward { inner_scale: 0.02, ..feed_forward() }));
+    run(&npu("2"), &DeviceSubgraph::FeedForward(FeedForward { inner_scale: 0.02, ..feed_forward() }));
     assert_eq!(graphs(&compiled).len(), 3, "another scale");
     run(&npu("2"), &linear(1));
     run(&npu("2"), &linear(2));
@@ -265,7 +267,7 @@ fn a_compiled_graph_is_kept_and_used_again() {
 }
 
 #[test]
-fn a_graph_that_is_not_built_says_why() {
+fn a_graph_that_is_not_built_is_an_error_with_the_reason() {
     let Some(options) = options(Provider::Cpu) else { return };
     let folder = tempfile::tempdir().unwrap();
     let npu = Npu::new(NpuOptions { cache: Some(folder.path().to_owned()), ..options }).unwrap();
@@ -281,7 +283,7 @@ fn a_graph_that_is_not_built_says_why() {
 }
 
 #[test]
-fn a_folder_that_can_not_be_written_is_said_and_graphs_run_without() {
+fn a_folder_that_can_not_be_written_is_reported_and_graphs_run_without() {
     let Some(options) = options(Provider::Cpu) else { return };
     let expected = run(&Npu::new(options.clone()).unwrap(), &linear(1));
     let file = tempfile::NamedTempFile::new().unwrap();

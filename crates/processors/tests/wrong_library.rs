@@ -21,7 +21,7 @@ fn compiled(folder: &TempDir, name: &str, source: &str) -> PathBuf {
 }
 
 #[test]
-fn a_missing_library_says_where_it_should_be() {
+fn a_missing_library_is_an_error_with_its_path() {
     let error = refusal(Path::new("nowhere/libonnxruntime.so"));
     assert!(matches!(error, Error::LibraryMissing { .. }), "{error:?}");
     assert!(error.to_string().starts_with("nowhere/libonnxruntime.so: "), "{error}");
@@ -47,7 +47,7 @@ fn a_library_of_something_else_is_refused() {
 }
 
 #[test]
-fn an_old_version_says_which_and_which_would_do() {
+fn an_old_version_is_an_error_with_it_and_the_oldest_that_works() {
     let folder = tempfile::tempdir().unwrap();
     let source = r#"
         struct base { const void *(*api)(unsigned); const char *(*version)(void); };

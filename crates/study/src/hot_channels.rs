@@ -1,9 +1,9 @@
 //! Calibrated on one domain of text, run on another: are the hot channels of the one those of the other?
 //!
-//! The weights of all shadows lie in a file by channel, as beside a processor that hides its own
+//! The weights of all shadows are in a file by channel, as beside a processor that hides its own
 //! ([`triad_engine::hot_rows`]).
 //! The float model reads each text, and for every linear input the CPU plays that processor: it quantizes what the
-//! layers read, asks for the rows of its outlier channels, multiplies in INT8, and joins the shadow once all rows are
+//! layers read, requests the rows of its outlier channels, multiplies in INT8, and joins the shadow once all rows are
 //! there.
 
 use std::io::{BufWriter, Write};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tempfile::NamedTempFile;
 use triad_engine::hot_rows::{ChannelRows, HotRowStatistics, HotRows};
-use triad_engine::quantize::{INT8_MAX, InputQuantization, Quantization};
+use triad_engine::quantization::{INT8_MAX, InputQuantization, Quantization};
 use triad_engine::weights::{Block, Int8Matrix, Weight};
 use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
 use triad_kernels::OutputMut;
@@ -25,7 +25,7 @@ use triad_prepare::weight_statistics;
 
 use crate::error::{Error, Result};
 
-/// Tokens of a chunk, as in the paper: rows are asked for once in each.
+/// Tokens of a chunk, as in the paper: rows are requested once in each.
 const CHUNK: usize = 256;
 
 /// Texts of one kind as tokens: every second one to calibrate on, the others to run on.
@@ -98,7 +98,7 @@ pub struct Pair {
     pub outliers: u64,
     /// Outliers in hot channels.
     pub hot_outliers: u64,
-    /// Rows that were asked for: one for each channel that has an outlier somewhere in a chunk.
+    /// Rows that were requested: one for each channel that has an outlier somewhere in a chunk.
     pub rows: HotRowStatistics,
 }
 
@@ -173,7 +173,7 @@ pub fn study(
             hot_bytes: 0,
         };
         for other in domains {
-            let mut processor = Processor::new(rows, &quantization, &hot)?;
+            let mut processor = SimulatedDevice::new(rows, &quantization, &hot)?;
             calibrated.hot_bytes = processor.bytes();
             let mut pair = Pair {
                 calibrated_on: domain.name.clone(),
@@ -199,7 +199,7 @@ pub fn study(
 fn run(
     model: &Arc<Model>,
     pieces: &[Vec<u32>],
-    processor: &mut Processor,
+    processor: &mut SimulatedDevice,
     pair: &mut Pair,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize),
@@ -294,8 +294,8 @@ fn by_channel(matrices: &[Int8Matrix]) -> Vec<i8> {
     rows
 }
 
-/// Plays a processor that hides its weights; the CPU has the hot rows.
-struct Processor<'a> {
+/// Simulates a device that hides its weights; the CPU has the hot rows.
+struct SimulatedDevice<'a> {
     /// Of each block and input; `None` where an input has no shadow.
     inputs: Vec<Option<Layers<'a>>>,
     quantized: QuantizedRows,
@@ -310,7 +310,7 @@ struct Layers<'a> {
     rows: HotRows,
 }
 
-impl<'a> Processor<'a> {
+impl<'a> SimulatedDevice<'a> {
     fn new(weights: &'a WeightRows, quantization: &Quantization, hot: &[&[u32]]) -> Result<Self> {
         let plans = quantization.blocks.iter().flatten();
         let of_input = |((readers, plan), hot): ((&'a Readers, &InputQuantization), &&[u32])| {

@@ -55,8 +55,8 @@ pub struct Prefixes {
     pub file_bytes: u64,
 }
 
-/// Runs `plan` on sessions of `engine`, whose context and memory hold what it asks for; the saved session goes to `file`.
-/// `progress` is called with the number of conversations that are done.
+/// Runs `plan` on sessions of `engine`, whose context and memory hold what it requires; the saved session goes to
+/// `file`. `progress` is called with the number of conversations that are done.
 ///
 /// # Errors
 /// If `cancel` is set, a session fails, or the file cannot be written.

@@ -77,7 +77,7 @@ impl Distribution {
     }
 }
 
-/// Runs `plan` on sessions of `engine`, whose context holds what it asks for.
+/// Runs `plan` on sessions of `engine`, whose context holds what it requires.
 ///
 /// # Errors
 /// If `cancel` is set, or a session fails.

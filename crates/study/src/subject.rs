@@ -21,8 +21,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Calibrates `model` on at most `tokens` tokens of `text`; every fourth text is held out. `progress` hears how many
-    /// tokens of how many were seen.
+    /// Calibrates `model` on at most `tokens` tokens of `text`; every fourth text is held out. `progress` is called
+    /// with how many tokens of how many were seen.
     ///
     /// # Errors
     /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens to hold out.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use triad_engine::Model;
-use triad_engine::quantize::{Quantization, WeightScales};
+use triad_engine::quantization::{Quantization, WeightScales};
 use triad_prepare::plan::{self, InputSummary, PlanOptions};
 use triad_prepare::threshold::ThresholdRule;
 
@@ -55,7 +55,7 @@ pub struct Variant {
     pub shadow: bool,
 }
 
-/// A way to clip, what lies beyond, and what was measured.
+/// A way to clip, what is beyond, and what was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clipped<M> {
     /// The way.

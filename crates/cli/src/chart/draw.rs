@@ -95,7 +95,7 @@ fn legend(svg: &mut Svg, area: Area, chart: &Chart) -> Area {
     })
 }
 
-/// Draws grid, ticks, labels and axis titles, and answers with the room for the data.
+/// Draws grid, ticks, labels and axis titles, and returns the room for the data.
 fn scales(svg: &mut Svg, area: Area, chart: &Chart, x: Ruler, y: Ruler) -> Plot {
     let x_labels: Vec<_> = x.ticks.iter().map(|tick| tick.label.as_str()).collect();
     let y_labels: Vec<_> = y.ticks.iter().map(|tick| tick.label.as_str()).collect();

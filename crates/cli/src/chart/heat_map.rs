@@ -81,7 +81,8 @@ fn draw_cell(svg: &mut Svg, scale: &Ruler, value: Option<f64>, (x, y): (f64, f64
 }
 
 fn draw_colour_bar(svg: &mut Svg, scale: &Ruler, area: Area) {
-    // Each shade reaches down to the bottom, and the next ones lie upon it: side by side they would show hairlines.
+    // Each shade reaches down to the bottom, and the next ones are drawn over it: side by side they would show
+    // hairlines.
     for index in (0..SHADES).rev() {
         let (colour, _) = style::ramp((index as f64 + 0.5) / SHADES as f64);
         let height = area.height() * (index + 1) as f64 / SHADES as f64;

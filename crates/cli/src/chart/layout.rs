@@ -41,7 +41,7 @@ pub(super) fn text(content: &str, (x, y): (f64, f64), anchor: Anchor, size: f64)
         Anchor::Middle => "middle",
         Anchor::End => "end",
     };
-    // Where the baseline lies below the middle of letters; renderers disagree about `dominant-baseline`.
+    // The distance of the baseline below the middle of letters; renderers disagree about `dominant-baseline`.
     let baseline = y + 0.35 * size;
     Element::new("text")
         .numbers([("x", x), ("y", baseline), ("font-size", size)])
@@ -50,7 +50,7 @@ pub(super) fn text(content: &str, (x, y): (f64, f64), anchor: Anchor, size: f64)
 }
 
 /// `element` turned by `degrees` around `centre`.
-pub(super) fn turned(element: Element, degrees: f64, (x, y): (f64, f64)) -> Element {
+pub(super) fn rotated(element: Element, degrees: f64, (x, y): (f64, f64)) -> Element {
     let number = super::svg::Number;
     element.set("transform", &format!("rotate({} {} {})", number(degrees), number(x), number(y)))
 }
@@ -60,7 +60,7 @@ pub(super) fn fitting_size(content: &str, size: f64, width: f64) -> f64 {
     size * (width / style::text_width(content, size)).min(1.0)
 }
 
-/// Writes a bold title at the top of `area`, and answers with what is left below.
+/// Writes a bold title at the top of `area`, and returns what is left below.
 pub(super) fn title(svg: &mut Svg, area: Area, content: &str, size: f64) -> Area {
     if content.is_empty() {
         return area;
@@ -93,7 +93,7 @@ pub(super) fn vertical_title(svg: &mut Svg, x: f64, plot: Area, content: &str) {
     }
     let place = (x, plot.centre().1);
     let size = fitting_size(content, style::LABEL, plot.height());
-    svg.push(&turned(text(content, place, Anchor::Middle, size), -90.0, place));
+    svg.push(&rotated(text(content, place, Anchor::Middle, size), -90.0, place));
 }
 
 /// Characters of a label, and of a name in a legend, that are shown.
@@ -154,7 +154,7 @@ impl Labels {
         let place = (x, y + LABEL_GAP + style::TICK / 2.0);
         if self.slanted {
             let place = (x + style::TICK * 0.3, place.1);
-            svg.push(&turned(text(label, place, Anchor::End, style::TICK), -SLANT, place));
+            svg.push(&rotated(text(label, place, Anchor::End, style::TICK), -SLANT, place));
         } else {
             svg.push(&text(label, place, Anchor::Middle, style::TICK));
         }
@@ -166,7 +166,7 @@ pub(super) fn widest(labels: &[&str]) -> f64 {
     labels.iter().map(|label| style::text_width(label, style::TICK)).fold(0.0, f64::max)
 }
 
-/// Writes a legend at the top of `area`, in as many lines as it takes, and answers with what is left below.
+/// Writes a legend at the top of `area`, in as many lines as it takes, and returns what is left below.
 /// `swatch` draws the sign of the entry at an index, centred at the given point, `swatch_width` pixels wide.
 pub(super) fn legend(
     svg: &mut Svg,

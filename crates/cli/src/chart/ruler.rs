@@ -24,7 +24,7 @@ pub(super) struct Tick {
 
 /// Beyond this, differences of values could overflow.
 const LARGEST: f64 = 1e100;
-/// Least share of the values that their range must have to be told apart.
+/// Least share of the values that their range must have to be distinguished.
 const RESOLUTION: f64 = 1e-9;
 /// A logarithmic range below this factor gets ticks at equal differences.
 const NARROW: f64 = 5.0;
@@ -99,7 +99,7 @@ impl Ruler {
         Self { low: low_end, high: high_end, logarithmic: true, ticks, minor, categories: None }
     }
 
-    /// Where `value` lies, 0 at the lower end and 1 at the upper one; none if it has no place on this axis.
+    /// The place of `value`, 0 at the lower end and 1 at the upper one; none if it has no place on this axis.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let place = if self.logarithmic {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -110,12 +110,12 @@ impl Ruler {
         (value.is_finite() && (-RESOLUTION..=1.0 + RESOLUTION).contains(&place)).then(|| place.clamp(0.0, 1.0))
     }
 
-    /// Where `value` lies, or the end that it lies beyond; none if it is no number.
+    /// The place of `value`, or the end that it is beyond; none if it is no number.
     pub(super) fn nearest_place(&self, value: f64) -> Option<f64> {
         (!value.is_nan()).then(|| self.place(value.clamp(self.low, self.high)).unwrap_or(0.0))
     }
 
-    /// The power of ten that is about a hundredth of the distance of ticks: as fine as single values are told.
+    /// The power of ten that is about a hundredth of the distance of ticks: as fine as single values are written.
     pub(super) fn fine_step(&self) -> f64 {
         let distance = self.ticks.windows(2).map(|pair| pair[1].value - pair[0].value).fold(f64::INFINITY, f64::min);
         power((distance / 100.0).log10().floor().clamp(-300.0, 300.0) as i32)

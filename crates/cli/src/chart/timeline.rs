@@ -104,7 +104,7 @@ fn lane(svg: &mut Svg, record: &Record, processor: ProcessorId, top: f64, across
     bubble(svg, free_since, record.timeline.seconds());
 }
 
-/// The colour of a chunk: one of those that everybody tells apart, or a shade where there are too many.
+/// The colour of a chunk: one of those that everybody distinguishes, or a shade where there are too many.
 fn colour(chunk: usize, chunks: usize) -> String {
     if chunks <= style::SERIES_COLOURS {
         style::series_colour(chunk).into()

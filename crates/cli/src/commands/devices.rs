@@ -19,7 +19,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Prints what the system tells.
+/// Prints what the system reports.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let machine = Machine::detect();
     if arguments.json {

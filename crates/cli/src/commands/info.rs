@@ -43,7 +43,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Context for which memory is said, unless another one is asked for.
+/// Context for which memory is printed, unless another one is given.
 const CONTEXT: usize = 4096;
 
 /// What `info --json` prints.

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use triad_engine::LoadOptions;
 use triad_engine::package::Package;
-use triad_engine::quantize::{DecodeWeights, WeightScales};
+use triad_engine::quantization::{DecodeWeights, WeightScales};
 use triad_frontend::{machine, packages};
 use triad_model::fetch;
 use triad_prepare::package::{Existing, Recipe};
@@ -76,7 +76,7 @@ pub struct Arguments {
 enum Threshold {
     /// The largest magnitude of the calibration text
     MaxMin,
-    /// As many values lie beyond as a shadow may have
+    /// As many values are beyond as a shadow may have
     Percentile,
     /// Least squared error of the layers' outputs
     LeastError,
@@ -139,7 +139,7 @@ struct Report<'a> {
     preparation: &'a triad_prepare::Preparation,
 }
 
-/// Prepares, and says what came out.
+/// Prepares, and prints the result.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let path = ModelArgument { model: arguments.model.clone() }.path()?;

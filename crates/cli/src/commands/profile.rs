@@ -56,7 +56,7 @@ struct Report<'a> {
     costs: &'a Costs,
 }
 
-/// Measures, writes, and says what was measured.
+/// Measures, writes, and prints what was measured.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { processors, npu, chunk, repeat, .. } = arguments;
     let name = &arguments.model.name.model;

@@ -11,7 +11,7 @@ use crate::output;
 ///
 /// Simulated values come from a profile of the paper's phone. Each is marked: `fitted` to the paper's value, `seen` where
 /// that informed a choice, `held out` where it had no part in any. Only what was held out is a prediction, and some of them
-/// miss: docs/scheduling.md says why. Nothing here was measured on such a phone.
+/// miss: docs/scheduling.md explains why. Nothing here was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad reproduce
@@ -44,13 +44,13 @@ struct WithError {
 
 /// Simulates, counts and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let asked = NAMES.into_iter().filter(|name| arguments.name == "all" || arguments.name == *name);
+    let chosen = NAMES.into_iter().filter(|name| arguments.name == "all" || arguments.name == *name);
     let with_error = |section: Section| WithError {
         mean_error_held_out: section.mean_error(Kind::HeldOut),
         mean_error_seen: section.mean_error(Kind::Seen),
         section,
     };
-    let reproduced = Reproduced { sections: asked.filter_map(section).map(with_error).collect() };
+    let reproduced = Reproduced { sections: chosen.filter_map(section).map(with_error).collect() };
     if arguments.json {
         return output::json(&reproduced);
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use triad_plan::device::Device;
+use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{self, Contention, FloatsOn, Memory, Options, Prefill, Techniques};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::Summary;
@@ -18,8 +18,9 @@ const MOST_CHUNKS: usize = 1024;
 /// Simulate a prefill on a phone: latency, energy, memory, bubbles.
 ///
 /// The same schedule that runs in real time runs here in virtual time: the tasks of `triad plan`, with a shadow beside each
-/// linear subgraph that keeps its outliers, take as long as a profile of the device says. Where its numbers come from
-/// stand in the profiles (crates/plan/profiles); docs/scheduling.md says how near they come to what was measured.
+/// linear subgraph that keeps its outliers, take as long as by a profile of the device. Where its numbers come from
+/// is written in the profiles (crates/plan/profiles); docs/scheduling.md reports how near they come to what was
+/// measured.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad simulate --shape qwen1.5-1.8b --prompt 1024
@@ -179,7 +180,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json { output::json(&simulated) } else { output::text(&simulated.to_string()) }
 }
 
-fn options(arguments: &Arguments, device: &Device) -> Result<Options> {
+fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
     let on_gpu = arguments.floats == FloatsOn::Gpu;
     ensure!(
         !on_gpu || device.gpu.is_some(),

@@ -5,26 +5,26 @@ use super::support::gguf::Gguf;
 use super::{Case, case, input, usage};
 
 /// A data file that `triad eval` refuses.
-fn data(what: &'static str, task: &'static str, content: &'static [u8], says: &[&'static str]) -> Case {
+fn data(what: &'static str, task: &'static str, content: &'static [u8], message: &[&'static str]) -> Case {
     let arguments = ["eval", "-m", "model.gguf", "--task", task, "--data", "data.jsonl"];
     let prepare = move |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
         place.write("data.jsonl", content);
     };
-    let mut case = case(what, &arguments, prepare, 1, says);
-    case.says.push("data.jsonl");
+    let mut case = case(what, &arguments, prepare, 1, message);
+    case.message.push("data.jsonl");
     case
 }
 
 /// What `triad eval` refuses to do with right files.
-fn evaluation(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
+fn evaluation(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
     let prepare = |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
         for name in ["a.jsonl", "data/lambada_a.jsonl", "data/lambada_b.jsonl", "data/hellaswag_train.jsonl"] {
             place.write(name, "{\"text\": \"a b\"}\n");
         }
     };
-    case(what, &[&["eval", "-m", "model.gguf"], arguments].concat(), prepare, 1, says)
+    case(what, &[&["eval", "-m", "model.gguf"], arguments].concat(), prepare, 1, message)
 }
 
 /// A package that is to be quantized once more.
@@ -40,7 +40,7 @@ fn package_by_method() -> Case {
 
 pub fn cases() -> Vec<Case> {
     let mmlu = br#"{"subject": "law", "question": "q", "choice0": "a", "choice1": "b", "choice2": "c", "choice3": "d", "answer": 0}"#;
-    let few_shot = |what, examples: usize, says: &[&'static str]| {
+    let few_shot = |what, examples: usize, message: &[&'static str]| {
         let arguments =
             ["eval", "-m", "model.gguf", "--task", "mmlu", "--data", "data.jsonl", "--few-shot", "examples.jsonl"];
         let prepare = move |place: &Place| {
@@ -48,7 +48,7 @@ pub fn cases() -> Vec<Case> {
             place.write("data.jsonl", String::from_utf8_lossy(mmlu).replace("law", "history"));
             place.write("examples.jsonl", [&mmlu[..], b"\n"].concat().repeat(examples));
         };
-        case(what, &arguments, prepare, 1, says)
+        case(what, &arguments, prepare, 1, message)
     };
     vec![
         data("empty data file", "lambada", b"\n", &["the data file is empty"]),

@@ -25,7 +25,7 @@ struct Case {
     /// Exit code.
     code: i32,
     /// Words that the sentence must have: the file, the field, what was expected.
-    says: Vec<&'static str>,
+    message: Vec<&'static str>,
 }
 
 fn case(
@@ -33,47 +33,47 @@ fn case(
     arguments: &[&'static str],
     prepare: impl Fn(&Place) + 'static,
     code: i32,
-    says: &[&'static str],
+    message: &[&'static str],
 ) -> Case {
-    Case { what, arguments: arguments.to_vec(), prepare: Box::new(prepare), code, says: says.to_vec() }
+    Case { what, arguments: arguments.to_vec(), prepare: Box::new(prepare), code, message: message.to_vec() }
 }
 
 const RUN: &[&str] = &["run", "-m", "model.gguf", "-p", "Hello"];
 
 /// A GGUF file that `triad run` refuses.
-fn file(what: &'static str, bytes: impl Fn() -> Vec<u8> + 'static, says: &[&'static str]) -> Case {
-    let mut case = case(what, RUN, move |place| place.write("model.gguf", bytes()), 1, says);
-    case.says.push("model.gguf: ");
+fn file(what: &'static str, bytes: impl Fn() -> Vec<u8> + 'static, message: &[&'static str]) -> Case {
+    let mut case = case(what, RUN, move |place| place.write("model.gguf", bytes()), 1, message);
+    case.message.push("model.gguf: ");
     case
 }
 
 /// As [`file`], for a tiny model with one thing wrong.
-fn gguf(what: &'static str, change: impl Fn(Gguf) -> Gguf + 'static, says: &[&'static str]) -> Case {
-    file(what, move || change(Gguf::tiny()).bytes(), says)
+fn gguf(what: &'static str, change: impl Fn(Gguf) -> Gguf + 'static, message: &[&'static str]) -> Case {
+    file(what, move || change(Gguf::tiny()).bytes(), message)
 }
 
 /// A right model, a wrong input.
-fn input(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
-    case(what, arguments, |place| place.write("model.gguf", Gguf::tiny().bytes()), 1, says)
+fn input(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
+    case(what, arguments, |place| place.write("model.gguf", Gguf::tiny().bytes()), 1, message)
 }
 
 /// Arguments that make no sense.
-fn usage(what: &'static str, arguments: &[&'static str], says: &[&'static str]) -> Case {
-    case(what, arguments, |_| (), 2, says)
+fn usage(what: &'static str, arguments: &[&'static str], message: &[&'static str]) -> Case {
+    case(what, arguments, |_| (), 2, message)
 }
 
 /// A safetensors folder with something wrong in its configuration or header.
 fn folder(
     what: &'static str,
     change: impl Fn(&mut serde_json::Value, &mut serde_json::Value, &mut usize) + 'static,
-    says: &[&'static str],
+    message: &[&'static str],
 ) -> Case {
     let prepare = move |place: &Place| {
         let (mut config, (mut header, mut data)) = (checkpoint::config(), checkpoint::header());
         change(&mut config, &mut header, &mut data);
         checkpoint::write(place, &config, &header, data);
     };
-    case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, says)
+    case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, message)
 }
 
 fn files() -> Vec<Case> {
@@ -231,13 +231,13 @@ fn without_tensor(mut gguf: Gguf, name: &str) -> Gguf {
 
 fn folders() -> Vec<Case> {
     let embedding = "model.embed_tokens.weight";
-    let with_file = |what, name: &'static str, content: &'static str, says: &[&'static str]| {
+    let with_file = |what, name: &'static str, content: &'static str, message: &[&'static str]| {
         let prepare = move |place: &Place| {
             let (header, data) = checkpoint::header();
             checkpoint::write(place, &checkpoint::config(), &header, data);
             place.write(name, content);
         };
-        case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, says)
+        case(what, &["run", "-m", "model", "-p", "Hello"], prepare, 1, message)
     };
     vec![
         case(
@@ -289,12 +289,12 @@ fn folders() -> Vec<Case> {
 }
 
 fn inputs() -> Vec<Case> {
-    let prompt_file = |what, content: fn() -> Vec<u8>, says: &[&'static str]| {
+    let prompt_file = |what, content: fn() -> Vec<u8>, message: &[&'static str]| {
         let prepare = move |place: &Place| {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write("prompt.txt", content());
         };
-        case(what, &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, says)
+        case(what, &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, message)
     };
     vec![
         input("empty prompt", &["run", "-m", "model.gguf", "-p", ""], &["the prompt is empty"]),
@@ -441,12 +441,12 @@ fn inputs() -> Vec<Case> {
 }
 
 fn studies() -> Vec<Case> {
-    let domain = |what, argument: &'static str, says: &[&'static str]| {
+    let domain = |what, argument: &'static str, message: &[&'static str]| {
         let prepare = |place: &Place| {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write("one.txt", "A single text.");
         };
-        case(what, &["study", "hot-channels", "-m", "model.gguf", "--domain", argument], prepare, 1, says)
+        case(what, &["study", "hot-channels", "-m", "model.gguf", "--domain", argument], prepare, 1, message)
     };
     vec![
         case(
@@ -515,14 +515,14 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
         let place = Place::new();
         (case.prepare)(&place);
         let output = place.triad(&case.arguments);
-        let said = stderr(&output);
-        let clear = case.code == 2 || (said.starts_with("error: ") && said.trim_end().lines().count() == 1);
-        let complete = case.says.iter().all(|words| said.contains(words));
-        if output.status.code() != Some(case.code) || !clear || !complete || said.contains("panicked") {
-            let Case { what, code, says, .. } = &case;
-            failures.push(format!("{what}: expected {code} and {says:?}, got {} and {said}", output.status));
+        let printed = stderr(&output);
+        let clear = case.code == 2 || (printed.starts_with("error: ") && printed.trim_end().lines().count() == 1);
+        let complete = case.message.iter().all(|words| printed.contains(words));
+        if output.status.code() != Some(case.code) || !clear || !complete || printed.contains("panicked") {
+            let Case { what, code, message, .. } = &case;
+            failures.push(format!("{what}: expected {code} and {message:?}, got {} and {printed}", output.status));
         }
-        let line = without_digests(said.lines().next().unwrap_or_default());
+        let line = without_digests(printed.lines().next().unwrap_or_default());
         // What a sentence names in full is elsewhere in every run.
         let folder = place.path("").canonicalize().unwrap().display().to_string();
         let line = line.replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/").replace('|', "\\|");

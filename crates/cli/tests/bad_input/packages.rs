@@ -10,7 +10,7 @@ fn package(
     arguments: &[&'static str],
     file: &'static str,
     change: impl Fn(Vec<u8>) -> Vec<u8> + 'static,
-    says: &[&'static str],
+    message: &[&'static str],
 ) -> Case {
     let prepare = move |place: &Place| {
         place.write("model.gguf", Gguf::tiny().bytes());
@@ -20,7 +20,7 @@ fn package(
         let bytes = change(std::fs::read(place.path(&path)).unwrap_or_default());
         place.write(&path, bytes);
     };
-    case(what, arguments, prepare, 1, &[&[file], says].concat())
+    case(what, arguments, prepare, 1, &[&[file], message].concat())
 }
 
 pub fn cases() -> Vec<Case> {
@@ -34,12 +34,12 @@ pub fn cases() -> Vec<Case> {
         *bytes.last_mut().unwrap() ^= 1;
         bytes
     };
-    let texts = |what, name: &'static str, content: &'static str, says: &[&'static str]| {
+    let texts = |what, name: &'static str, content: &'static str, message: &[&'static str]| {
         let prepare = move |place: &Place| {
             place.write("model.gguf", Gguf::tiny().bytes());
             place.write(name, content);
         };
-        case(what, &["prepare", "model.gguf", "-o", "package", "--calibrate", name], prepare, 1, says)
+        case(what, &["prepare", "model.gguf", "-o", "package", "--calibrate", name], prepare, 1, message)
     };
     vec![
         package(

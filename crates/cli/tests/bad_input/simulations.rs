@@ -4,17 +4,17 @@ use super::support::Place;
 use super::{Case, case, usage};
 
 /// A profile of a device, with one line put in front.
-fn profile(what: &'static str, content: &'static str, says: &[&'static str]) -> Case {
+fn profile(what: &'static str, content: &'static str, message: &[&'static str]) -> Case {
     let arguments = ["simulate", "--shape", "phi-2", "--device", "phone.toml"];
-    let mut case = case(what, &arguments, move |place: &Place| place.write("phone.toml", content), 1, says);
-    case.says.push("phone.toml");
+    let mut case = case(what, &arguments, move |place: &Place| place.write("phone.toml", content), 1, message);
+    case.message.push("phone.toml");
     case
 }
 
 pub fn cases() -> Vec<Case> {
-    let simulate = |what, arguments: &[&'static str], says: &[&'static str]| {
+    let simulate = |what, arguments: &[&'static str], message: &[&'static str]| {
         let arguments = [&["simulate", "--shape", "qwen1.5-1.8b"], arguments].concat();
-        case(what, &arguments, |_| (), 1, says)
+        case(what, &arguments, |_| (), 1, message)
     };
     vec![
         simulate("device that is none", &["--device", "phone"], &["phone", "snapdragon-8gen3", "TOML"]),

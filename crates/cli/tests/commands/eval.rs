@@ -71,7 +71,7 @@ impl Plain {
     }
 
     /// Log-likelihood of `continuation` after `context`, and whether greedy decoding gives it. Before a text that
-    /// nothing precedes stands the end token, since the model has no other special one.
+    /// nothing precedes is preceded by the end token, since the model has no other special one.
     fn score(&self, context: &str, continuation: &str) -> (f64, bool) {
         let encode = |text: &str| self.0.encode_prompt(text).unwrap();
         let (before, tokens) = match context {
@@ -143,7 +143,7 @@ fn choices_are_scored_behind_their_contexts() {
     same_likelihoods(&place, &evaluation, &[choices.map(|choice| ("Ice is", choice)).to_vec()]);
 }
 
-/// What stands before the letter of a row of [`MMLU`].
+/// The text before the letter of a row of [`MMLU`].
 fn mmlu_context(subject: &str, question: &str, examples: usize) -> String {
     let mut text = format!("The following are multiple choice questions (with answers) about {subject}.\n\n");
     for index in 0..examples {
@@ -167,7 +167,7 @@ fn letters_are_scored_behind_five_examples_that_are_run_once_for_each_subject() 
 }
 
 #[test]
-fn examples_that_do_not_fit_the_context_are_left_out_and_the_run_says_so() {
+fn examples_that_do_not_fit_the_context_are_left_out_with_a_note() {
     let longest = mmlu_context("a", "1?", 2).len() + 10;
     let place = place(longest as u32);
     let evaluation = eval(&place, "mmlu", "mmlu.jsonl", &["--limit", "1"]);
@@ -177,8 +177,8 @@ fn examples_that_do_not_fit_the_context_are_left_out_and_the_run_says_so() {
         &evaluation,
         &[[" A", " B", " C", " D"].map(|letter| (context.as_str(), letter)).to_vec()],
     );
-    let said = evaluation["notes"][0].as_str().unwrap();
-    assert!(said.starts_with("1 questions have fewer solved examples"), "{said}");
+    let printed = evaluation["notes"][0].as_str().unwrap();
+    assert!(printed.starts_with("1 questions have fewer solved examples"), "{printed}");
 }
 
 #[test]
@@ -223,10 +223,10 @@ fn a_limit_takes_rows_evenly_over_the_file() {
 fn without_json_the_score_comes_first_with_its_error() {
     let place = place(600);
     let output = place.triad(&["eval", "-m", "model.gguf", "--task", "winogrande", "--data", "winogrande.jsonl"]);
-    let said = stdout(&output);
-    let mut lines = said.lines();
-    assert!(lines.next().is_some_and(|line| line.starts_with("acc ") && line.contains(" ± ")), "{said}");
-    assert!(said.contains("rows    2\n") && said.contains(" a second"), "{said}");
+    let printed = stdout(&output);
+    let mut lines = printed.lines();
+    assert!(lines.next().is_some_and(|line| line.starts_with("acc ") && line.contains(" ± ")), "{printed}");
+    assert!(printed.contains("rows    2\n") && printed.contains(" a second"), "{printed}");
 }
 
 #[test]

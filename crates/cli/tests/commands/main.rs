@@ -54,14 +54,14 @@ fn keys(object: &Json) -> Vec<&str> {
 const RUN: [&str; 8] = ["run", "--float", "-m", "model.gguf", "-n", "12", "--temperature", "0.8"];
 
 #[test]
-fn an_answer_is_shown_and_one_line_says_how_fast_it_was() {
+fn an_answer_is_shown_and_one_line_reports_how_fast_it_was() {
     let output = place().triad(&[&RUN[..], &["-p", "Hello"]].concat());
     let answer = succeed(&output);
     assert!(answer.ends_with('\n') && answer.len() > 1);
-    let said = stderr(&output);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let printed = stderr(&output);
+    assert_eq!(printed.lines().count(), 1, "{printed}");
     for words in ["prefill ", "decode ", "tokens/s", "first token after", "peak memory"] {
-        assert!(said.contains(words), "{said}");
+        assert!(printed.contains(words), "{printed}");
     }
 }
 
@@ -129,7 +129,7 @@ fn several_tokens_a_step_give_the_answer_of_one() {
 }
 
 #[test]
-fn raw_prompts_pass_the_template_by_and_a_model_without_one_says_so() {
+fn raw_prompts_pass_the_template_by_and_a_model_without_one_prints_a_note() {
     let place = place();
     place.write("plain.gguf", Gguf::tiny().without("tokenizer.chat_template").bytes());
     let raw = place.triad(&["run", "--float", "-m", "model.gguf", "--raw", "-p", "Hello", "--json"]);
@@ -310,7 +310,7 @@ fn place_with_context(context: u32) -> Place {
 }
 
 #[test]
-fn info_says_what_a_model_is_and_needs() {
+fn info_shows_what_a_model_is_and_needs() {
     let place = place();
     let object = json(&place.triad(&["info", "model.gguf", "--json"]));
     assert_eq!((&object["family"], &object["name"]), (&Json::from("llama"), &Json::from("tiny")));
@@ -340,7 +340,7 @@ fn tokenize_prints_ids() {
 }
 
 #[test]
-fn devices_says_what_the_machine_has() {
+fn devices_shows_what_the_machine_has() {
     let object = json(&Place::new().triad(&["devices", "--json"]));
     assert_eq!(object["architecture"], std::env::consts::ARCH);
     assert!(object["threads"].as_u64().unwrap() > 0);
@@ -357,8 +357,8 @@ fn kernels_use_no_better_instructions_than_asked_for() {
     assert_eq!(kernels(""), json(&place.triad(&["devices", "--json"]))["kernels"]);
     let unknown = devices("sse9");
     assert_eq!(unknown.status.code(), Some(1));
-    let said = stderr(&unknown);
-    assert!(said.contains("TRIAD_KERNELS is \"sse9\"") && said.contains("reference"), "{said}");
+    let printed = stderr(&unknown);
+    assert!(printed.contains("TRIAD_KERNELS is \"sse9\"") && printed.contains("reference"), "{printed}");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn an_altered_package_fails_to_verify() {
     assert!(stderr(&output).contains("package/weights.safetensors: altered"), "{}", stderr(&output));
 }
 
-/// What running the package answers, or the sentence that refuses it.
+/// The answer of a run of the package, or the sentence that refuses it.
 fn answer(place: &Place) -> Result<Json, String> {
     let output = place.triad(&[&["run", "-m", "package"], &ASK[..]].concat());
     if output.status.success() { Ok(json(&output)["text"].clone()) } else { Err(stderr(&output)) }
@@ -127,10 +127,10 @@ fn a_package_is_checked_again_before_it_is_run_once_any_byte_of_any_file_has_cha
             bytes[place_of_byte] ^= 1;
             std::fs::write(&path, &bytes).unwrap();
             let refused = answer(&place);
-            // Behind the hash of package.json stands its name, which nobody reads.
+            // The hash of package.json is followed by its name, which is not read.
             let unread = name == "package.json.sha256" && place_of_byte >= 64;
             match refused {
-                Err(said) => assert!(said.contains("package.json") || said.contains(&name), "{name}: {said}"),
+                Err(error) => assert!(error.contains("package.json") || error.contains(&name), "{name}: {error}"),
                 Ok(text) => assert!(unread && text == right, "byte {place_of_byte} of {name} is not missed"),
             }
         }

@@ -48,7 +48,7 @@ fn a_run_leaves_a_trace_or_a_picture() {
 }
 
 #[test]
-fn bench_measures_every_policy_and_says_how_long_processors_waited() {
+fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
     let place = packaged();
     let bench = ["bench", "-m", "package", "--prompt", "12", "--decode", "0", "--repeat", "2", "--chunk", "4"];
     let policies = POLICIES.join(",");
@@ -146,8 +146,8 @@ fn what_does_not_fit_into_the_window_is_reported() {
     let alone = json(&place.triad(&run))["text"].clone();
     let output = place.triad(&[&run[..], &PROCESSORS, &["--window", "0.00001"]].concat());
     assert_eq!(json(&output)["text"], alone);
-    let said = stderr(&output);
-    assert!(said.contains("INT8 subgraphs do not fit into the NPU's window and run on the CPU"), "{said}");
+    let printed = stderr(&output);
+    assert!(printed.contains("INT8 subgraphs do not fit into the NPU's window and run on the CPU"), "{printed}");
 }
 
 #[test]
@@ -201,14 +201,17 @@ fn compiled_graphs_are_kept_in_the_package() {
 
 #[test]
 #[cfg(feature = "npu")]
-fn a_package_that_can_not_be_written_runs_and_says_that_its_graphs_are_not_kept() {
+fn a_package_that_can_not_be_written_runs_with_a_note_that_its_graphs_are_not_kept() {
     let Some(onnx_runtime) = onnx_runtime() else { return };
     let place = packaged();
     // Whoever runs this may write everywhere, but nowhere below a file.
     place.write("package/compiled", "");
     let output = place.triad(&[&["run", "-m", "package", "-p", "Hello", "-n", "1"], &onnx_runtime[..]].concat());
     succeed(&output);
-    let said = stderr(&output);
-    assert!(said.contains("package/compiled: ") && said.contains("compiled graphs can't be kept there"), "{said}");
-    assert!(said.contains(", and every run compiles them again"), "{said}");
+    let printed = stderr(&output);
+    assert!(
+        printed.contains("package/compiled: ") && printed.contains("compiled graphs can't be kept there"),
+        "{printed}"
+    );
+    assert!(printed.contains(", and every run compiles them again"), "{printed}");
 }

@@ -12,7 +12,7 @@ use crate::support::{Place, stdout};
 
 /// Runs `triad` with a standard error to which nothing can be written.
 #[cfg(target_os = "linux")]
-fn untold(place: &Place, arguments: &[&str]) -> Output {
+fn with_full_stderr(place: &Place, arguments: &[&str]) -> Output {
     let full = File::options().write(true).open("/dev/full").unwrap();
     place.command(arguments).stdin(std::process::Stdio::null()).stderr(full).output().unwrap()
 }
@@ -24,11 +24,11 @@ fn a_standard_error_that_cannot_be_written_changes_neither_output_nor_exit_code(
     for run in
         [&["run", "-m", "model.gguf", "-p", "Hello", "-n", "4"][..], &["-v", "run", "-m", "model.gguf", "-p", "Hello"]]
     {
-        let output = untold(&place, run);
+        let output = with_full_stderr(&place, run);
         assert!(output.status.success() && !stdout(&output).is_empty(), "{run:?}: {}", output.status);
     }
     for (wrong, code) in [(&["run", "-m", "no.gguf", "-p", "Hello"][..], 1), (&["run", "--fly"], 2)] {
-        assert_eq!(untold(&place, wrong).status.code(), Some(code), "{wrong:?}");
+        assert_eq!(with_full_stderr(&place, wrong).status.code(), Some(code), "{wrong:?}");
     }
 }
 
@@ -78,11 +78,11 @@ fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
         limited.args(["-c", &format!("ulimit -v {limit} && exec {run}")]).current_dir(place.path(""));
         limited.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
         let output = limited.stdin(std::process::Stdio::null()).output().unwrap();
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(1), "{context}: {said}");
+        let printed = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{context}: {printed}");
         let names = ["the limit of this process leaves", "are available on this machine"];
         let clear =
-            said.starts_with(&format!("error: a context of {context} tokens needs")) && said.lines().count() == 1;
-        assert!(clear && names.iter().any(|name| said.contains(name)), "{said}");
+            printed.starts_with(&format!("error: a context of {context} tokens needs")) && printed.lines().count() == 1;
+        assert!(clear && names.iter().any(|name| printed.contains(name)), "{printed}");
     }
 }

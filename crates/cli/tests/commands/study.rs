@@ -101,7 +101,7 @@ fn shadow_memory_is_that_of_the_rows_of_the_channels_counted() {
 }
 
 #[test]
-fn pruned_models_do_as_well_as_eval_says() {
+fn pruned_models_do_as_well_as_in_eval() {
     let place = place();
     let lambada = ["--task", "lambada", "--task-data", "lambada.jsonl"];
     let options =

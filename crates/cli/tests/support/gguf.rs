@@ -16,20 +16,20 @@ pub struct Tensor {
     /// Outermost dimension first.
     pub shape: Vec<u64>,
     pub values: Vec<f32>,
-    /// Number that says the format; 0 is f32.
+    /// Number of the format; 0 is f32.
     pub format: u32,
-    /// Where the file says that the data is, if not where it is.
+    /// The offset of the data by the header, if it is wrong.
     pub offset: Option<u64>,
 }
 
-/// Everything that a GGUF file says, to be changed before it is written.
+/// The whole content of a GGUF file, to be changed before it is written.
 #[derive(Clone)]
 pub struct Gguf {
     pub magic: [u8; 4],
     pub version: u32,
-    /// What the header says instead of the true number.
+    /// The number in the header instead of the true one.
     pub tensor_count: Option<u64>,
-    /// What the header says instead of the true number.
+    /// The number in the header instead of the true one.
     pub metadata_count: Option<u64>,
     pub metadata: Vec<(String, Value)>,
     pub tensors: Vec<Tensor>,

@@ -55,7 +55,7 @@ impl Place {
             .args(arguments)
             .current_dir(self.folder.path())
             .env("TRIAD_CACHE", self.path("cache"))
-            // Port 9 of this machine: nothing answers there.
+            // Port 9 of this machine: nothing listens there.
             .env("HF_ENDPOINT", "http://127.0.0.1:9")
             .env("PATH", self.path("no-programs"))
             .env("NO_PROXY", "*")

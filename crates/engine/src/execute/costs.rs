@@ -21,7 +21,7 @@ pub struct Cost {
     pub seconds_per_token: f64,
     /// For each chunk; of static subgraphs.
     pub seconds_per_chunk: f64,
-    /// For each token and each position that it sees; of attention.
+    /// For each token and each position that it attends to; of attention.
     pub seconds_per_token_and_position: f64,
 }
 
@@ -178,8 +178,8 @@ pub(super) fn guess(graph: &Graph, task: &PrefillTask) -> f64 {
     products * graph.operations(task.task) as f64 / OPERATIONS_PER_SECOND + bytes / BYTES_PER_SECOND
 }
 
-/// Tokens, and pairs of a token and a position that it sees, of a prompt that begins at `position`. A part counts as the
-/// share of the tokens that its columns are.
+/// Tokens, and pairs of a token and a position that it attends to, of a prompt that begins at `position`. A part counts
+/// as the share of the tokens that its columns are.
 fn sizes(graph: &Graph, task: &PrefillTask, position: usize) -> [f64; 2] {
     let tokens = &graph.chunks()[task.task.chunk];
     let rows = task.share(graph) * tokens.len() as f64;
@@ -187,7 +187,7 @@ fn sizes(graph: &Graph, task: &PrefillTask, position: usize) -> [f64; 2] {
 }
 
 /// Of all tasks of one role on one processor: sums of products of tokens, seconds and what else a task's time depends
-/// on: nothing, so that it is 1, or the positions that attention sees.
+/// on: nothing, so that it is 1, or the positions that attention reads.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     tokens_tokens: f64,

@@ -45,7 +45,7 @@ pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
-pub use triad_processors::Processor as Device;
+pub use triad_processors::Device;
 pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::error::{Error, Result};

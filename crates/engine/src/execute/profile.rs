@@ -22,7 +22,7 @@ const FILE: &str = "costs.json";
 pub struct CostTable(BTreeMap<String, Costs>);
 
 impl CostTable {
-    /// Where the table of a package lies.
+    /// The path of the table of a package.
     pub fn path(package: &Path) -> PathBuf {
         package.join(FILE)
     }

@@ -8,14 +8,14 @@ use triad_kernels::int8::{Int8Weight, QuantizedView};
 use triad_model::description;
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::Part;
-use triad_processors::{FeedForward, Layer, LayerColumns, Linear, Processor, Program, Subgraph};
+use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, LayerColumns, Linear, Program};
 
 use crate::error::{Error, Result, SubgraphError};
 use crate::forward::activation;
 use crate::linear::{Backend, LinearOutput, OwnKernels, columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantize::{INT8_MAX, InputQuantization};
+use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::weights::{Int8Matrix, Weight};
 
 /// What a device runs of a model: programs of whole subgraphs, and of parts of their outputs. Shadows are in no program.
@@ -23,11 +23,11 @@ pub(super) struct Programs {
     /// The name of the device.
     processor: String,
     /// By block.
-    blocks: Vec<Vec<Prepared>>,
+    blocks: Vec<Vec<SubgraphProgram>>,
 }
 
 /// The program of a subgraph, or of a part of its output.
-struct Prepared {
+struct SubgraphProgram {
     role: Role,
     /// The layers of its outputs, each with the features that it computes; of a whole feed-forward, none.
     outputs: Vec<(description::Linear, Range<usize>)>,
@@ -47,7 +47,7 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Programs {
-    pub(super) fn new(model: &Model, processor: &dyn Processor) -> Self {
+    pub(super) fn new(model: &Model, processor: &dyn Device) -> Self {
         let blocks = model.description().blocks.iter().map(|_| Vec::new()).collect();
         Self { processor: processor.name().to_owned(), blocks }
     }
@@ -56,7 +56,7 @@ impl Programs {
     ///
     /// # Errors
     /// If its layers don't read INT8 with scales that are known before, or the device refuses it.
-    pub(super) fn prepare(&mut self, model: &Model, processor: &dyn Processor, wanted: &Wanted) -> Result<()> {
+    pub(super) fn prepare(&mut self, model: &Model, processor: &dyn Device, wanted: &Wanted) -> Result<()> {
         let Wanted { block, role, part, rows } = *wanted;
         let preparing = Preparing { model, block };
         let prepare = || -> Result<_, SubgraphError> {
@@ -64,9 +64,10 @@ impl Programs {
                 Role::FeedForward => (Vec::new(), preparing.feed_forward()?),
                 _ => preparing.products(role, &part.columns)?,
             };
-            let returns_inner = matches!(&subgraph, Subgraph::FeedForward(feed_forward) if feed_forward.return_inner);
+            let returns_inner =
+                matches!(&subgraph, DeviceSubgraph::FeedForward(feed_forward) if feed_forward.return_inner);
             let program = processor.prepare(&subgraph, rows)?;
-            Ok(Prepared { role, outputs, returns_inner, program })
+            Ok(SubgraphProgram { role, outputs, returns_inner, program })
         };
         let prepared = prepare().map_err(|error| refused(processor.name(), block, role, error))?;
         self.blocks[block].push(prepared);
@@ -102,7 +103,7 @@ impl Backend for DeviceBackend<'_> {
     fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {
         let Programs { processor, blocks } = &mut *self.programs;
         let prepared = blocks[block].iter_mut().find(|prepared| prepared.role == Role::FeedForward);
-        let Some(Prepared { program, returns_inner, .. }) = prepared else { return Ok(false) };
+        let Some(SubgraphProgram { program, returns_inner, .. }) = prepared else { return Ok(false) };
         let (hidden, width) = (out.len() / x.rows(), inner.len() / x.rows());
         let mut outs = [OutputMut::new(out, hidden), OutputMut::new(inner, width)];
         let count = if *returns_inner { 2 } else { 1 };
@@ -136,7 +137,7 @@ impl Preparing<'_> {
         &self,
         role: Role,
         columns: &Range<usize>,
-    ) -> Result<(Vec<(description::Linear, Range<usize>)>, Subgraph), SubgraphError> {
+    ) -> Result<(Vec<(description::Linear, Range<usize>)>, DeviceSubgraph), SubgraphError> {
         let description = self.model.description();
         let layers = layers(&description.blocks[self.block], description.hidden, role);
         let (first, _) = layers.first().expect("a role that is products has layers");
@@ -144,14 +145,14 @@ impl Preparing<'_> {
         let outputs: Vec<_> = columns_of(&layers, columns).into_vec();
         let layers = outputs.iter().map(|(linear, columns)| self.columns(*linear, columns));
         let layers = layers.collect::<triad_processors::Result<_>>()?;
-        Ok((outputs, Subgraph::Linear(Linear { input_scale, layers })))
+        Ok((outputs, DeviceSubgraph::Linear(Linear { input_scale, layers })))
     }
 
-    fn feed_forward(&self) -> Result<Subgraph, SubgraphError> {
+    fn feed_forward(&self) -> Result<DeviceSubgraph, SubgraphError> {
         let (input, inner) = (self.scaled(LinearInput::FeedForward)?, self.scaled(LinearInput::Down)?);
         debug_assert!(!input.has_shadow, "what is missing is added before the activation: the feed-forward is split");
         let described = &self.model.description().blocks[self.block].feed_forward;
-        Ok(Subgraph::FeedForward(FeedForward {
+        Ok(DeviceSubgraph::FeedForward(FeedForward {
             input_scale: input.scale,
             up: self.layer(description::Linear::Up),
             gate: described.gated.then(|| self.layer(description::Linear::Gate)),

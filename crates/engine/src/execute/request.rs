@@ -1,4 +1,4 @@
-//! What a session asks of the engine, and how it waits for it.
+//! The requests of sessions to the engine, and how they wait for them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -145,7 +145,7 @@ impl Request {
         let _ = self.execution.set(Arc::clone(execution));
     }
 
-    /// The first `done` tokens are through; of a cancelled request nobody knows that.
+    /// The first `done` tokens are through; of a cancelled request that is unknown.
     pub(super) fn advance(&self, done: usize) {
         let mut progress = self.lock();
         if done > progress.done && !self.is_cancelled() {
@@ -195,13 +195,13 @@ impl Request {
     pub(crate) fn wait(&self, shared: &Shared, cancel: &Cancel, on_progress: &mut dyn FnMut(usize)) -> Outcome {
         // Whatever `on_progress` does: nobody writes to the sequence's pages behind this.
         let guard = CancelOnDrop { request: self, shared };
-        let mut told = 0;
+        let mut reported = 0;
         let mut progress = self.lock();
         while progress.result.is_none() {
-            if progress.done > told {
-                told = progress.done;
+            if progress.done > reported {
+                reported = progress.done;
                 drop(progress);
-                on_progress(told);
+                on_progress(reported);
                 progress = self.lock();
                 continue;
             }
@@ -213,10 +213,10 @@ impl Request {
             }
             drop(progress);
             let is_enough =
-                || self.has_news(told) || (cancel.is_cancelled() && !self.is_cancelled.load(Ordering::SeqCst));
+                || self.has_news(reported) || (cancel.is_cancelled() && !self.is_cancelled.load(Ordering::SeqCst));
             let has_helped = shared.help(&is_enough);
             progress = self.lock();
-            if has_helped || progress.result.is_some() || progress.done > told {
+            if has_helped || progress.result.is_some() || progress.done > reported {
                 continue;
             }
             let waited = self.changed.wait_timeout(progress, LOOK).unwrap_or_else(PoisonError::into_inner);
@@ -232,7 +232,7 @@ impl Request {
         let (done, logits) = (progress.done, std::mem::take(&mut progress.logits));
         drop(progress);
         std::mem::forget(guard);
-        if done > told {
+        if done > reported {
             on_progress(done);
         }
         // Here, where no worker waits for it.
@@ -243,10 +243,10 @@ impl Request {
         Outcome { result, done, logits, is_tainted, execution: self.execution.get().cloned() }
     }
 
-    /// Whether it has ended, or more than `told` tokens are done.
-    fn has_news(&self, told: usize) -> bool {
+    /// Whether it has ended, or more than `reported` tokens are done.
+    fn has_news(&self, reported: usize) -> bool {
         let progress = self.lock();
-        progress.result.is_some() || progress.done > told
+        progress.result.is_some() || progress.done > reported
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

@@ -354,7 +354,7 @@ impl Session {
         self.logits = logits;
         self.execution = execution.or_else(|| self.execution.take());
         if is_tainted {
-            // A processor that hangs may still write to the pages that it knows: these become a copy's.
+            // A processor that hangs may still write to the pages that it had: these become a copy's.
             self.cache = Arc::new(self.cache.fork());
         }
         self.extend(&request.tokens()[..done], request.phase());

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use triad_plan::graph::{Format, Task};
-use triad_plan::processors::{Processor as Description, ProcessorId};
+use triad_plan::processors::{Processor, ProcessorId};
 use triad_plan::schedule::Policy;
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     verify,
 };
 use crate::error::{Error, Result};
-use crate::quantize::DecodeWeights;
+use crate::quantization::DecodeWeights;
 use crate::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads, testing};
 
 const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
@@ -59,9 +59,9 @@ fn session(model: &Arc<Model>, chunk: usize) -> Session {
 /// A CPU, and what multiplies INT8 beside it.
 fn two(npu_threads: usize, device: Option<Arc<dyn Device>>) -> Vec<ProcessorOptions> {
     // Threads that drive an NPU compute floats, too, where the CPU is lost.
-    let npu = Description { formats: Description::cpu("npu").formats, ..Description::npu("npu", None) };
+    let npu = Processor { formats: Processor::cpu("npu").formats, ..Processor::npu("npu", None) };
     let of = |description, threads, device| ProcessorOptions { description, threads: Threads::Count(threads), device };
-    vec![of(Description::cpu("cpu"), 1, None), of(npu, npu_threads, device)]
+    vec![of(Processor::cpu("cpu"), 1, None), of(npu, npu_threads, device)]
 }
 
 fn options(policy: Policy) -> EngineOptions {
@@ -108,10 +108,10 @@ fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
                     let all = executed.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
                     assert!(all == expected, "{family}, {name}, {length} tokens");
                     executed.truncate(0);
-                    let mut told = 0;
-                    let logits = executed.prefill(&tokens, &Cancel::new(), |done| told = done).unwrap();
+                    let mut reported = 0;
+                    let logits = executed.prefill(&tokens, &Cancel::new(), |done| reported = done).unwrap();
                     assert!(logits == last, "{family}, {name}, {length} tokens: the last");
-                    assert_eq!(told, length);
+                    assert_eq!(reported, length);
                     assert_eq!(executed.tokens(), tokens);
                     // And goes on as the other does.
                     let next = executed.decode(3, &Cancel::new()).unwrap().to_vec();
@@ -212,7 +212,7 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
 }
 
 #[test]
-fn when_all_processors_fail_the_error_says_what_happened_to_each() {
+fn when_all_processors_fail_the_error_has_the_failure_of_each() {
     let model = int8("llama");
     let mut session = with_probe(engine(&model, options(Policy::Paper)), Arc::new(|_, _| error())).session();
     let error = session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap_err().to_string();
@@ -264,10 +264,10 @@ fn a_cancelled_prompt_keeps_whole_chunks_and_goes_on_from_there() {
     let tasks = 6 * model.description().blocks.len() * 7;
     for stop_after in (0..tasks).step_by(5) {
         let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
-        let asked = cancel.clone();
+        let cancelled = cancel.clone();
         let probe: Probe = Arc::new(move |_, moment| {
             if moment == Moment::Before && begun.fetch_add(1, Ordering::Relaxed) == stop_after {
-                asked.cancel();
+                cancelled.cancel();
             }
             Ok(())
         });

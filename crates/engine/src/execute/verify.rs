@@ -1,5 +1,5 @@
 //! Is what several processors compute what one computes? Other engines have shipped NPU paths whose chunks after the
-//! first were wrong; here a command says so before a user does.
+//! first were wrong; here a command finds that before a user does.
 
 use serde::Serialize;
 use triad_plan::schedule::Policy;

@@ -8,14 +8,14 @@ use triad_plan::placement::Placement;
 use triad_plan::processors::{ProcessorId, ProcessorKind, Processors};
 use triad_plan::schedule::parts::{Cut, CutError, Part};
 use triad_plan::tasks::{BlockShadows, PrefillTask, PrefillTasks, TaskOptions};
-use triad_processors::Processor;
+use triad_processors::Device;
 
 use super::costs;
 use super::programs::{Programs, Wanted};
 use crate::error::{Error, Result, SubgraphError};
 use crate::linear::{columns_of, layers};
 use crate::model::Model;
-use crate::quantize::InputQuantization;
+use crate::quantization::InputQuantization;
 
 /// How the prompts of an engine become tasks.
 pub(crate) struct PromptTasks {
@@ -26,7 +26,7 @@ pub(crate) struct PromptTasks {
 }
 
 /// The devices of an engine, by processor.
-pub(super) type Devices<'a> = [Option<&'a dyn Processor>];
+pub(super) type Devices<'a> = [Option<&'a dyn Device>];
 
 impl PromptTasks {
     /// Places the subgraphs of `model` and has devices prepare theirs, feed-forwards first. What does not fit into the

@@ -1,4 +1,4 @@
-//! The activations of one chunk, and what a session knows about RoPE.
+//! The activations of one chunk, and the frequencies of RoPE for a session.
 
 use std::ops::Range;
 use std::sync::{Mutex, RwLock};
@@ -46,7 +46,7 @@ pub(crate) struct Buffers {
     pub(super) counted: Counted,
 }
 
-/// What a session knows about RoPE before it sees a token.
+/// The parts of RoPE that depend on no token.
 pub(crate) struct Rotation {
     /// Different ones in the model: frequencies `[dims / 2]` and the factor on cosine and sine.
     pub(super) distinct: Vec<(Vec<f32>, f32)>,

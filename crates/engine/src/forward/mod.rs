@@ -27,8 +27,9 @@ use crate::weights::Weight;
 
 /// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
 ///
-/// Every row stands alone but for attention, which writes the keys and values of a segment to its sequence's cache and
-/// reads what is there. Segments of a prompt may share a cache: each in turn then takes the place of the one before it.
+/// Every row is computed by itself but for attention, which writes the keys and values of a segment to its sequence's
+/// cache and reads what is there. Segments of a prompt may share a cache: each in turn then takes the place of the one
+/// before it.
 #[derive(Clone)]
 pub(crate) struct Segment<'a> {
     pub(crate) cache: &'a KvCache,

@@ -66,7 +66,7 @@ impl KvCache {
     }
 
     /// Makes sure that positions up to `end` can be written, of which those up to `held` have been: pages from there on
-    /// are there, and the one that `held` stands in is this sequence's alone.
+    /// are there, and the one that contains position `held` is this sequence's alone.
     ///
     /// # Errors
     /// If the engine's memory for keys and values is full of what other sequences hold.
@@ -134,7 +134,7 @@ impl KvCache {
         })
     }
 
-    /// That of one block, for one at a time. What a panic left half-written lies behind the tokens that are done, and is
+    /// That of one block, for one at a time. What a panic left half-written is behind the tokens that are done, and is
     /// written again.
     pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {
         lock(&self.blocks[index])
@@ -170,7 +170,7 @@ impl KvCache {
     }
 }
 
-/// How many of the first `tokens` positions stand in each page.
+/// How many of the first `tokens` positions are in each page.
 fn positions(tokens: usize) -> impl Iterator<Item = usize> {
     (0..tokens).step_by(PAGE).map(move |first| PAGE.min(tokens - first))
 }

@@ -125,7 +125,7 @@ impl KvMemory {
         self.prefixes().insert(tokens, pages);
     }
 
-    /// Forgets the prefix that ends in `page`. Returns whether there was one that no other stands behind.
+    /// Forgets the prefix that ends in `page`. Returns whether there was one that no other follows.
     pub(super) fn unindex(&self, page: &Page) -> bool {
         self.prefixes().remove_leaf(page)
     }

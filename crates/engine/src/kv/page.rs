@@ -114,7 +114,7 @@ impl Plane {
         }
     }
 
-    /// Its numbers and its scales as they lie in memory.
+    /// Its numbers and its scales, in their layout in memory.
     fn bytes(&self) -> [&[u8]; 2] {
         match self {
             Self::F16(values) => [bytemuck::cast_slice(values), &[]],

@@ -1,4 +1,4 @@
-//! The index of prefixes: a tree of pages, each below the page that stands before it.
+//! The index of prefixes: a tree of pages, each below the page that precedes it.
 //!
 //! A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
 //! leaf: another prompt that begins with some of its tokens takes the page and copies it when it goes on differently.
@@ -9,7 +9,7 @@ use triad_kernels::attention::PAGE;
 
 use super::page::Page;
 
-/// Pages by the tokens that they hold and that stand before them.
+/// Pages by the tokens that they hold and that precede them.
 #[derive(Default)]
 pub(super) struct Prefixes {
     /// `None` where one was removed.
@@ -93,7 +93,7 @@ impl Prefixes {
         }
     }
 
-    /// Removes the page that was asked for least recently of those that no other stands behind and no sequence holds;
+    /// Removes the least recently used page of those that no other follows and no sequence holds;
     /// false if there is none.
     pub(super) fn evict(&mut self) -> bool {
         let leaves = self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)));
@@ -103,7 +103,7 @@ impl Prefixes {
         true
     }
 
-    /// Removes `page`, whoever holds it; false if it is not there, or others stand behind it.
+    /// Removes `page`, whoever holds it; false if it is not there, or others follow it.
     pub(super) fn remove_leaf(&mut self, page: &Page) -> bool {
         let is_it =
             |node: &Node| node.children.is_empty() && std::iter::zip(&node.page, page).all(|(a, b)| Arc::ptr_eq(a, b));
@@ -172,7 +172,7 @@ mod tests {
 
     const SHAPE: PageShape = PageShape { format: KvFormat::F32, kv_heads: 1, head_dim: 1 };
 
-    /// What stands at the last position of `tokens` depends on all of them.
+    /// The keys and values at the last position of `tokens` depend on all of them.
     fn key(tokens: &[u32]) -> f32 {
         (BuildHasherDefault::<DefaultHasher>::default().hash_one(tokens) % (1 << 20)) as f32
     }

@@ -8,7 +8,7 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
 use super::statistics::Counted;
 use crate::linear_input::LinearInput;
-use crate::quantize::{INT8_MAX, InputQuantization};
+use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::weights::Block;
 
 /// The activations that the next linear layers of a chunk read; its buffers are used again for every input.

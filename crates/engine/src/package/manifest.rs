@@ -16,12 +16,12 @@ use super::preparation::{InputSummary, Preparation};
 use super::tensors::{Formats, malformed};
 use super::{FORMAT, WEIGHTS};
 use crate::linear_input::LinearInput;
-use crate::quantize::OutputWeights;
+use crate::quantization::OutputWeights;
 
 /// Largest `package.json`, in bytes: a thousand blocks whose channels are all hot take less.
 const MAX_BYTES: usize = 1 << 28;
 
-/// What `package.json` says.
+/// The content of `package.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -29,7 +29,7 @@ pub struct Manifest {
     pub format: u64,
     /// The program that made it, with its version.
     pub made_by: String,
-    /// How INT8 weights lie in memory: [`int8::LAYOUT`].
+    /// The layout of INT8 weights in memory: [`int8::LAYOUT`].
     pub layout: String,
     /// The model's files that it was made from, by name.
     pub source: BTreeMap<String, FileDigest>,
@@ -160,7 +160,7 @@ fn check_input(input: &InputSummary, block: usize, place: LinearInput, channels:
     }
     for clip in [input.clip, input.shadow_clip] {
         // Dividing by the scale must give a number, too.
-        if !(clip.is_finite() && (clip / crate::quantize::INT8_MAX).is_normal() && clip > 0.0) {
+        if !(clip.is_finite() && (clip / crate::quantization::INT8_MAX).is_normal() && clip > 0.0) {
             return Err(malformed(format!("is clipped at {clip}, expected a number above 0")));
         }
     }

@@ -63,7 +63,7 @@ impl Package {
     /// Opens the package at `path`. Everything that is used later is checked here, but for hashes.
     ///
     /// # Errors
-    /// If a file is missing, truncated or not what its name says; if a newer Triad made the package, or the kernels
+    /// If a file is missing, truncated or not what its name promises; if a newer Triad made the package, or the kernels
     /// of another. The error names file and field.
     pub fn open(path: &Path) -> Result<Self> {
         let manifest_path = path.join(MANIFEST);
@@ -83,7 +83,7 @@ impl Package {
                 return Err(Error::new(ErrorKind::Malformed, "expected a regular file").at(&path));
             }
             if length.len() != digest.bytes {
-                let message = format!("{} bytes, {MANIFEST} says {}: truncated or altered", length.len(), digest.bytes);
+                let message = format!("{} bytes, {MANIFEST} has {}: truncated or altered", length.len(), digest.bytes);
                 return Err(Error::new(ErrorKind::Malformed, message).at(path));
             }
         }
@@ -103,7 +103,7 @@ impl Package {
         path.join(COMPILED)
     }
 
-    /// What `package.json` says.
+    /// The content of `package.json`.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -116,7 +116,7 @@ impl Package {
     /// Where tokenizer and chat template are read from.
     ///
     /// # Errors
-    /// If one of their files cannot be read or is not what its name says.
+    /// If one of their files cannot be read or is not what its name promises.
     pub fn source(&self) -> Result<Source> {
         Source::open_text(&self.path)
     }

@@ -1,4 +1,4 @@
-//! How the model of a package was quantized: what was asked for, and what was decided for each linear input.
+//! How the model of a package was quantized: by which options, and what was decided for each linear input.
 //!
 //! This is the part of `package.json` from which the plan for the weights ([`Quantization`]) follows. Packages are
 //! made by the crate `triad-prepare`, which computes these numbers.
@@ -6,7 +6,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::linear_input::LinearInput;
-use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
 
 /// How a model is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -65,11 +65,11 @@ pub enum ThresholdRule {
     LeastError,
 }
 
-/// Outliers that a shadow may have unless asked otherwise, of all values. The paper's 0.1 to 0.3 % of the channels are
+/// Outliers that a shadow may have by default, of all values. The paper's 0.1 to 0.3 % of the channels are
 /// 5 to 15 channels of models of width 2048 and more; a model of width 576 has as many, which is about 1 %.
 pub const OUTLIER_SHARE: f64 = 0.01;
 
-/// How far a channel that reaches beyond the clip threshold is brought back unless asked otherwise, on a logarithmic
+/// How far a channel that reaches beyond the clip threshold is brought back by default, on a logarithmic
 /// scale: 1 would bring it all the way, and leave the weights of the other channels with few steps.
 pub const SMOOTHING_STRENGTH: f32 = 0.7;
 
@@ -139,10 +139,10 @@ pub struct InputSummary {
     pub shadow: bool,
 }
 
-/// A plan and where it comes from: what a package says beside the weights.
+/// A plan and where it comes from: what a package has beside the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Preparation {
-    /// What was asked for.
+    /// The options.
     pub options: PrepareOptions,
     /// Name of the calibration text.
     pub calibration_text: String,
@@ -196,7 +196,7 @@ impl Smoothing {
     /// Scales each channel down by so many octaves, rounded to sixteenths, at most 255 of them; a channel with a number
     /// below zero stays as it is.
     pub fn by_octaves(octaves: impl IntoIterator<Item = f32>) -> Self {
-        // What lies below zero or beyond 255 becomes the nearest byte.
+        // What is below zero or beyond 255 becomes the nearest byte.
         Self(octaves.into_iter().map(|octaves| (octaves * STEPS_OF_OCTAVE).round() as u8).collect())
     }
 

@@ -11,7 +11,7 @@ use triad_model::{Error, ErrorKind, Result};
 
 use super::tensors::{self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, norm_name};
 use super::{Manifest, Package, WEIGHTS};
-use crate::quantize::InputQuantization;
+use crate::quantization::InputQuantization;
 use crate::weights::{Block, Embedding, Int8Matrix, Linear, Norm, Weight, WeightMatrix, Weights};
 
 /// Largest magnitude of an INT8 number in a file that someone else wrote.

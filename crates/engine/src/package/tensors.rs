@@ -12,7 +12,7 @@ use triad_model::safetensors::write::{ALIGNMENT, Entry};
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
-use crate::quantize::{DecodeWeights, OutputWeights};
+use crate::quantization::{DecodeWeights, OutputWeights};
 use crate::weights::{Block, Norm};
 
 /// Number formats that a package may choose between.

@@ -25,7 +25,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// Proposes to `model` what the model of `session` says is likeliest.
+    /// Proposes to `model` the likeliest tokens by the model of `session`.
     ///
     /// # Errors
     /// If the two models don't have the same tokens.

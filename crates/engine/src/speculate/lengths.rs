@@ -20,7 +20,7 @@ const PLAIN_STEPS: usize = 2;
 const STALE: usize = 64;
 /// How much more tokens a second must be promised than by a plain step.
 const MARGIN: f64 = 1.02;
-/// A measured time counts as at most so many times the mean: a thread that was interrupted says nothing.
+/// A measured time counts as at most so many times the mean: a thread that was interrupted is no measure.
 const SPIKE: f64 = 2.0;
 
 /// A mean that forgets.
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn kinds_are_distinguished() {
         let mut lengths = Lengths::measured(4);
         (0..100).for_each(|_| lengths.observe(0, 0, 0, 1.0));
         for _ in 0..20 {

@@ -9,7 +9,7 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`lookup`] | proposes what followed the same tokens earlier |
-//! | [`draft`] | proposes what a smaller model says |
+//! | [`draft`] | proposes the likeliest tokens of a smaller model |
 //! | [`step`] | one step: propose, run, verify |
 //! | [`lengths`] | how many proposals are worth their time, by measured steps and recent acceptance |
 
@@ -31,7 +31,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::sampler::Distribution;
 
-/// Proposals of a step at most, unless another number is asked for.
+/// Proposals of a step at most, unless another number is given.
 const MOST: usize = 16;
 /// No step has more.
 const MOST_OF_ALL: usize = 255;

@@ -12,7 +12,7 @@ use super::{Draft, Lookup, Proposal, Propose, Source, Speculate, Speculator};
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::generate::generate_with;
-use crate::quantize::DecodeWeights;
+use crate::quantization::DecodeWeights;
 use crate::sampler::{Distribution, Sampler, SamplerOptions};
 use crate::{
     Event, Finish, GenerateOptions, Generation, LoadOptions, Model, Session, SessionOptions, Threads, generate, testing,
@@ -67,7 +67,7 @@ fn assert_same(mut one: (Generation, Session), mut other: (Generation, Session),
     }
 }
 
-/// Proposes the answer that it knows, with other tokens in some places.
+/// Proposes a given answer, with other tokens in some places.
 struct Scripted {
     answer: Vec<u32>,
     /// Which proposals are right, by their position in the answer; over and over.

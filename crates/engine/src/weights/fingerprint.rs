@@ -1,4 +1,4 @@
-//! What tells one model's weights from another's without reading all of them.
+//! A fingerprint that distinguishes one model's weights from another's without reading all of them.
 
 use super::{Linear, Norm, Weight, WeightMatrix, Weights};
 

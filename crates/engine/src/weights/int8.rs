@@ -7,7 +7,7 @@ use triad_model::mapped::MappedBytes;
 
 use super::WeightMatrix;
 use super::matrix::Values;
-use crate::quantize::WeightScales;
+use crate::quantization::WeightScales;
 
 /// A matrix `[out_features, in_features]` in INT8, packed for the kernels. Clones share the values.
 #[derive(Clone)]
@@ -64,7 +64,7 @@ impl Int8Matrix {
         Self { float: Some(weight.clone()), ..self }
     }
 
-    /// Weights that lie packed in a file. `None` if the lengths contradict the shape.
+    /// Packed weights of a mapped file. `None` if the lengths contradict the shape.
     pub fn mapped(
         out_features: usize,
         in_features: usize,

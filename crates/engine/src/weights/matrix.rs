@@ -55,7 +55,7 @@ impl WeightMatrix {
         Self { out_features, in_features, storage }
     }
 
-    /// Floats that lie in a file. `None` if the bytes contradict the shape, are not aligned, or are no floats.
+    /// Floats of a mapped file. `None` if the bytes contradict the shape, are not aligned, or are no floats.
     pub fn mapped_float(
         out_features: usize,
         in_features: usize,
@@ -73,7 +73,7 @@ impl WeightMatrix {
         fits.then_some(Self { out_features, in_features, storage })
     }
 
-    /// INT8 values `[out_features, in_features]` that lie in a file, with one scale for each row. `None` if the
+    /// INT8 values `[out_features, in_features]` of a mapped file, with one scale for each row. `None` if the
     /// lengths contradict the shape.
     pub fn mapped_int8(out_features: usize, in_features: usize, values: MappedBytes, scales: Vec<f32>) -> Option<Self> {
         let fits = out_features.checked_mul(in_features) == Some(values.len()) && scales.len() == out_features;
@@ -81,7 +81,7 @@ impl WeightMatrix {
         fits.then_some(Self { out_features, in_features, storage })
     }
 
-    /// INT4 values, two a byte, and f16 scales `[out_features, in_features / int4::GROUP]` that lie in a file. `None`
+    /// INT4 values, two a byte, and f16 scales `[out_features, in_features / int4::GROUP]` of a mapped file. `None`
     /// if the lengths contradict the shape, or the scales are not aligned.
     pub fn mapped_int4(
         out_features: usize,
@@ -98,7 +98,7 @@ impl WeightMatrix {
         fits.then_some(Self { out_features, in_features, storage })
     }
 
-    /// Lets the system drop the values from memory where they lie in a file.
+    /// Lets the system drop the values from memory where they are of a mapped file.
     pub fn release(&self) {
         if let Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) = &self.storage {
             bytes.release();

@@ -25,7 +25,7 @@ use matrix::Storage;
 pub use matrix::WeightMatrix;
 pub use quantized::{quantize_linear, quantize_output};
 
-use crate::quantize::InputQuantization;
+use crate::quantization::InputQuantization;
 
 /// All weights of a model.
 pub struct Weights {
@@ -54,7 +54,7 @@ impl Weights {
     }
 }
 
-/// Weights of one block; which norms and linears it has is said by its description.
+/// Weights of one block; which norms and linears it has is in its description.
 #[derive(Clone)]
 pub struct Block {
     /// Norm before attention.
@@ -307,7 +307,7 @@ impl Reader<'_> {
     }
 }
 
-/// A tensor or some rows of it, as it stands in the file.
+/// A tensor or some rows of it, in the file's format.
 struct Stored<'a> {
     checkpoint: &'a Checkpoint,
     info: &'a TensorInfo,

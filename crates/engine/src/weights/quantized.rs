@@ -4,7 +4,7 @@ use triad_model::description;
 
 use super::{Block, Int8Matrix, Linear, Weight, Weights};
 use crate::linear_input::LinearInput;
-use crate::quantize::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
+use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization};
 
 impl Weights {
     /// These float weights with every linear layer in INT8, on the threads that are installed. Norms and embedding are shared.
@@ -63,7 +63,7 @@ pub fn quantize_linear(linear: &Linear, input: &InputQuantization, quantization:
     Linear { weight: Weight::Int8(matrix), decode_weight, bias: linear.bias.clone() }
 }
 
-/// The output matrix in the format asked for.
+/// The output matrix in the given format.
 pub fn quantize_output(output: &Linear, weights: OutputWeights) -> Linear {
     match (&output.weight, weights) {
         (Weight::Float(float), OutputWeights::Int8) => {

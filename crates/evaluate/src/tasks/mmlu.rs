@@ -12,7 +12,7 @@ const SHOTS: usize = 5;
 
 const LETTERS: [&str; 4] = ["A", "B", "C", "D"];
 
-/// What stands before the questions of each subject.
+/// The text before the questions of each subject.
 pub(in super::super) struct FewShot {
     preambles: HashMap<String, Arc<Preamble>>,
     file: String,

@@ -1,4 +1,4 @@
-//! WinoGrande: what a blank stands for. The harness's `winogrande`, by partial evaluation: the text behind the blank is
+//! WinoGrande: the meaning of a blank. The harness's `winogrande`, by partial evaluation: the text behind the blank is
 //! scored after each option.
 
 use super::super::question::{Choice, Judgement, Question};

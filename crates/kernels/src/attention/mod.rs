@@ -2,7 +2,7 @@
 //! [`attention_of_rows`] for rows that are decoded.
 //!
 //! Which of the two computes a row is the caller's choice and part of the result: their sums differ in order and format.
-//! Within each, a row gets the same bits whatever rows stand beside it, however a prompt is cut into chunks, and on any
+//! Within each, a row gets the same bits whatever rows are beside it, however a prompt is cut into chunks, and on any
 //! number of threads.
 //!
 //! For a prompt, one task is one key-value head and a tile of query rows. Page by page, keys and values are brought
@@ -28,7 +28,7 @@ use crate::{Matrix, pool};
 pub use row::{Row, attention_of_rows};
 use softmax::Running;
 
-/// Positions of a page: keys and values lie in pages of so many, the last of which may be filled in part.
+/// Positions of a page: keys and values are in pages of so many, the last of which may be filled in part.
 pub const PAGE: usize = 256;
 
 /// The keys and values of one sequence in one block of a model, page by page. Those of pages have the number format of
@@ -70,7 +70,7 @@ impl Cache for Slab<'_> {
     }
 }
 
-/// What attention needs to know of a block.
+/// The properties of a block that attention reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Query heads.
@@ -81,7 +81,7 @@ pub struct Shape {
     pub head_dim: usize,
     /// Factor on query · key.
     pub scale: f32,
-    /// A query sees this many most recent positions, its own among them.
+    /// A query reads this many most recent positions, its own among them.
     pub window: Option<usize>,
     /// Scores become `cap · tanh(scores / cap)`.
     pub soft_cap: Option<f32>,
@@ -137,7 +137,7 @@ thread_local! {
 /// Attention of a prompt's `queries[rows, heads, head_dim]`, the first at `first_position`, over the keys and values in
 /// `cache`, into `out[rows, heads, head_dim]`.
 ///
-/// Positions `0 .. first_position + rows` of the cache must be filled. Row `r` sees positions up to
+/// Positions `0 .. first_position + rows` of the cache must be filled. Row `r` reads positions up to
 /// `first_position + r`, and no further back than the window.
 ///
 /// # Panics
@@ -216,7 +216,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Adds what query rows `strip`, of which `before` others stand in the tile, see of `keys` of one page.
+    /// Adds what query rows `strip`, of which `before` others are in the tile, read of `keys` of one page.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
         let Scratch { queries, keys: packed, values, scores, weights, output, softmax, .. } = scratch;
         let (dim, count) = (self.shape.head_dim, keys.len());

@@ -39,8 +39,8 @@ thread_local! {
     static QUERIES: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Where a row stands: its sequence's keys and values, of which it sees positions `0 ..= position`, and no further back
-/// than the window.
+/// The place of a row: its sequence's keys and values, of which it reads positions `0 ..= position`, and no further
+/// back than the window.
 #[derive(Clone, Copy)]
 pub struct Row<'a> {
     /// Keys and values of its sequence.

@@ -60,9 +60,9 @@ fn prefill(queries: &[f32], first: usize, cache: &dyn Cache, shape: &Shape) -> V
 
 /// Keys or values in f16, and the same in f32.
 fn cache(count: usize, seed: u64) -> (Vec<f16>, Vec<f32>) {
-    let narrow: Vec<f16> = values(count, seed).iter().map(|x| f16::from_f32(*x)).collect();
-    let wide = narrow.iter().map(|x| x.to_f32()).collect();
-    (narrow, wide)
+    let halves: Vec<f16> = values(count, seed).iter().map(|x| f16::from_f32(*x)).collect();
+    let floats = halves.iter().map(|x| x.to_f32()).collect();
+    (halves, floats)
 }
 
 /// Keys or values in INT8, with a scale for each.

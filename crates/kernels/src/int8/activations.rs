@@ -36,7 +36,7 @@ struct OutlierColumns {
 }
 
 impl QuantizedRows {
-    /// The byte that stands for zero: 128 where numbers are stored unsigned, 0 where they are stored as they are.
+    /// The byte that represents zero: 128 where numbers are stored unsigned, 0 where they are stored as they are.
     pub const ZERO: u8 = OFFSET;
 
     /// Quantizes `x`, `[rows, in_features]`, with the static scale of the layer:

@@ -20,7 +20,7 @@ const PARALLEL: usize = 1 << 16;
 /// `out[row, o] += scales[o] · Σ remainder · w[o, channel]` over the outliers of each row, channels ascending.
 ///
 /// With the outliers that [`quantize_static`](super::QuantizedRows::quantize_static) records this makes the product of clipped
-/// activations that of unclipped ones. The weights are read where they lie, in the packed layout.
+/// activations that of unclipped ones. The weights are read in place, in the packed layout.
 ///
 /// # Panics
 /// If a slice's length contradicts the shapes.

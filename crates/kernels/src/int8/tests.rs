@@ -69,7 +69,7 @@ impl Owned {
         OutputMut::new(out, self.scales.len())
     }
 
-    /// The weights that the numbers stand for, row-major.
+    /// The weights that the numbers represent, row-major.
     fn dequantized(&self) -> Vec<f32> {
         let rows = self.row_major.chunks(self.in_features).zip(&self.scales);
         rows.flat_map(|(row, scale)| row.iter().map(move |value| f32::from(*value) * scale)).collect()
@@ -187,7 +187,7 @@ proptest! {
             let mut outliers = Outliers { channels: vec![3], numbers: vec![1.0] };
             let mut stored = vec![7; in_features];
             kernels.int8.quantize(&row, &mut stored, &mut outliers);
-            // What stands for an outlier that is no number is not defined.
+            // What represents an outlier that is no number is not defined.
             for (channel, x) in outliers.channels[1..].iter().zip(&outliers.numbers[1..]) {
                 stored[*channel as usize] = if x.is_finite() { stored[*channel as usize] } else { 0 };
             }

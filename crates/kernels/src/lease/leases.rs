@@ -118,7 +118,7 @@ impl Entry {
 pub(super) struct Rows(u64);
 
 impl Rows {
-    /// `values` lie in a buffer of at most [`MOST_VALUES`].
+    /// `values` are in a buffer of at most [`MOST_VALUES`].
     pub fn new(access: Access, values: Range<usize>) -> Self {
         debug_assert!(values.start <= values.end && values.end <= MOST_VALUES);
         Self((access as u64) << (2 * PLACE_BITS) | (values.start as u64) << PLACE_BITS | values.end as u64)
@@ -200,7 +200,7 @@ impl Leases {
     /// Removes a lease from the list.
     pub fn release(&self, entry: &Entry) {
         let mut list = lock(&self.list);
-        // Equal ones may stand for each other.
+        // Equal ones may replace each other.
         let place = list.iter().position(|held| held == entry).expect("a lease is in the list until it is dropped");
         list.swap_remove(place);
         if list.is_empty() {

@@ -1,5 +1,5 @@
 //! The protocol in every order of its steps, checked by loom: an access that is not ordered behind another one is
-//! reported as a race on the cell that stands for the values.
+//! reported as a race on the cell that represents the values.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -1,9 +1,9 @@
 //! One buffer that several threads use at once, by leases that are checked while they run.
 //!
 //! A [`LeasedMatrix`] is a row-major buffer in f32 whose readers and writers each name the rows, or the rectangle, that they
-//! use, and the width of a row. Any number of readers share values, and writers write values of their own. Whoever asks
-//! for values that another one writes, or to write values that another one uses, has a bug, and panics with a message
-//! that names both rectangles. Nothing waits: that threads take turns where they must is up to the caller.
+//! use, and the width of a row. Any number of readers share values, and writers write values of their own. Whoever
+//! requests for values that another one writes, or to write values that another one uses, has a bug, and panics with a
+//! message that names both rectangles. Nothing waits: that threads take turns where they must is up to the caller.
 //!
 //! ```
 //! use triad_kernels::lease::LeasedMatrix;
@@ -112,10 +112,10 @@ impl LeasedMatrix {
 }
 
 #[cold]
-fn refuse(asked: &Entry, held: &Entry) -> ! {
-    let (asked_for, rectangle) = (asked.access.name(), &asked.rectangle);
+fn refuse(requested: &Entry, held: &Entry) -> ! {
+    let (access, rectangle) = (requested.access.name(), &requested.rectangle);
     let (held_for, held) = (held.access.name(), held.rectangle.in_rows_of(rectangle.width));
-    panic!("{rectangle} can't be leased for {asked_for}: {held} is leased for {held_for}");
+    panic!("{rectangle} can't be leased for {access}: {held} is leased for {held_for}");
 }
 
 impl Drop for LeasedMatrix {

@@ -9,7 +9,7 @@ use super::*;
 
 /// A lease of a buffer of `LEN` values.
 #[derive(Clone, Debug)]
-struct Asked {
+struct Request {
     access: Access,
     width: usize,
     rows: Range<usize>,
@@ -18,7 +18,7 @@ struct Asked {
 
 const LEN: usize = 48;
 
-impl Asked {
+impl Request {
     /// The values by definition.
     fn values(&self) -> BTreeSet<usize> {
         let of_row = |row: usize| self.columns.clone().map(move |column| row * self.width + column);
@@ -39,12 +39,12 @@ fn range(limit: usize) -> impl Strategy<Value = Range<usize>> {
     (0..=limit, 0..=limit).prop_map(|(a, b)| a.min(b)..a.max(b))
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn request() -> impl Strategy<Value = Request> {
     let width = prop_oneof![Just(8usize), 1usize..20];
     (width, any::<bool>(), any::<bool>()).prop_flat_map(|(width, writes, is_part)| {
         let columns = if writes && is_part { range(width).boxed() } else { Just(0..width).boxed() };
         let access = if writes { Access::Write } else { Access::Read };
-        (range(LEN / width), columns).prop_map(move |(rows, columns)| Asked { access, width, rows, columns })
+        (range(LEN / width), columns).prop_map(move |(rows, columns)| Request { access, width, rows, columns })
     })
 }
 
@@ -56,11 +56,11 @@ enum Any<'a> {
     Part(PartLease<'a>),
 }
 
-fn lease<'a>(matrix: &'a LeasedMatrix, asked: &Asked) -> Any<'a> {
-    let Asked { access, width, rows, columns } = asked.clone();
+fn lease<'a>(matrix: &'a LeasedMatrix, request: &Request) -> Any<'a> {
+    let Request { access, width, rows, columns } = request.clone();
     match access {
         Access::Read => Any::Read(matrix.read(width, rows)),
-        Access::Write if asked.is_part() => Any::Part(matrix.write_part(width, rows, columns)),
+        Access::Write if request.is_part() => Any::Part(matrix.write_part(width, rows, columns)),
         Access::Write => Any::Write(matrix.write(width, rows)),
     }
 }
@@ -73,22 +73,22 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 proptest! {
     #[test]
     fn a_lease_is_refused_where_another_one_has_a_value_of_it(
-        steps in prop::collection::vec((asked(), any::<bool>(), any::<usize>()), 1..20),
+        steps in prop::collection::vec((request(), any::<bool>(), any::<usize>()), 1..20),
     ) {
         let mut matrix = LeasedMatrix::new(LEN);
-        let mut held: Vec<(Asked, Any)> = Vec::new();
-        for (asked, is_release, which) in steps {
+        let mut held: Vec<(Request, Any)> = Vec::new();
+        for (request, is_release, which) in steps {
             if is_release && !held.is_empty() {
                 held.swap_remove(which % held.len());
             }
-            let refused = held.iter().find(|(held, _)| held.excludes(&asked));
-            match catch_unwind(AssertUnwindSafe(|| lease(&matrix, &asked))) {
+            let refused = held.iter().find(|(held, _)| held.excludes(&request));
+            match catch_unwind(AssertUnwindSafe(|| lease(&matrix, &request))) {
                 Ok(lease) => {
-                    prop_assert!(refused.is_none(), "{:?} beside {:?}", asked, refused.map(|(held, _)| held));
+                    prop_assert!(refused.is_none(), "{:?} beside {:?}", request, refused.map(|(held, _)| held));
                     if let Any::Read(lease) = &lease {
-                        prop_assert_eq!(lease.len(), asked.rows.len() * asked.width);
+                        prop_assert_eq!(lease.len(), request.rows.len() * request.width);
                     }
-                    held.push((asked, lease));
+                    held.push((request, lease));
                 }
                 Err(panic) => {
                     prop_assert!(refused.is_some(), "{}", message(&*panic));

@@ -23,7 +23,7 @@ fn reference(x: &[f32], rows: usize, weight: &[f32], columns: usize, bias: Optio
 
 const PHASES: [Phase; 2] = [Phase::Prefill, Phase::Decode];
 
-/// Multiplies by `matrix` and compares with the definition on the numbers that it and `x` stand for.
+/// Multiplies by `matrix` and compares with the definition on the numbers that it and `x` represent.
 fn compare(
     x: &[f32],
     multiplied: &[f32],

@@ -2,7 +2,7 @@
 //! loom.
 //!
 //! A model has a caller and one or two workers. loom finds a lost wake-up as a deadlock, and an access that is not
-//! ordered behind another one as a race on the cells that stand for what tasks read and write.
+//! ordered behind another one as a race on the cells that represent what tasks read and write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

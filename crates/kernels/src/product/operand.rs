@@ -66,29 +66,29 @@ impl Arithmetic {
     }
 }
 
-fn exp2_and_sum(exponents: &[f32], visible: Range<usize>, before: f32, powers: &mut [f32]) -> (f32, f32) {
-    powers[..visible.start].fill(0.0);
-    powers[visible.end..].fill(0.0);
+fn exp2_and_sum(exponents: &[f32], visible: Range<usize>, before: f32, exponentials: &mut [f32]) -> (f32, f32) {
+    exponentials[..visible.start].fill(0.0);
+    exponentials[visible.end..].fill(0.0);
     // Lanes are counted from an index that does not depend on what is visible, so that neither does the order of the sum.
     let first = visible.start / LANES * LANES;
-    powers[first..visible.end].copy_from_slice(&exponents[first..visible.end]);
-    powers[first..visible.start].fill(f32::MIN);
-    let powers = &mut powers[first..visible.end];
+    exponentials[first..visible.end].copy_from_slice(&exponents[first..visible.end]);
+    exponentials[first..visible.start].fill(f32::MIN);
+    let exponentials = &mut exponentials[first..visible.end];
     vectorize_fused(
         #[inline(always)]
         |fused| {
-            let largest = largest(powers).max(before);
+            let largest = largest(exponentials).max(before);
             let mut sums = [0.0f32; LANES];
-            let (blocks, rest) = powers.as_chunks_mut::<LANES>();
+            let (blocks, rest) = exponentials.as_chunks_mut::<LANES>();
             for block in blocks {
                 for lane in 0..LANES {
                     block[lane] = exp2(block[lane] - largest, fused);
                     sums[lane] += block[lane];
                 }
             }
-            for (power, sum) in rest.iter_mut().zip(&mut sums) {
-                *power = exp2(*power - largest, fused);
-                *sum += *power;
+            for (exponential, sum) in rest.iter_mut().zip(&mut sums) {
+                *exponential = exp2(*exponential - largest, fused);
+                *sum += *exponential;
             }
             (largest, sums.iter().sum())
         },

@@ -1,4 +1,4 @@
-//! How a model's author wants text to be generated.
+//! How a model's author intends text to be generated.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! A model on disk, opened: its tensors in place, and what its source says about it.
+//! A model on disk, opened: its tensors in place, and what its source contains beside them.
 //!
 //! [`Checkpoint::open`] takes a GGUF file, or a Hugging Face folder (`config.json` and safetensors).
 //! Whatever the source, what comes out is the same: tensors by name with a place in a mapped file, and a
@@ -182,7 +182,7 @@ impl Checkpoint {
         self.tensors.values().map(|tensor| tensor.bytes.len()).sum()
     }
 
-    /// How the model's author wants text to be generated, as far as the source says.
+    /// How the model's author intends text to be generated, as far as the source has settings.
     pub fn generation_defaults(&self) -> &GenerationDefaults {
         &self.generation_defaults
     }

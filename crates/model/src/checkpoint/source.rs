@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::{self, Metadata};
 use crate::mapped::MappedFile;
 
-/// What a checkpoint says beside the tensors: tokenizer and chat template are read from it.
+/// What a checkpoint contains beside the tensors: tokenizer and chat template are read from it.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// One GGUF file.
@@ -34,7 +34,7 @@ impl Source {
     /// From a folder with the files of [`Checkpoint::text_files`].
     ///
     /// # Errors
-    /// If one of them cannot be read or is not what its name says.
+    /// If one of them cannot be read or is not what its name promises.
     pub fn open_text(folder: &Path) -> Result<Self> {
         let gguf = folder.join(GGUF);
         if gguf.exists() {

@@ -2,7 +2,7 @@
 //! Q5_K). A part's scale is itself an integer of few bits, times the super-block's scale `d`; where
 //! there is a minimum, it is likewise an integer times `dmin`: `x = d · scale · q − dmin · minimum`.
 //!
-//! Two-bit numbers lie four a byte, 32 bytes for 128 elements: the lowest bits of all 32 bytes first.
+//! Two-bit numbers are packed four to a byte, 32 bytes for 128 elements: the lowest bits of all 32 bytes first.
 
 use super::scale;
 use crate::tensor::SUPER_BLOCK;
@@ -82,21 +82,21 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32; SUPER_BLOCK]) {
     }
 }
 
-/// The 16 bytes in which the two-bit numbers of part `index` (of 16) lie, and their lowest bit.
+/// The 16 bytes that hold the two-bit numbers of part `index` (of 16), and their lowest bit.
 fn two_bits(packed: &[u8], index: usize) -> (&[u8], usize) {
     let (half, in_half) = (index / 8, index % 8);
     (&packed[32 * half + 16 * (in_half % 2)..][..16], 2 * (in_half / 2))
 }
 
 /// Step and minimum of part `index` (of 8) of Q4_K and Q5_K, which start with `d` and `dmin`. Six-bit
-/// scales and minima lie in twelve bytes: those of the first four parts in the low bits of bytes 0 to 3
+/// scales and minima are in twelve bytes: those of the first four parts in the low bits of bytes 0 to 3
 /// and 4 to 7; of the others four bits in bytes 8 to 11, and the upper two above the first ones.
 fn step_and_minimum(block: &[u8], scales: &[u8], index: usize) -> (f32, f32) {
     let (scale_bits, minimum_bits) = if index < 4 {
         (scales[index] & 63, scales[index + 4] & 63)
     } else {
-        let both = scales[index + 4];
-        (both & 0xF | scales[index - 4] >> 6 << 4, both >> 4 | scales[index] >> 6 << 4)
+        let low_bits = scales[index + 4];
+        (low_bits & 0xF | scales[index - 4] >> 6 << 4, low_bits >> 4 | scales[index] >> 6 << 4)
     };
     (scale(block) * f32::from(scale_bits), scale(&block[2..]) * f32::from(minimum_bits))
 }

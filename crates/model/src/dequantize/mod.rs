@@ -52,7 +52,7 @@ fn each_block<const BYTES: usize, const ELEMENTS: usize>(
     }
 }
 
-/// Converted many at a time: whether the CPU has an instruction for it is asked once a call.
+/// Converted many at a time: whether the CPU has an instruction for it is checked once a call.
 fn f16_values(bytes: &[u8], out: &mut [f32]) {
     let mut values = [f16::ZERO; 256];
     for (bytes, out) in bytes.chunks(2 * values.len()).zip(out.chunks_mut(values.len())) {

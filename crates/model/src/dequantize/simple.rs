@@ -1,6 +1,6 @@
 //! Blocks of 32 elements with one scale `d`: `x = d · q`, or `x = d · q + m` with a minimum.
 //!
-//! Four-bit parts lie two a byte: element `i` in the low half of byte `i`, element `i + 16` in the high
+//! Four-bit parts are packed two to a byte: element `i` in the low half of byte `i`, element `i + 16` in the high
 //! half. The fifth bit of element `i` is bit `i` of a little-endian `u32`.
 
 use super::scale;

@@ -30,7 +30,7 @@ impl<'a> Config<'a> {
         self.fields.contains_key(key)
     }
 
-    /// The value under `key` as it stands.
+    /// The value under `key`, not converted.
     pub fn raw(&self, key: &str) -> Option<&'a Value> {
         self.fields.get(key).filter(|value| !value.is_null())
     }
@@ -86,7 +86,7 @@ impl<'a> Config<'a> {
         self.required(key, factors)
     }
 
-    /// `value`, or an error that says that `key` is missing.
+    /// `value`, or the error that `key` is missing.
     pub fn required<T>(&self, key: &str, value: Option<T>) -> Result<T> {
         value.ok_or_else(|| missing(format!("config.json has no field `{}{key}`", self.place)))
     }

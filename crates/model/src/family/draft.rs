@@ -7,7 +7,7 @@ use crate::description::{
 };
 use crate::error::Result;
 
-/// A model as a file tells it, its sizes within [`limits`](crate::description::limits).
+/// A model as a file describes it, its sizes within [`limits`](crate::description::limits).
 #[derive(Debug)]
 pub(super) struct Draft {
     pub name: Option<String>,

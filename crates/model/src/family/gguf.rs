@@ -1,4 +1,4 @@
-//! Metadata of a GGUF file. GGUF says less than `config.json`: biases and a tied output show in the
+//! Metadata of a GGUF file. GGUF has fewer fields than `config.json`: biases and a tied output show in the
 //! tensors, and some numbers are conventions of the format.
 
 use std::collections::BTreeMap;

@@ -204,7 +204,7 @@ fn types_to_windows(
         )));
     }
     let to_window = |(block, kind): (usize, &&str)| match *kind {
-        // `transformers` gives every block of these families the window, whatever `layer_types` says.
+        // `transformers` gives every block of these families the window, whatever `layer_types` has.
         FULL | SLIDING if family.windows == Windows::Everywhere => Ok(window),
         FULL => Ok(None),
         SLIDING if window.is_some() => Ok(window),

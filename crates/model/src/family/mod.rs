@@ -1,6 +1,6 @@
 //! From the names and flags of a model file to a [`ModelDescription`] and a [`TensorMap`].
 //!
-//! A family is one constant in [`traits`]: what all its models have in common and no file says. Two
+//! A family is one constant in [`traits`]: what all its models have in common and no file contains. Two
 //! readers fill in what a file does say: [`hugging_face`] from `config.json`, [`gguf`] from GGUF
 //! metadata. Both end in a [`draft`], which checks the numbers and writes the description out block by
 //! block; [`tensors`] then finds every tensor by its [name](names) and checks its shape. [`shapes`] holds the

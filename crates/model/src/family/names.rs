@@ -1,6 +1,6 @@
 //! What tensors are called.
 
-/// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name lie one
+/// Tensor names of one layout, without `.weight` and `.bias`. Linear layers of the same name are stored one
 /// after another in the rows of one tensor. A name that a family does not need is empty.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Names {

@@ -7,7 +7,7 @@ use super::{hugging_face, unsupported};
 use crate::description::ModelDescription;
 use crate::error::Result;
 
-/// Names that [`shape`] knows.
+/// Names that [`shape`] accepts.
 pub const SHAPES: [&str; 6] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "mistral-7b", "smollm2-135m"];
 
 /// The description of the model called `name`, from its published configuration.

@@ -3,7 +3,7 @@
 use super::names::{self, Names};
 use crate::description::{Activation, NormKind, Residual};
 
-/// What a family's name stands for. The first half shapes the computation; the second half holds what
+/// What a family's name means. The first half shapes the computation; the second half holds what
 /// a `config.json` may leave unsaid, as `transformers` would fill it in.
 #[derive(Debug)]
 pub(super) struct Family {
@@ -15,13 +15,13 @@ pub(super) struct Family {
     pub norm: NormKind,
     /// Hugging Face checkpoints store `weight - 1` of a norm (in GGUF the 1 is already added).
     pub norms_less_one: bool,
-    /// Where norms and residual additions stand.
+    /// The places of norms and residual additions.
     pub residual: Residual,
     /// The embedding is multiplied by √hidden.
     pub scaled_embedding: bool,
     /// Query and key heads are normalized before RoPE.
     pub qk_norm: bool,
-    /// Query, key and value always have biases, whatever the configuration says.
+    /// Query, key and value always have biases, whatever the configuration has.
     pub qkv_bias: bool,
     /// Every linear layer and the output matrix always have biases.
     pub all_biases: bool,

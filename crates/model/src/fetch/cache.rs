@@ -1,4 +1,4 @@
-//! Where fetched models lie, and the lock that keeps two pulls of one model apart.
+//! The folder of fetched models, and the lock that keeps two pulls of one model apart.
 
 use std::env;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -45,14 +45,14 @@ impl FolderLock {
         let path = folder.join(".lock");
         let file = OpenOptions::new().create(true).write(true).truncate(false).open(path);
         let file = file.map_err(|error| cannot("write in this folder", error))?;
-        let mut told = false;
+        let mut has_reported = false;
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(Self { _file: file }),
                 Err(TryLockError::Error(error)) => return Err(cannot("lock this folder", error)),
                 Err(TryLockError::WouldBlock) if progress.cancelled() => return Err(cancelled()),
                 Err(TryLockError::WouldBlock) => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut has_reported, true) {
                         progress.step("waiting for another process that fetches this model");
                     }
                     std::thread::sleep(Duration::from_millis(100));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_variable_the_error_says_what_to_set() {
+    fn without_any_variable_the_error_names_what_to_set() {
         assert!(folder_with(&[]).unwrap_err().to_string().contains("set TRIAD_CACHE"));
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Download<'a> {
     pub(super) agent: &'a Agent,
     pub(super) token: Option<&'a str>,
     pub(super) url: String,
-    /// What users are told that comes.
+    /// Name of the download in progress bars and errors.
     pub(super) name: &'a str,
     pub(super) expected: Expected,
 }

@@ -1,4 +1,4 @@
-//! Which files of a hub repository make a model, and where they lie in the cache.
+//! Which files of a hub repository make a model, and their places in the cache.
 //!
 //! A GGUF model is one file; a safetensors model is a folder. [`Hub::pull`] ends with writing a
 //! [`Manifest`], so that a folder counts as a model only when all its files are there.
@@ -34,7 +34,7 @@ pub(super) struct Hub {
     token: Option<String>,
 }
 
-/// What the hub says of a repository.
+/// The hub's description of a repository.
 #[derive(Deserialize)]
 struct Listing {
     siblings: Vec<Sibling>,
@@ -102,7 +102,7 @@ impl Hub {
     pub(super) fn new(endpoint: &str, token: Option<String>, proxy: Option<Proxy>) -> Self {
         let agent = Agent::config_builder()
             .user_agent(concat!("triad/", env!("CARGO_PKG_VERSION")))
-            // Statuses are told in the words of the hub, see `refusal`.
+            // Errors quote the hub's own message, see `refusal`.
             .http_status_as_error(false)
             // A file's bytes come from another host, which has no business with the token.
             .redirect_auth_headers(RedirectAuthHeaders::SameHost)
@@ -190,7 +190,7 @@ impl Sibling {
     }
 }
 
-/// The files that `repository` asks for.
+/// The files that `repository` selects.
 fn select(siblings: &[Sibling], repository: &Repository) -> Result<Selection> {
     let model = format!("{}/{}", repository.owner, repository.name);
     let find = |name: &str| siblings.iter().find(|file| file.name == name);

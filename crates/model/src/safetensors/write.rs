@@ -24,7 +24,7 @@ pub struct Entry {
 /// The first bytes of a file, and where in it each tensor goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Header with its length, as they stand at the file's beginning.
+    /// Length and header, as the file begins.
     pub header: Vec<u8>,
     /// Byte ranges in the file, one after the other, in the order of the entries.
     pub places: Vec<Range<usize>>,

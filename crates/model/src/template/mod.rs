@@ -39,9 +39,9 @@ const MAX_ADDED_OUTPUT: usize = 1 << 24;
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant`.
+    /// Role of the author: `system`, `user` or `assistant`.
     pub role: String,
-    /// What is said.
+    /// The text of the message.
     pub content: String,
 }
 
@@ -128,13 +128,13 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: an environment that had the template would let it include itself as it was written.
         let (instructions, blocks) = bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
-        // `tools` and `documents` are there and none, as in `transformers`: templates ask for both.
-        let turns = messages.iter().map(|message| {
+        // `tools` and `documents` are there and none, as in `transformers`: templates read both.
+        let entries = messages.iter().map(|message| {
             let Message { role, content } = message;
             Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
         });
         let mut values = vec![
-            ("messages", turns.collect::<Value>()),
+            ("messages", entries.collect::<Value>()),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
             ("tools", Value::from(())),
             ("documents", Value::from(())),
@@ -184,7 +184,7 @@ fn in_tokenizer_config(config: &serde_json::Value) -> Option<&str> {
     template.as_str().or_else(named)
 }
 
-/// Replaces the tags that mark what an assistant said, an extension for training, by ones without effect.
+/// Replaces the tags that mark an assistant's messages, an extension for training, by ones without effect.
 fn without_generation_tags(source: String) -> String {
     if !source.contains("generation") {
         return source;
@@ -201,7 +201,7 @@ fn without_generation_tags(source: String) -> String {
 fn template_error(error: minijinja::Error) -> Error {
     let line = error.line().map_or_else(String::new, |line| format!(", line {line}"));
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    // An error of the output or of an included template stands behind the first.
+    // An error of the output or of an included template is the source of the first.
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let cause = causes.last().map_or_else(String::new, |cause| format!(": {cause}"));
     Error::new(ErrorKind::Template, format!("{NAME}{line}: {detail}{cause}"))

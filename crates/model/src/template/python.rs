@@ -8,7 +8,7 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 /// Widest indentation of `tojson`, in spaces.
 const MAX_INDENT: usize = 16;
 
-/// Filters that allocate as much as a number in the template says. No chat needs them.
+/// Filters that allocate as much as a number in the template demands. No chat needs them.
 const UNBOUNDED: [&str; 5] = ["batch", "format", "indent", "pprint", "slice"];
 
 /// Adds `raise_exception`, and takes away what is unbounded. Python's methods on strings and maps are [`method`], `tojson`

@@ -89,7 +89,7 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     }
     let end_tokens = end_tokens(&mut vocabulary, eos.into_iter().chain(stated_end_tokens.iter().copied()));
     let (mut prefix, mut suffix) = around(&inner)?;
-    // Where the configuration speaks, it overrules `post_processor`, as in `transformers`.
+    // What the configuration sets overrides `post_processor`, as in `transformers`.
     let overrule = |tokens: &mut Vec<u32>, field, token: Option<u32>| {
         match (config.bool(field)?, token) {
             (None, _) => {}
@@ -150,7 +150,7 @@ fn vocabulary(tokenizer: &tokenizers::Tokenizer, spelling: Spelling) -> Result<V
     Vocabulary::new(pieces.into_iter(), kinds, spelling, FIELD)
 }
 
-/// What Triad needs to know of `decoder`.
+/// The fields of `decoder` that Triad reads.
 struct Decoder {
     spelling: Spelling,
     strips_space: bool,

@@ -109,7 +109,7 @@ fn vocabulary(metadata: &Metadata, spelling: Spelling) -> Result<Vocabulary> {
             return Err(Error::new(ErrorKind::Malformed, message));
         }
         Some(types) => types.iter().enumerate().map(|(id, &number)| token_kind(id, number)).collect::<Result<_>>()?,
-        // Only SentencePiece has tokens that cannot be told from text: bytes.
+        // Only SentencePiece has tokens that cannot be distinguished from text: bytes.
         None if spelling == Spelling::SentencePiece => return required(TOKEN_TYPE, None),
         None => vec![TokenKind::Normal; tokens.len()],
     };
@@ -170,7 +170,7 @@ fn sentence_piece(
     unknown: Option<u32>,
 ) -> Result<SentencePiece> {
     if metadata.integers(CHARSMAP)?.is_some_and(|map| !map.is_empty()) {
-        let message = format!("metadata field `{CHARSMAP}` asks for a normalization that Triad does not have");
+        let message = format!("metadata field `{CHARSMAP}` requires a normalization that Triad does not have");
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
     let flag = |key: &str, default: bool| Ok::<_, Error>(metadata.bool(key)?.unwrap_or(default));

@@ -34,7 +34,7 @@ pub(super) struct Merge {
     pub(super) id: u32,
 }
 
-/// Ordered by priority, then position; the rest tells whether the pair is still there.
+/// Ordered by priority, then position; the other fields show whether the pair is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     priority: u32,
@@ -68,7 +68,7 @@ impl Merger {
         self.symbols.push(Symbol { id, start, end, previous, next: NO_SYMBOL });
     }
 
-    /// Merges neighbours as `find` says, and answers what is left, first to last.
+    /// Merges neighbours for which `find` returns a merge. Returns the symbols that are left, first to last.
     pub(super) fn merge(&mut self, find: impl Fn(&Symbol, &Symbol) -> Option<Merge>) -> impl Iterator<Item = &Symbol> {
         for right in 1..self.symbols.len() as u32 {
             self.consider(right - 1, right, &find);

@@ -1,7 +1,7 @@
 //! Text to tokens and back.
 //!
 //! A [`Tokenizer`] is made from GGUF metadata ([`from_gguf`]) or from `tokenizer.json` ([`from_folder`]).
-//! The vocabulary of both lies in one [`vocabulary::Vocabulary`], which also decodes. Encoding differs:
+//! The vocabulary of both is one [`vocabulary::Vocabulary`], which also decodes. Encoding differs:
 //!
 //! | origin | kind | where |
 //! | --- | --- | --- |
@@ -46,7 +46,7 @@ use vocabulary::Vocabulary;
 /// What the names of control tokens (`<|im_start|>`) in a text mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// Nothing: they are letters like any other. BOS and EOS are added where the model wants them.
+    /// Nothing: they are letters like any other. BOS and EOS are added where the model expects them.
     /// For text that a user or a file gave as a raw prompt.
     AsText,
     /// The control tokens. Nothing is added: a chat template writes its own BOS. For rendered templates.
@@ -124,7 +124,7 @@ impl Tokenizer {
         }
     }
 
-    /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` says what
+    /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` decides what
     /// becomes of control tokens, and whether BOS and EOS are added.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         if text.len() > MAX_TEXT {
@@ -230,7 +230,7 @@ impl Tokenizer {
 }
 
 /// Longest text in bytes that is encoded: positions in it are 32 bits wide, and `▁` is three times as long as the
-/// space that it stands for.
+/// space that it represents.
 const MAX_TEXT: usize = 1 << 30;
 
 /// Names under which vocabularies have the end of a turn or of a text.

@@ -1,7 +1,7 @@
 //! Cutting text into the words within which byte-level BPE merges, by the rules of each vocabulary.
 //!
 //! A rule is one or more patterns, each cutting what the one before it left: a match is a word and so
-//! is what stands between two matches. The published patterns end in `\s+(?!\S)|\s+`, "white space, but not
+//! is the text between two matches. The published patterns end in `\s+(?!\S)|\s+`, "white space, but not
 //! its last character if a word follows". Here they end in `\s+` and [`Pattern::split`] gives that last character
 //! back: without look-ahead the pattern matches in linear time, whatever the text.
 
@@ -29,7 +29,7 @@ struct Rule {
     patterns: &'static [&'static str],
     /// A word that is a token is not cut into bytes and merged.
     keeps_known_words: bool,
-    /// Prompts begin with BOS unless the file says otherwise.
+    /// Prompts begin with BOS unless the file sets otherwise.
     adds_bos: bool,
 }
 
@@ -61,7 +61,7 @@ const RULES: &[Rule] = &[
     Rule { names: &["dbrx", "smaug-bpe"], patterns: &[LLAMA3], keeps_known_words: false, adds_bos: false },
     Rule { names: &["tekken"], patterns: &[TEKKEN], keeps_known_words: true, adds_bos: true },
     Rule { names: &["gpt-4o", "llama4"], patterns: &[GPT4O], keeps_known_words: false, adds_bos: false },
-    // The rule of converters that did not know the vocabulary.
+    // The rule of converters that did not recognize the vocabulary.
     Rule {
         names: &["default"],
         patterns: &[r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
@@ -77,7 +77,7 @@ pub(super) struct PreTokenizer {
 }
 
 impl PreTokenizer {
-    /// The rule called `name`; `field` says in errors where the name stands.
+    /// The rule called `name`; errors name `field` as the place of the name.
     pub(super) fn named(name: &str, field: &str) -> Result<Self> {
         let Some(rule) = RULES.iter().find(|rule| rule.names.contains(&name)) else {
             let known: Vec<&str> = RULES.iter().map(|rule| rule.names[0]).collect();
@@ -92,7 +92,7 @@ impl PreTokenizer {
         self.rule.keeps_known_words
     }
 
-    /// True if prompts begin with BOS unless the file says otherwise.
+    /// True if prompts begin with BOS unless the file sets otherwise.
     pub(super) fn adds_bos(&self) -> bool {
         self.rule.adds_bos
     }

@@ -33,7 +33,7 @@ pub(super) struct SentencePiece {
     spaces: Spaces,
     /// Of each token; `NEG_INFINITY` for those that text is never encoded to.
     scores: Vec<f32>,
-    /// Characters that stand before `▁` within a piece. After any other, `▁` begins a word of its own.
+    /// Characters that come before `▁` within a piece. After any other, `▁` begins a word of its own.
     before_space: HashSet<char>,
     byte_ids: [u32; 256],
     unknown: Option<u32>,

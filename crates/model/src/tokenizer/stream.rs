@@ -2,8 +2,8 @@
 
 use super::{TokenKind, Tokenizer};
 
-/// Decodes tokens as they come, character by character: what [`push`](Self::push) and
-/// [`finish`](Self::finish) answer is, put together, what [`Tokenizer::decode`] answers for all tokens at once.
+/// Decodes tokens as they come, character by character: the texts that [`push`](Self::push) and
+/// [`finish`](Self::finish) return are, concatenated, what [`Tokenizer::decode`] returns for all tokens at once.
 pub struct DecodeStream<'a> {
     tokenizer: &'a Tokenizer,
     /// Bytes of a character that is not complete yet.

@@ -1,4 +1,4 @@
-//! The pieces of a vocabulary: their text, their kind, and the bytes that each stands for.
+//! The pieces of a vocabulary: their text, their kind, and the bytes that each represents.
 
 use std::hash::BuildHasher;
 
@@ -39,7 +39,7 @@ pub(super) enum Spelling {
 /// SentencePiece's visible space.
 pub(super) const VISIBLE_SPACE: char = '▁';
 
-/// Token ids, their pieces and kinds. Pieces lie in one string; the index holds ids only.
+/// Token ids, their pieces and kinds. Pieces are in one string; the index holds ids only.
 pub(super) struct Vocabulary {
     text: String,
     /// Piece `i` ends here in `text` and begins where piece `i - 1` ends.
@@ -122,7 +122,7 @@ impl Vocabulary {
         (0u32..).zip(&self.kinds).filter(move |(_, of_token)| **of_token == kind).map(|(id, _)| id)
     }
 
-    /// The text that stands for a control or user-defined token in a prompt.
+    /// The text that represents a control or user-defined token in a prompt.
     pub(super) fn marker(&self, id: u32) -> String {
         match self.spelling {
             Spelling::ByteLevel => self.piece(id).to_owned(),
@@ -130,7 +130,7 @@ impl Vocabulary {
         }
     }
 
-    /// Appends the bytes that `id` stands for: none for control, unused and unknown ids.
+    /// Appends the bytes that `id` represents: none for control, unused and unknown ids.
     pub(super) fn append_bytes(&self, id: u32, bytes: &mut Vec<u8>) {
         match (self.kind(id), self.spelling) {
             (TokenKind::Control | TokenKind::Unused | TokenKind::Unknown, _) => {}
@@ -152,7 +152,7 @@ pub(super) fn check_count(count: usize, field: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Malformed, format!("{field} has {count} tokens, expected 1 to {MAX_TOKENS}")))
 }
 
-/// The byte that a piece such as `<0x0A>` stands for.
+/// The byte that a piece such as `<0x0A>` represents.
 pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     let digits = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_byte = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());

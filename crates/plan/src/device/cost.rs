@@ -2,7 +2,7 @@
 
 use triad_model::description::{LinearShape, ModelDescription};
 
-use super::{Device, Float};
+use super::{DeviceProfile, Float};
 use crate::graph::Subgraph;
 
 const MILLI: f64 = 1e-3;
@@ -20,7 +20,7 @@ pub struct NpuUse {
     pub per_tensor: bool,
 }
 
-impl Device {
+impl DeviceProfile {
     /// Seconds of a product of `rows` rows of INT8 with weights `[out_features, in_features]` on the NPU. Weights are
     /// loaded, then rows stream through the array: all sizes in whole steps.
     pub fn npu_matmul(&self, rows: usize, in_features: usize, out_features: usize, equivalent_shapes: bool) -> f64 {
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn device() -> Device {
-        Device::builtin("snapdragon-8gen3").unwrap()
+    fn device() -> DeviceProfile {
+        DeviceProfile::builtin("snapdragon-8gen3").unwrap()
     }
 
     #[test]
@@ -108,7 +108,7 @@ mod tests {
     fn a_large_input_beside_few_weights_is_faster_than_the_reverse() {
         // HeteroLLM's figure 5, whose K is not in the text: six times at K = 48.
         let (large, few) = (14_336, 48);
-        let device = Device { npu: super::super::Npu { step: 1, ..device().npu }, ..device() };
+        let device = DeviceProfile { npu: super::super::Npu { step: 1, ..device().npu }, ..device() };
         let ratio = device.npu_matmul(few, 4096, large, true) / device.npu_matmul(large, 4096, few, true);
         assert!((5.5..6.5).contains(&ratio), "{ratio}");
     }

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 /// Names of the built-in profiles.
 pub const NAMES: [&str; 2] = ["snapdragon-8gen3", "snapdragon-8gen2"];
 
-/// A profile.
+/// A device profile: a phone, by the times, memory and power of its processors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Device {
+pub struct DeviceProfile {
     /// For people.
     pub name: String,
     /// What a processor that has been idle takes to notice that its next task is ready, and to begin it.
@@ -77,7 +77,7 @@ pub struct Float {
 /// A profile that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {problem}")]
-pub struct DeviceError {
+pub struct DeviceProfileError {
     name: String,
     problem: String,
 }
@@ -98,18 +98,18 @@ const LONGEST_LINE: usize = 60;
 /// No rate, time or power of a device is beyond this.
 const LARGEST: f64 = 1e9;
 
-impl Device {
+impl DeviceProfile {
     /// The built-in profile called `name`.
     ///
     /// # Errors
     /// For a name that is not in [`NAMES`].
-    pub fn builtin(name: &str) -> Result<Self, DeviceError> {
+    pub fn builtin(name: &str) -> Result<Self, DeviceProfileError> {
         let text = match name {
             "snapdragon-8gen3" => include_str!("../../profiles/snapdragon-8gen3.toml"),
             "snapdragon-8gen2" => include_str!("../../profiles/snapdragon-8gen2.toml"),
             _ => {
                 let problem = format!("no device has this name: expected {} or a TOML file", NAMES.join(", "));
-                return Err(DeviceError { name: name.into(), problem });
+                return Err(DeviceProfileError { name: name.into(), problem });
             }
         };
         Self::parse(text, name)
@@ -119,8 +119,8 @@ impl Device {
     ///
     /// # Errors
     /// For a text that is not TOML, fields that are missing, unknown or of another kind, and values out of range.
-    pub fn parse(text: &str, name: &str) -> Result<Self, DeviceError> {
-        let error = |problem: String| DeviceError { name: name.into(), problem };
+    pub fn parse(text: &str, name: &str) -> Result<Self, DeviceProfileError> {
+        let error = |problem: String| DeviceProfileError { name: name.into(), problem };
         let device: Self = toml::from_str(text).map_err(|problem| {
             let start = problem.span().map_or(0, |span| span.start);
             let number = text.get(..start).unwrap_or_default().matches('\n').count();
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn every_builtin_profile_is_one() {
         for name in NAMES {
-            assert!(Device::builtin(name).is_ok(), "{:?}", Device::builtin(name));
+            assert!(DeviceProfile::builtin(name).is_ok(), "{:?}", DeviceProfile::builtin(name));
         }
-        assert!(Device::builtin("phone").unwrap_err().to_string().contains("snapdragon-8gen3"));
+        assert!(DeviceProfile::builtin("phone").unwrap_err().to_string().contains("snapdragon-8gen3"));
     }
 
     #[test]
@@ -210,23 +210,23 @@ mod tests {
             ("window_gibibytes = 4.0", "window_gibibytes = \"4\"", "window_gibibytes"),
             ("[cpu]", "[cpus]", "cpus"),
         ];
-        for (from, to, says) in cases {
+        for (from, to, field) in cases {
             assert!(good.contains(from), "{from}");
-            let error = Device::parse(&good.replacen(from, to, 1), "phone.toml").unwrap_err().to_string();
-            assert!(error.starts_with("phone.toml: ") && error.contains(says), "{to}: {error}");
+            let error = DeviceProfile::parse(&good.replacen(from, to, 1), "phone.toml").unwrap_err().to_string();
+            assert!(error.starts_with("phone.toml: ") && error.contains(field), "{to}: {error}");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic(text in "\\PC{0,200}", line in 0usize..80, value in "[-0-9a-z.\"\\[\\]{}=]{0,12}") {
-            let _ = Device::parse(&text, "text");
+            let _ = DeviceProfile::parse(&text, "text");
             let good = include_str!("../../profiles/snapdragon-8gen3.toml");
             let changed: Vec<_> = good.lines().enumerate().map(|(number, old)| match old.split_once('=') {
                 Some((field, _)) if number == line => format!("{field}= {value}"),
                 _ => old.into(),
             }).collect();
-            if let Ok(device) = Device::parse(&changed.join("\n"), "text") {
+            if let Ok(device) = DeviceProfile::parse(&changed.join("\n"), "text") {
                 prop_assert!(device.check().is_ok());
             }
         }

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use triad_model::description::ModelDescription;
 
-use crate::device::Device;
+use crate::device::DeviceProfile;
 use crate::prefill::{Options, Prefill, Techniques};
 use crate::schedule::Policy;
 
@@ -29,7 +29,12 @@ pub struct Combination {
 pub const NAMES: [&str; 3] = ["chunk-sharing", "shadow", "out-of-order"];
 
 /// All eight combinations; each bit of a place is one technique, [`NAMES`] in their order from the lowest.
-pub fn combinations(device: &Device, model: &ModelDescription, prompt: usize, policy: Policy) -> Vec<Combination> {
+pub fn combinations(
+    device: &DeviceProfile,
+    model: &ModelDescription,
+    prompt: usize,
+    policy: Policy,
+) -> Vec<Combination> {
     let of_place = |place: usize| {
         let [chunk_sharing, shadow, out_of_order] = [0, 1, 2].map(|bit| place >> bit & 1 == 1);
         let techniques = Techniques { chunk_sharing, shadow, out_of_order, ..Techniques::ALL };
@@ -62,7 +67,7 @@ mod tests {
 
     #[test]
     fn out_of_order_gives_nothing_to_a_prompt_that_is_one_graph() {
-        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let all = combinations(&device, &shape("qwen1.5-1.8b").unwrap(), 512, Policy::CriticalPath);
         let of_order = factors(&all, 2);
         // Beside neither, chunk-sharing, shadow, both.

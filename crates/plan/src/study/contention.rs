@@ -1,9 +1,9 @@
-//! What another app costs each policy: a processor that is slowed or stands still for a while, whenever that begins.
+//! What another app costs each policy: a processor that is slowed or stopped for a while, whenever that begins.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;
 
-use crate::device::Device;
+use crate::device::DeviceProfile;
 use crate::prefill::{Contention, Options, Prefill, processors};
 use crate::schedule::Policy;
 
@@ -54,7 +54,7 @@ impl Cost {
 }
 
 /// What all disturbances cost all policies, beginning at `moments` equal distances of the run.
-pub fn costs(device: &Device, model: &ModelDescription, prompt: usize, moments: usize) -> Vec<Cost> {
+pub fn costs(device: &DeviceProfile, model: &ModelDescription, prompt: usize, moments: usize) -> Vec<Cost> {
     let of_policy = |policy| {
         let options = Options { window: Some(usize::MAX), ..Options::paper(policy) };
         let run = |contention| Prefill::new(device, model, prompt, &Options { contention, ..options.clone() }).run();
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_disturbance_costs_about_what_it_takes_at_most() {
-        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let costs = costs(&device, &shape("qwen1.5-1.8b").unwrap(), 512, 4);
         assert_eq!(costs.len(), 20);
         let busy = |cost: &&Cost| cost.disturbance.npu && cost.policy != Policy::InOrder;

@@ -113,14 +113,14 @@ pub fn seconds(dag: &Dag, form: Form, takes: impl Fn(usize) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
+    use crate::device::DeviceProfile;
     use crate::prefill::{Options, Prefill};
     use crate::schedule::Policy;
     use crate::simulate::simulate;
 
     #[test]
     fn the_form_of_the_text_is_the_policy_called_paper() {
-        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         for (name, prompt) in [("qwen1.5-1.8b", 700), ("gemma-2b", 1024)] {
             let description = triad_model::family::shape(name).unwrap();
             let dag = Prefill::new(&device, &description, prompt, &Options::paper(Policy::Paper)).tasks.dag;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use triad_model::description::ModelDescription;
 
-use crate::device::Device;
+use crate::device::DeviceProfile;
 use crate::prefill::{FloatsOn, Options, Prefill};
 use crate::schedule::Policy;
 
@@ -37,7 +37,7 @@ pub struct Rates {
 pub const SHARES: [f64; 12] = [0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0];
 
 /// Prefills of `prompt` tokens with more and more outliers.
-pub fn rates(device: &Device, model: &ModelDescription, prompt: usize, policy: Policy) -> Rates {
+pub fn rates(device: &DeviceProfile, model: &ModelDescription, prompt: usize, policy: Policy) -> Rates {
     let usual = Options { window: Some(usize::MAX), ..Options::paper(policy) };
     let split = |share: f64, prune: f64| {
         let outlier_channels = share * model.hidden as f64;
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn more_outliers_take_longer_until_one_processor_is_faster() {
-        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let rates = rates(&device, &shape("qwen1.5-1.8b").unwrap(), 512, Policy::CriticalPath);
         // Not from each point to the next: slower tasks may luckily lead to a better order (Graham).
         let (first, last) = (rates.points[0], rates.points[rates.points.len() - 1]);

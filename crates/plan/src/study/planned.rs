@@ -14,9 +14,9 @@ const RANDOM_STARTS: usize = 20;
 /// Rounds of moving late and early without a gain before the next beginning.
 const PATIENCE: usize = 2;
 
-/// The tasks in a good order; each stands behind its predecessors.
+/// The tasks in a good order; each follows its predecessors.
 pub fn order(dag: &Dag) -> Vec<usize> {
-    let both = [Tasks::forward(dag), Tasks::backward(dag)];
+    let directions = [Tasks::forward(dag), Tasks::backward(dag)];
     let mut beginnings: Vec<Vec<f64>> = Vec::new();
     for policy in Policy::ALL {
         let mut starts = vec![0.0; dag.len()];
@@ -36,7 +36,7 @@ pub fn order(dag: &Dag) -> Vec<usize> {
         }
         beginnings.push(tails.into_iter().map(|tail| -tail).collect());
     }
-    let improved = beginnings.into_iter().map(|keys| improved(&both, keys));
+    let improved = beginnings.into_iter().map(|keys| improved(&directions, keys));
     let (_, starts) = improved.min_by(|one, other| one.0.total_cmp(&other.0)).expect("a policy");
     sorted(&starts, |task| task)
 }
@@ -106,7 +106,7 @@ impl Tasks {
         Self { predecessors, ..Self::forward(dag) }
     }
 
-    /// Each task of `order` in the first gap of its processor that has room for it: when it starts. Predecessors stand
+    /// Each task of `order` in the first gap of its processor that has room for it: when it starts. Predecessors come
     /// before their successors.
     fn placed(&self, order: &[usize]) -> Vec<f64> {
         let mut starts = vec![0.0; order.len()];

@@ -9,7 +9,7 @@ use triad_model::description::ModelDescription;
 use super::Random;
 use super::forms::{self, Form};
 use super::planned;
-use crate::device::Device;
+use crate::device::DeviceProfile;
 use crate::optimum::{lower_bound, optimum};
 use crate::prefill::{Options, Prefill};
 use crate::processors::ProcessorId;
@@ -31,7 +31,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The grid that docs/scheduling.md speaks of.
+    /// The grid of docs/scheduling.md.
     pub fn usual(models: Vec<(String, ModelDescription)>) -> Self {
         Self {
             models,
@@ -73,7 +73,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// All cases of a grid.
-pub fn cases(device: &Device, grid: &Grid) -> Vec<Case> {
+pub fn cases(device: &DeviceProfile, grid: &Grid) -> Vec<Case> {
     let mut cases = Vec::new();
     for (model, description) in &grid.models {
         for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
@@ -150,7 +150,7 @@ pub struct Solved {
 }
 
 /// The first `blocks` blocks of each model, with prompts of few chunks, solved exactly as far as `most_nodes` branches go.
-pub fn solved(device: &Device, grid: &Grid, sizes: &[(usize, usize)], most_nodes: usize) -> Vec<Solved> {
+pub fn solved(device: &DeviceProfile, grid: &Grid, sizes: &[(usize, usize)], most_nodes: usize) -> Vec<Solved> {
     let mut all = Vec::new();
     for (model, description) in &grid.models {
         for (blocks, chunks) in sizes {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn no_policy_of_the_grid_is_below_its_bound_and_work_has_the_ratio_asked_for() {
-        let device = Device::builtin("snapdragon-8gen3").unwrap();
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let cases = cases(&device, &grid());
         assert_eq!(cases.len(), 12);
         for case in &cases {
@@ -203,8 +203,8 @@ mod tests {
     }
 
     #[test]
-    fn an_optimum_lies_between_bound_and_every_policy() {
-        let device = Device::builtin("snapdragon-8gen3").unwrap();
+    fn an_optimum_is_between_bound_and_every_policy() {
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         for solved in solved(&device, &grid(), &[(1, 2), (1, 3)], 100_000) {
             assert!(solved.is_proven && solved.bound_seconds <= solved.optimum_seconds + 1e-12, "{solved:?}");
             assert!(solved.seconds.iter().all(|seconds| *seconds >= solved.optimum_seconds - 1e-9), "{solved:?}");

@@ -37,7 +37,7 @@ impl Calibration {
     }
 
     /// What at most `most_tokens` tokens of `text` show of the float model, and the pieces of the text that were held
-    /// out. `progress` hears how many tokens of how many were seen.
+    /// out. `progress` is called with how many tokens of how many were seen.
     ///
     /// # Errors
     /// If `cancel` is set, the model has no tokenizer or cannot run, or the text has no tokens.
@@ -69,7 +69,7 @@ impl Calibration {
         self.blocks.iter().enumerate().flat_map(of_block)
     }
 
-    /// Runs the float model over `pieces`, from the first that was not seen yet. `progress` hears after each piece,
+    /// Runs the float model over `pieces`, from the first that was not seen yet. `progress` is called after each piece,
     /// with all that was seen so far.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ const TASK_CHANNELS: usize = 64;
 
 /// Magnitudes of one linear input over a calibration text.
 ///
-/// A histogram for each channel answers every later question: which clip threshold errs least, how many values
-/// lie beyond it, and in which channels. Its bins are so wide (19 % on average) that four bytes each are affordable
+/// A histogram for each channel is enough for every later decision: which clip threshold errs least, how many values
+/// are beyond it, and in which channels. Its bins are so wide (19 % on average) that four bytes each are affordable
 /// for any model: 416 bytes a channel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputStatistics {
@@ -87,7 +87,7 @@ impl InputStatistics {
         self.largest.iter().copied().fold(0.0, f32::max)
     }
 
-    /// Values in each channel whose bin lies at or above `threshold`, which is exact where `threshold` is an
+    /// Values in each channel whose bin is at or above `threshold`, which is exact where `threshold` is an
     /// [`edge`] of a bin.
     pub fn outliers(&self, threshold: f32) -> Vec<u64> {
         let first = (0..BINS).find(|bin| edge(*bin) >= threshold).unwrap_or(BINS);
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_value_lies_in_the_bin_between_its_edges(magnitude in 0.0f32..20_000.0) {
+        fn a_value_is_in_the_bin_between_its_edges(magnitude in 0.0f32..20_000.0) {
             let bin = bin(magnitude);
             prop_assert!(bin == 0 || edge(bin) <= magnitude);
             prop_assert!(bin == BINS - 1 || magnitude < edge(bin + 1));

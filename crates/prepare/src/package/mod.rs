@@ -90,7 +90,7 @@ pub struct Prepared {
     pub calibrated: (usize, f64),
 }
 
-/// Prepares a model as `recipe` says; the package lies at `destination` then, whole or not at all.
+/// Prepares a model by `recipe`; the package is at `destination` then, whole or not at all.
 ///
 /// # Errors
 /// If the model cannot run, the texts are too few, files cannot be written, or `cancel` is set. What calibration

@@ -37,7 +37,8 @@ impl Part {
     /// The file with what calibration saw.
     pub(super) const CALIBRATION: &str = "calibration.safetensors";
 
-    /// Makes or finds the folder beside `destination`; waits while another process works in it, `waiting` hears so.
+    /// Makes or finds the folder beside `destination`; waits while another process works in it, `waiting` is called
+    /// then, once.
     pub(super) fn open(
         destination: &Path,
         existing: Existing,
@@ -47,7 +48,7 @@ impl Part {
         let folder = beside(destination, ".part").ok_or_else(|| {
             Error::new(ErrorKind::Io, "expected the name of a folder that is to be made").at(destination)
         })?;
-        let mut told = false;
+        let mut has_reported = false;
         loop {
             cancel.check()?;
             if exists(destination, existing)? {
@@ -72,7 +73,7 @@ impl Part {
                 Ok(()) => {}
                 Err(TryLockError::Error(error)) => return Err(io("cannot lock this folder", error, &folder)),
                 Err(TryLockError::WouldBlock) => {
-                    if !std::mem::replace(&mut told, true) {
+                    if !std::mem::replace(&mut has_reported, true) {
                         waiting();
                     }
                     std::thread::sleep(POLL);

@@ -23,7 +23,7 @@ fn names(block: usize, input: LinearInput) -> [String; 2] {
     ["largest", "counts"].map(|what| format!("blocks.{block}.{}.{what}", input.name()))
 }
 
-/// Writes `calibration` to `path`, beside and renamed. `key` says what it is a calibration of.
+/// Writes `calibration` to `path`, beside and renamed. `key` identifies what it is a calibration of.
 pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
     let mut entries = Vec::new();
     for (block, input, statistics) in calibration.inputs() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use triad_engine::package::tensors::{
     self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, norm_name,
 };
-use triad_engine::quantize::{DecodeWeights, Quantization};
+use triad_engine::quantization::{DecodeWeights, Quantization};
 use triad_engine::weights::{Embedding, Linear, Norm, Weight, WeightMatrix, quantize_linear, quantize_output};
 use triad_engine::{Cancel, LinearInput, Model};
 use triad_kernels::Matrix;
@@ -19,8 +19,8 @@ use triad_model::{Error, ErrorKind};
 
 use crate::error::Result;
 
-/// Quantizes the float weights of `model` and writes them to `path`. `progress` hears how many linear layers of how
-/// many are done. What the formats of output matrix and embedding are comes back.
+/// Quantizes the float weights of `model` and writes them to `path`. `progress` is called with how many linear layers
+/// of how many are done. What the formats of output matrix and embedding are comes back.
 ///
 /// # Errors
 /// If `cancel` is set, the file cannot be written, or the weights are not finite.

@@ -26,29 +26,29 @@ fn load(path: &Path) -> Result<Model, String> {
 }
 
 /// Changes a file of a fresh package; the error names it and has these words.
-fn refused(place: &Place, file: &str, change: impl FnOnce(&mut Vec<u8>), says: &[&str]) {
+fn refused(place: &Place, file: &str, change: impl FnOnce(&mut Vec<u8>), message: &[&str]) {
     let path = place.path("package").join(file);
     let original = fs::read(&path).unwrap();
     let mut bytes = original.clone();
     change(&mut bytes);
-    assert!(bytes != original, "{says:?} changes nothing");
+    assert!(bytes != original, "{message:?} changes nothing");
     fs::write(&path, bytes).unwrap();
     let error = load(&place.path("package")).unwrap_err();
-    assert!(error.contains(file) && says.iter().all(|words| error.contains(words)), "{error} for {says:?}");
+    assert!(error.contains(file) && message.iter().all(|words| error.contains(words)), "{error} for {message:?}");
     fs::write(path, original).unwrap();
 }
 
-fn json(place: &Place, change: impl FnOnce(&mut Value), says: &[&str]) {
+fn json(place: &Place, change: impl FnOnce(&mut Value), message: &[&str]) {
     let change = |bytes: &mut Vec<u8>| {
         let mut value = serde_json::from_slice(bytes).unwrap();
         change(&mut value);
         *bytes = value.to_string().into_bytes();
     };
-    refused(place, MANIFEST, change, says);
+    refused(place, MANIFEST, change, message);
 }
 
-/// Changes the header of the weights; the data stays as it is, and the description says how long the file is.
-fn header(place: &Place, change: impl FnOnce(&mut Value), says: &[&str]) {
+/// Changes the header of the weights; the data stays as it is, and the description has the length of the file.
+fn header(place: &Place, change: impl FnOnce(&mut Value), message: &[&str]) {
     let path = place.path("package").join(MANIFEST);
     let manifest = fs::read(&path).unwrap();
     let rewrite = |bytes: &mut Vec<u8>| {
@@ -62,7 +62,7 @@ fn header(place: &Place, change: impl FnOnce(&mut Value), says: &[&str]) {
         described["files"][WEIGHTS]["bytes"] = json!(bytes.len());
         fs::write(&path, described.to_string()).unwrap();
     };
-    refused(place, WEIGHTS, rewrite, says);
+    refused(place, WEIGHTS, rewrite, message);
     fs::write(&path, manifest).unwrap();
 }
 
@@ -145,14 +145,14 @@ fn weights_that_are_not_those_of_the_description_are_refused() {
         let header: Value = serde_json::from_slice(&bytes[8..data]).unwrap();
         data + header[name]["data_offsets"][0].as_u64().unwrap() as usize
     };
-    for (name, number, says) in [
+    for (name, number, message) in [
         ("blocks.0.query.scales", f32::NAN.to_bits(), "scale NaN"),
         ("blocks.1.up.scales", (-1f32).to_bits(), "scale -1"),
         ("output.scales", 0, "scale 0"),
         ("blocks.0.query.sums", i32::MIN as u32, "-2147483648"),
     ] {
         let change = |bytes: &mut Vec<u8>| bytes[place_of(name)..][..4].copy_from_slice(&number.to_le_bytes());
-        refused(&place, WEIGHTS, change, &[name, says]);
+        refused(&place, WEIGHTS, change, &[name, message]);
     }
     load(&place.path("package")).unwrap();
 }

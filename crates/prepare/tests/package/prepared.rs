@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 
 use triad_engine::package::Package;
-use triad_engine::quantize::{DecodeWeights, OutputWeights};
+use triad_engine::quantization::{DecodeWeights, OutputWeights};
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
 use triad_prepare::package::Existing;
 use triad_prepare::{Error, PrepareOptions, Prune};

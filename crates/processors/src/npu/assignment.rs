@@ -47,9 +47,9 @@ pub(super) fn elsewhere(session: &Session, provider: &str) -> Result<(Vec<String
 }
 
 /// # Safety
-/// What ONNX Runtime answered, once.
+/// What ONNX Runtime returned, once.
 unsafe fn check(status: OrtStatusPtr) -> Result<()> {
-    // SAFETY: as asked of the caller.
+    // SAFETY: as required of the caller.
     unsafe { Error::result_from_status(status) }
 }
 
@@ -59,7 +59,7 @@ unsafe fn slice<'a, T>(first: *const T, count: usize) -> &'a [T] {
     if first.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: as asked of the caller.
+    // SAFETY: as required of the caller.
     unsafe { std::slice::from_raw_parts(first, count) }
 }
 
@@ -69,6 +69,6 @@ unsafe fn text(name: *const c_char) -> String {
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: as asked of the caller.
+    // SAFETY: as required of the caller.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }

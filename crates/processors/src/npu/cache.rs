@@ -1,7 +1,8 @@
 //! Compiled graphs in a folder, so that a device compiles each once.
 //!
-//! A graph's name is a hash of all that it depends on; beside it lies the hash of what it should contain. A file that is
-//! not what it should be is built again. The folder has a limit ([`evict`]): what was used longest ago makes way.
+//! A graph's name is a hash of all that it depends on; beside it is a file with the hash of what it should contain. A
+//! file that is not what it should be is built again. The folder has a limit ([`evict`]): what was used longest ago
+//! makes way.
 
 use std::fs::{self, File, FileTimes};
 use std::io;
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 /// Rises with every change of what is stored or of what a name depends on.
 const FORMAT: &str = "2";
 
-/// Where one compiled graph lies or will lie.
+/// The path of one compiled graph, which may not be there yet.
 #[derive(Debug)]
 pub(super) struct Entry {
     graph: PathBuf,

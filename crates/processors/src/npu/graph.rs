@@ -9,14 +9,14 @@ use triad_kernels::int8::{Int8Weight, unpack};
 
 use super::onnx::{Attribute, DataType, Graph, MICROSOFT, Model, Node, Tensor, ValueInfo};
 use crate::error::{Error, Result};
-use crate::subgraph::{FeedForward, LARGEST, Layer, Subgraph};
+use crate::subgraph::{DeviceSubgraph, FeedForward, LARGEST, Layer};
 
-/// The number that stands for zero in the input.
+/// The number that represents zero in the input.
 pub(super) const ZERO: u8 = 128;
 /// Name of the graph's input.
 pub(super) const INPUT: &str = "x";
 
-/// In which operators a graph says that it computes in INT8.
+/// In which operators a graph expresses that it computes in INT8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Formulation {
     /// ONNX Runtime's own products of integers, whose epilogue scales and adds the bias: what its CPU provider computes
@@ -33,7 +33,7 @@ pub enum Formulation {
 ///
 /// # Errors
 /// If a weight or a bias is not finite, or activations between layers might not be: integers would hide that.
-pub(super) fn encode(subgraph: &Subgraph, rows: &[usize], formulation: Formulation) -> Result<Vec<u8>> {
+pub(super) fn encode(subgraph: &DeviceSubgraph, rows: &[usize], formulation: Formulation) -> Result<Vec<u8>> {
     let mut builder = Builder { formulation, graph: Graph { name: "subgraph".to_owned(), ..Graph::default() } };
     let of_features = |features: usize| [rows, &[features]].concat();
     builder.graph.input.push(ValueInfo::new(INPUT, DataType::Uint8, &of_features(subgraph.in_features())));
@@ -43,12 +43,12 @@ pub(super) fn encode(subgraph: &Subgraph, rows: &[usize], formulation: Formulati
     builder.constant(Tensor::new("zero", &[], DataType::Uint8, vec![ZERO]));
     let input = builder.quantized(INPUT, "input", subgraph.input_scale());
     match subgraph {
-        Subgraph::Linear(linear) => {
+        DeviceSubgraph::Linear(linear) => {
             for (index, layer) in linear.layers.iter().enumerate() {
                 builder.linear(&format!("layer{index}"), &**layer, &input, &output(index))?;
             }
         }
-        Subgraph::FeedForward(feed_forward) => builder.feed_forward(feed_forward, &input)?,
+        DeviceSubgraph::FeedForward(feed_forward) => builder.feed_forward(feed_forward, &input)?,
     }
     Ok(Model::new(builder.graph).encode_to_vec())
 }

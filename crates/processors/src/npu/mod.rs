@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use ort::device::Device;
+use ort::device::Device as OrtDevice;
 use ort::environment::Environment;
 use ort::logging::LogLevel;
 use ort::session::Session;
@@ -32,9 +32,9 @@ pub use graph::Formulation;
 pub use provider::{DeviceKind, Provider};
 pub use rows::RowShapes;
 
+use crate::device::{Capabilities, Device, Program, ProgramShapes};
 use crate::error::{Error, Result};
-use crate::processor::{Capabilities, Prepared, Processor, Program};
-use crate::subgraph::Subgraph;
+use crate::subgraph::DeviceSubgraph;
 use cache::Entry;
 use program::{NpuProgram, seconds};
 use window::Window;
@@ -53,7 +53,7 @@ pub struct NpuOptions {
     pub provider_library: Option<PathBuf>,
     /// Options of the provider, by the names that its documentation has.
     pub provider_options: Vec<(String, String)>,
-    /// The kind of device that must be there; any, if it is not said.
+    /// The kind of device that must be there; any kind if `None`.
     pub device: Option<DeviceKind>,
     /// Version of the device's driver, on which compiled graphs depend. ONNX Runtime does not say it.
     pub driver: String,
@@ -61,7 +61,8 @@ pub struct NpuOptions {
     pub threads: usize,
     /// Bytes that all programs together may take, if that is limited.
     pub window: Option<usize>,
-    /// The folder where compiled graphs are kept, if they are; [`Npu::not_kept`] says where that is not possible.
+    /// The folder where compiled graphs are kept, if they are; [`Npu::not_kept`] returns the reason where that is not
+    /// possible.
     pub cache: Option<PathBuf>,
     /// Bytes that the graphs in that folder may take: more than this, and those that were used longest ago are removed.
     /// What is used by this process stays.
@@ -275,7 +276,7 @@ impl Npu {
     }
 }
 
-impl Processor for Npu {
+impl Device for Npu {
     fn name(&self) -> &str {
         &self.name
     }
@@ -284,15 +285,15 @@ impl Processor for Npu {
         &self.capabilities
     }
 
-    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> Result<Box<dyn Program>> {
-        let prepared = Prepared::new(subgraph, rows)?;
+    fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
+        let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
         let formulation = self.options.formulation.unwrap_or_else(|| self.options.provider.formulation());
         let flat = self.options.provider == Provider::Cpu;
-        let shapes = self.options.row_shapes.unwrap_or(if flat { RowShapes::Flat } else { RowShapes::Fastest });
-        let graphs = shapes.of(rows)?.into_iter().map(|rows| graph::encode(subgraph, &rows, formulation));
+        let row_shapes = self.options.row_shapes.unwrap_or(if flat { RowShapes::Flat } else { RowShapes::Fastest });
+        let graphs = row_shapes.of(rows)?.into_iter().map(|rows| graph::encode(subgraph, &rows, formulation));
         let session = self.session(&graphs.collect::<Result<Vec<_>>>()?)?;
-        Ok(Box::new(NpuProgram::new(&self.name, prepared, session, window)))
+        Ok(Box::new(NpuProgram::new(&self.name, shapes, session, window)))
     }
 }
 
@@ -307,16 +308,16 @@ fn pairs_overflow() -> bool {
 }
 
 /// The devices that the environment lists for `provider`.
-fn devices(environment: &Environment, provider: Provider) -> Vec<Device<'_>> {
+fn devices(environment: &Environment, provider: Provider) -> Vec<OrtDevice<'_>> {
     environment.devices().filter(|device| device.ep().is_ok_and(|ep| ep == provider.canonical())).collect()
 }
 
-fn is_kind(device: &Device, kind: Option<DeviceKind>) -> bool {
+fn is_kind(device: &OrtDevice, kind: Option<DeviceKind>) -> bool {
     kind.is_none_or(|kind| DeviceKind::of(device.hardware_device().ty()) == Some(kind))
 }
 
-fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a Device<'e>>) -> String {
-    let describe = |device: &Device| {
+fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a OrtDevice<'e>>) -> String {
+    let describe = |device: &OrtDevice| {
         let hardware = device.hardware_device();
         let kind = DeviceKind::of(hardware.ty()).map_or("other", DeviceKind::name);
         format!("{kind} {} of {}", hardware.id(), hardware.vendor().unwrap_or("an unknown vendor"))
@@ -324,12 +325,12 @@ fn describe<'a, 'e: 'a>(devices: impl IntoIterator<Item = &'a Device<'e>>) -> St
     devices.into_iter().map(describe).collect::<Vec<_>>().join(", ")
 }
 
-/// What a provider says when it does not build a session.
+/// The error of a provider that does not build a session.
 fn refused(provider: Provider, error: &ort::Error) -> Error {
     let (provider, reason) = (provider.to_string(), error.to_string());
     // ONNX Runtime has one code for both.
     if reason.contains("fallback to CPU EP has been explicitly disabled") {
-        Error::PartlyTaken { provider, taken: "ONNX Runtime says: ".to_owned() + &reason }
+        Error::PartlyTaken { provider, taken: "ONNX Runtime reports: ".to_owned() + &reason }
     } else {
         Error::Refused { provider, reason }
     }

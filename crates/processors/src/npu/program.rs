@@ -9,33 +9,33 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
 use super::graph::{INPUT, ZERO, output};
 use super::window::Reservation;
+use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
-use crate::processor::{Prepared, Program};
 
 /// How the input's bytes become the graph's, whose zero may be another one.
 const FLIP: u8 = QuantizedRows::ZERO ^ ZERO;
 
 pub(super) struct NpuProgram {
     pub processor: String,
-    pub prepared: Prepared,
+    pub shapes: ProgramShapes,
     pub session: Session,
     /// Names of the graph's outputs.
     outputs: Vec<String>,
     /// Of the graph's input, `[rows.., in_features]`: the fastest of those that were tried.
     shape: Shape,
-    /// `[rows, in_features]`, for inputs that don't lie as the graph reads them.
+    /// `[rows, in_features]`, for inputs whose layout is not the graph's.
     input: Vec<u8>,
     _window: Reservation,
 }
 
 impl NpuProgram {
-    pub fn new(processor: &str, prepared: Prepared, session: Session, window: Reservation) -> Self {
+    pub fn new(processor: &str, shapes: ProgramShapes, session: Session, window: Reservation) -> Self {
         Self {
             processor: processor.to_owned(),
-            outputs: (0..prepared.outputs.len()).map(output).collect(),
-            input: vec![ZERO; prepared.rows * prepared.in_features],
+            outputs: (0..shapes.outputs.len()).map(output).collect(),
+            input: vec![ZERO; shapes.rows * shapes.in_features],
             shape: input_shape(&session),
-            prepared,
+            shapes,
             session,
             _window: window,
         }
@@ -65,12 +65,12 @@ pub(super) fn seconds(session: &mut Session) -> ort::Result<f64> {
 
 impl Program for NpuProgram {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
-        self.prepared.check(input, outputs)?;
-        let Self { processor, prepared, session, outputs: names, shape, input: padded, .. } = self;
+        self.shapes.check(input, outputs)?;
+        let Self { processor, shapes, session, outputs: names, shape, input: padded, .. } = self;
         let failed = |error: ort::Error| Error::Run { processor: processor.clone(), reason: error.to_string() };
-        let (rows, in_features) = (input.rows(), prepared.in_features);
-        let as_it_lies = FLIP == 0 && input.stride() == in_features && rows == prepared.rows;
-        let bytes = if as_it_lies {
+        let (rows, in_features) = (input.rows(), shapes.in_features);
+        let is_in_place = FLIP == 0 && input.stride() == in_features && rows == shapes.rows;
+        let bytes = if is_in_place {
             &input.bytes()[..rows * in_features]
         } else {
             let lines = input.bytes().chunks_exact(input.stride());

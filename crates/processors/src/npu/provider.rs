@@ -1,4 +1,4 @@
-//! The execution providers of ONNX Runtime that can be asked for, and their devices.
+//! The execution providers of ONNX Runtime that can be chosen, and their devices.
 
 use std::fmt;
 use std::str::FromStr;

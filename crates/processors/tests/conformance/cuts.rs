@@ -1,4 +1,5 @@
-//! Parts of a subgraph: some rows, some columns of its layers, outputs whose rows lie apart. All have the bits of the whole.
+//! Parts of a subgraph: some rows, some columns of its layers, outputs whose rows are apart. All have the bits of the
+//! whole.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
-use triad_processors::{Error, FeedForward, Layer, LayerColumns, Linear, Processor, Subgraph};
+use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, LayerColumns, Linear};
 
 use crate::plain::{Plain, Random, quantized};
 use crate::processors::{each, run};
@@ -18,10 +19,10 @@ const BEFORE: f32 = 0.5;
 /// A view in a buffer with columns on both sides.
 const MARGINS: [usize; 2] = [3, 2];
 
-/// Runs `subgraph` on `rows` of `input` into outputs whose rows lie apart, and returns these, `[rows, features]`.
+/// Runs `subgraph` on `rows` of `input` into outputs whose rows are apart, and returns these, `[rows, features]`.
 fn run_apart(
-    processor: &dyn Processor,
-    subgraph: &Subgraph,
+    processor: &dyn Device,
+    subgraph: &DeviceSubgraph,
     prepared: usize,
     input: &QuantizedRows,
     rows: Range<usize>,
@@ -65,8 +66,8 @@ fn columns_of(whole: &Arc<Plain>, columns: Range<usize>) -> Arc<dyn Layer> {
     Arc::new(LayerColumns::new(layer(whole), columns).unwrap())
 }
 
-fn linear(layers: Vec<Arc<dyn Layer>>) -> Subgraph {
-    Subgraph::Linear(Linear { input_scale: SCALE, layers })
+fn linear(layers: Vec<Arc<dyn Layer>>) -> DeviceSubgraph {
+    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
 }
 
 fn feed_forward([up, gate, down]: &[Arc<Plain>; 3], gated: bool, return_inner: bool) -> FeedForward {
@@ -90,9 +91,9 @@ fn rows_of_an_input_and_outputs_that_lie_apart_have_the_same_bits() {
     let of_block = [(50, hidden), (50, hidden), (33, 50)].map(|(out, of)| Plain::random(&mut random, out, of, true));
     let subgraphs = [
         linear(layers.iter().map(layer).collect()),
-        Subgraph::FeedForward(feed_forward(&of_block, true, true)),
-        Subgraph::FeedForward(feed_forward(&of_block, false, true)),
-        Subgraph::FeedForward(feed_forward(&of_block, true, false)),
+        DeviceSubgraph::FeedForward(feed_forward(&of_block, true, true)),
+        DeviceSubgraph::FeedForward(feed_forward(&of_block, false, true)),
+        DeviceSubgraph::FeedForward(feed_forward(&of_block, true, false)),
     ];
     let input = quantized(&random.floats(rows * hidden, 140.0 * SCALE), hidden, SCALE);
     each(|processor| {
@@ -124,10 +125,10 @@ fn columns_of_layers_have_the_same_bits() {
             assert!(outputs[0] == part(&expected[0], 77, 0..rows, first.clone()), "{}: {first:?}", processor.name());
             assert!(outputs[1] == part(&expected[1], 64, 0..rows, second.clone()), "{}: {second:?}", processor.name());
         }
-        let expected = run(processor, &Subgraph::FeedForward(feed_forward(&of_block, true, false)), rows, &input);
+        let expected = run(processor, &DeviceSubgraph::FeedForward(feed_forward(&of_block, true, false)), rows, &input);
         for columns in [0..16, 16..80, 80..83] {
             let down = columns_of(&of_block[2], columns.clone());
-            let subgraph = Subgraph::FeedForward(FeedForward { down, ..feed_forward(&of_block, true, false) });
+            let subgraph = DeviceSubgraph::FeedForward(FeedForward { down, ..feed_forward(&of_block, true, false) });
             let outputs = run_apart(processor, &subgraph, rows, &input, 3..rows);
             assert!(
                 outputs[0] == part(&expected[0], 83, 3..rows, columns.clone()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
-use triad_processors::{FeedForward, Layer, Processor, Subgraph};
+use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer};
 
 use crate::plain::{Plain, Random, activation, assert_product, quantized, values};
 use crate::processors::{each, run};
@@ -29,15 +29,15 @@ impl Case {
             up: Plain::random(&mut random, width, hidden, bias),
             gate: shape.gated.then(|| Plain::random(&mut random, width, hidden, bias)),
             down: Plain::random(&mut random, hidden, width, bias),
-            // Many lie beyond the clip threshold, on both sides.
+            // Many are beyond the clip threshold, on both sides.
             inner_scale: 0.006,
             smoothing: shape.smoothed.then(|| random.floats(width, 1.0).into_iter().map(|x| x.abs() + 0.1).collect()),
         }
     }
 
-    fn subgraph(&self, return_inner: bool) -> Subgraph {
+    fn subgraph(&self, return_inner: bool) -> DeviceSubgraph {
         let layer = |layer: &Arc<Plain>| Arc::clone(layer) as Arc<dyn Layer>;
-        Subgraph::FeedForward(FeedForward {
+        DeviceSubgraph::FeedForward(FeedForward {
             input_scale: SCALE,
             up: layer(&self.up),
             gate: self.gate.as_ref().map(layer),
@@ -75,7 +75,7 @@ impl Case {
     }
 
     /// Runs `rows` of `prepared` rows and holds them to the definition.
-    fn check(&self, processor: &dyn Processor, rows: usize, prepared: usize, what: &str) {
+    fn check(&self, processor: &dyn Device, rows: usize, prepared: usize, what: &str) {
         let (hidden, width) = (self.up.in_features, self.up.out_features);
         let input = quantized(&Random::new(rows as u64).floats(rows * hidden, 140.0 * SCALE), hidden, SCALE);
         let outputs = run(processor, &self.subgraph(true), prepared, &input);
@@ -131,11 +131,11 @@ fn every_number_to_requantize_is_clipped_to_127_on_both_sides() {
     let down = Plain::new(vec![1, 0, 0, 1], vec![1.0; 2], None);
     let case = Case { activation: Activation::Silu, up, gate: Some(gate), down, inner_scale: 20.0, smoothing: None };
     let input = quantized(&(-127..=127).map(|x| x as f32).collect::<Vec<_>>(), 1, 1.0);
-    let Subgraph::FeedForward(mut feed_forward) = case.subgraph(false) else { unreachable!() };
+    let DeviceSubgraph::FeedForward(mut feed_forward) = case.subgraph(false) else { unreachable!() };
     feed_forward.input_scale = 1.0;
     each(|processor| {
         for inner_scale in [20.0, 19.9, 4.0, 40.0 * 0.5 / 1.5] {
-            let subgraph = Subgraph::FeedForward(FeedForward { inner_scale, ..feed_forward.clone() });
+            let subgraph = DeviceSubgraph::FeedForward(FeedForward { inner_scale, ..feed_forward.clone() });
             let out = &run(processor, &subgraph, 255, &input)[0];
             for (x, out) in (-127i32..=127).zip(out.chunks_exact(2)) {
                 let expected =

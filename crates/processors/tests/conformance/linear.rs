@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use triad_kernels::OutputMut;
 use triad_kernels::int8::MAX_IN_FEATURES;
-use triad_processors::{Layer, Linear, Subgraph};
+use triad_processors::{DeviceSubgraph, Layer, Linear};
 
 use crate::plain::{Plain, Random, assert_product, quantized, values};
 use crate::processors::{each, run};
 
 const SCALE: f32 = 0.013;
 
-fn subgraph(layers: &[Arc<Plain>]) -> Subgraph {
+fn subgraph(layers: &[Arc<Plain>]) -> DeviceSubgraph {
     let layers = layers.iter().map(|layer| Arc::clone(layer) as Arc<dyn Layer>).collect();
-    Subgraph::Linear(Linear { input_scale: SCALE, layers })
+    DeviceSubgraph::Linear(Linear { input_scale: SCALE, layers })
 }
 
 /// Rows, rows prepared, input features, output features of the layers, whether they have a bias.
@@ -36,7 +36,7 @@ fn every_output_is_the_product_by_definition() {
             let mut random = Random::new(*rows as u64);
             let layers: Vec<_> =
                 out_features.iter().map(|out| Plain::random(&mut random, *out, *in_features, *bias)).collect();
-            // Some lie beyond the clip threshold.
+            // Some are beyond the clip threshold.
             let input = quantized(&random.floats(rows * in_features, 140.0 * SCALE), *in_features, SCALE);
             let numbers: Vec<_> = (0..*rows).map(|row| values(&input, row)).collect();
             let outputs = run(processor, &subgraph(&layers), *prepared, &input);

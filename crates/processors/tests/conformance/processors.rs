@@ -6,17 +6,17 @@ use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
-use triad_processors::{Processor, Subgraph};
+use triad_processors::{Device, DeviceSubgraph};
 
 /// Every processor that can be had here.
-fn all() -> Vec<Box<dyn Processor>> {
-    let cpu = |threads| -> Box<dyn Processor> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
+fn all() -> Vec<Box<dyn Device>> {
+    let cpu = |threads| -> Box<dyn Device> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
     [cpu(1), cpu(2)].into_iter().chain(npu()).collect()
 }
 
 /// ONNX Runtime's CPU provider, where the environment names the library.
 #[cfg(feature = "npu")]
-fn npu() -> Option<Box<dyn Processor>> {
+fn npu() -> Option<Box<dyn Device>> {
     use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
     match library_from_environment() {
         Ok(library) => Some(Box::new(Npu::new(NpuOptions::new(library, Provider::Cpu)).unwrap())),
@@ -29,19 +29,19 @@ fn npu() -> Option<Box<dyn Processor>> {
 
 /// This build has none.
 #[cfg(not(feature = "npu"))]
-fn npu() -> Option<Box<dyn Processor>> {
+fn npu() -> Option<Box<dyn Device>> {
     None
 }
 
 /// Calls `test` with each of them.
-pub fn each(test: impl Fn(&dyn Processor)) {
+pub fn each(test: impl Fn(&dyn Device)) {
     for processor in all() {
         test(&*processor);
     }
 }
 
 /// Prepares `subgraph` for `prepared` rows and runs it once.
-pub fn run(processor: &dyn Processor, subgraph: &Subgraph, prepared: usize, input: &QuantizedRows) -> Vec<Vec<f32>> {
+pub fn run(processor: &dyn Device, subgraph: &DeviceSubgraph, prepared: usize, input: &QuantizedRows) -> Vec<Vec<f32>> {
     let mut program = processor.prepare(subgraph, prepared).unwrap();
     let mut outputs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.5; input.rows() * features]).collect();
     let views = outputs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));

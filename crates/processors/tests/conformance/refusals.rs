@@ -6,7 +6,7 @@ use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_model::family::shape;
 use triad_plan::graph::{Graph, Role};
-use triad_processors::{Error, FeedForward, Layer, Linear, Subgraph};
+use triad_processors::{DeviceSubgraph, Error, FeedForward, Layer, Linear};
 
 use crate::plain::{Plain, Random, quantized};
 use crate::processors::each;
@@ -15,8 +15,8 @@ fn layer(out_features: usize, in_features: usize) -> Arc<dyn Layer> {
     Plain::random(&mut Random::new(3), out_features, in_features, false)
 }
 
-fn linear(layers: Vec<Arc<dyn Layer>>) -> Subgraph {
-    Subgraph::Linear(Linear { input_scale: 1.0, layers })
+fn linear(layers: Vec<Arc<dyn Layer>>) -> DeviceSubgraph {
+    DeviceSubgraph::Linear(Linear { input_scale: 1.0, layers })
 }
 
 fn feed_forward() -> FeedForward {
@@ -33,11 +33,11 @@ fn feed_forward() -> FeedForward {
 }
 
 #[test]
-fn parts_that_contradict_each_other_are_an_error_that_says_which() {
+fn parts_that_contradict_each_other_are_an_error_that_names_them() {
     let of = |change: &dyn Fn(&mut FeedForward)| {
         let mut feed_forward = feed_forward();
         change(&mut feed_forward);
-        Subgraph::FeedForward(feed_forward)
+        DeviceSubgraph::FeedForward(feed_forward)
     };
     let cases = [
         (linear(vec![]), "layers of the subgraph: none"),
@@ -92,7 +92,7 @@ fn subgraphs_take_the_bytes_that_the_plan_counts() {
     let subgraph = |role: Role| match role {
         Role::QueryKeyValue => linear(vec![layer(query, hidden), layer(key, hidden), layer(key, hidden)]),
         Role::AttentionOutput => linear(vec![layer(hidden, query)]),
-        _ => Subgraph::FeedForward(FeedForward {
+        _ => DeviceSubgraph::FeedForward(FeedForward {
             up: layer(width, hidden),
             gate: Some(layer(width, hidden)),
             down: layer(hidden, width),

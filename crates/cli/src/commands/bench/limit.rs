@@ -75,7 +75,7 @@ fn seen(block: &BlockDescription, position: usize) -> usize {
 struct Operations {
     /// Of linear layers, and the logits of one token.
     linear: f64,
-    /// Of query · key and score · value over the positions that each token sees.
+    /// Of query · key and score · value over the positions that each token attends to.
     attention: f64,
 }
 

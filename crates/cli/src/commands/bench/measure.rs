@@ -106,7 +106,8 @@ impl Plan {
         prefills.chain(decodes)
     }
 
-    /// Runs the prefill tests on several processors, by one policy after the other. Answers how the last run went, too.
+    /// Runs the prefill tests on several processors, by one policy after the other. Returns the execution of the last
+    /// run, too.
     pub fn run_on_several(
         &self,
         model: &Arc<Model>,
@@ -130,7 +131,7 @@ impl Plan {
                 session.truncate(0);
                 engine.set_policy(policy);
                 let seconds = prefill(&mut session, tokens, &cancel)?;
-                processors::tell_failures(&session);
+                processors::note_failures(&session);
                 let latest = session.execution().expect("a prompt ran");
                 Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu.npu)))
             };

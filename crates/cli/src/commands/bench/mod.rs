@@ -1,6 +1,7 @@
 //! `triad bench`: how fast a model runs on this machine.
 //!
-//! [`measure`] takes the times, [`limit`] says what the machine allows, [`report`] prints both and [`figure`] draws them.
+//! [`measure`] takes the times, [`limit`] computes what the machine allows, [`report`] prints both and [`figure`] draws
+//! them.
 
 mod figure;
 mod limit;

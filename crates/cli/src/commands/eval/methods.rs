@@ -27,7 +27,7 @@ enum Method {
     LlmInt8,
 }
 
-/// The methods asked for.
+/// The chosen methods.
 #[derive(clap::Args)]
 pub struct MethodArguments {
     /// How the linear layers are computed; several with commas between them are compared, float first
@@ -46,7 +46,7 @@ pub struct MethodArguments {
 pub struct Variant {
     /// As the command line names the method; `package` for a model that was prepared.
     pub method: &'static str,
-    /// With words for what else was asked for.
+    /// With words for the other options.
     pub label: String,
     /// `None`: the model is taken as it is.
     int8: Option<(triad_prepare::Method, PrepareOptions)>,
@@ -82,7 +82,7 @@ impl Method {
 }
 
 impl MethodArguments {
-    /// Every way that was asked for once, the float model first: the others are compared with it.
+    /// Every chosen way once, the float model first: the others are compared with it.
     pub fn variants(&self) -> Result<Vec<Variant>> {
         let shadow = self.method.contains(&Method::Shadow);
         ensure!(self.prune.is_empty() || shadow, "--prune is for --method shadow");
@@ -131,12 +131,12 @@ impl Variant {
         self.method == Method::Float.name()
     }
 
-    /// Whether the share of the shadows that is left out was asked for, and the label says it.
-    pub fn says_rate(&self) -> bool {
+    /// Whether the share of the shadows that is left out was given, and the label has it.
+    pub fn has_rate(&self) -> bool {
         self.int8.is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
     }
 
-    /// Whether it needs to know what a calibration text showed.
+    /// Whether it needs statistics of a calibration text.
     pub fn calibrates(&self) -> bool {
         self.int8.is_some_and(|(method, _)| method.calibrates())
     }

@@ -64,7 +64,7 @@ impl Table {
             }
             let notes = evaluation.notes.iter().map(|note| format!("{}: {note}", evaluation.task.name()));
             self.notes.extend(notes);
-            if let Some(share) = pruned.filter(|_| !variant.says_rate()) {
+            if let Some(share) = pruned.filter(|_| !variant.has_rate()) {
                 self.notes.insert(format!("{}: {:.0} % of the shadows left out", variant.label, 100.0 * share));
             }
         }

@@ -7,14 +7,14 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use triad_evaluate::Dataset;
 
-/// What a model is asked.
+/// The task of a model.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub enum Task {
     /// The last word of a passage
     Lambada,
     /// Which ending continues a scene
     Hellaswag,
-    /// What a blank in a sentence stands for
+    /// The meaning of a blank in a sentence
     Winogrande,
     /// Which choice completes a statement of elementary science
     Openbookqa,
@@ -68,7 +68,7 @@ impl ValueEnum for Choice {
 /// Tasks and their data.
 #[derive(clap::Args)]
 pub struct TaskArguments {
-    /// What the model is asked; several with commas between them
+    /// The task of the model; several with commas between them
     #[arg(long, value_enum, required = true, value_delimiter = ',')]
     task: Vec<Choice>,
     /// The questions: one JSON object a line, or plain text for perplexity. Of a folder each task has the file whose

@@ -111,13 +111,13 @@ impl Bench<'_> {
     fn decode_int8(&mut self, rows: &[usize], in_features: usize, out_features: usize) {
         let weights = in_features * out_features;
         let packed = vec![PackedInt8::random(in_features, out_features); DECODE_BYTES.div_ceil(weights)];
-        let mut turn = packed.iter().cycle();
+        let mut copies = packed.iter().cycle();
         for rows in rows.iter().copied() {
             let mut out = vec![0.0; rows * out_features];
             let mut quantized = QuantizedRows::default();
             quantized.quantize_static(&numbers(rows * in_features), in_features, 1.0 / 127.0, None, false);
             let seconds = median(|| {
-                let weight = turn.next().expect("endless").view();
+                let weight = copies.next().expect("endless").view();
                 matmul_int8(quantized.view(), weight, None, OutputMut::new(&mut out, out_features));
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
@@ -153,11 +153,11 @@ impl Bench<'_> {
         bytes: usize,
         matrices: impl Iterator<Item = Matrix<'m>> + Clone,
     ) {
-        let mut turn = matrices.cycle();
+        let mut copies = matrices.cycle();
         for rows in rows.iter().copied() {
             let (x, mut out) = (numbers(rows * in_features), vec![0.0; rows * out_features]);
             let seconds = median(|| {
-                let weight = turn.next().expect("endless");
+                let weight = copies.next().expect("endless");
                 matmul(&x, weight, None, Phase::Decode, OutputMut::new(&mut out, out_features));
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
@@ -192,9 +192,9 @@ impl Bench<'_> {
         let caches = vec![(halves(length), halves(length)); DECODE_BYTES.div_ceil(size)];
         let queries = numbers(attention.heads * attention.head_dim);
         let mut out = vec![0.0; queries.len()];
-        let mut turn = caches.iter().cycle();
+        let mut copies = caches.iter().cycle();
         let seconds = median(|| {
-            let (keys, values) = turn.next().expect("endless");
+            let (keys, values) = copies.next().expect("endless");
             let row = Row { cache: &slab(keys, values, &attention), position: DECODE_CONTEXT - 1 };
             triad_kernels::attention_of_rows(&queries, &[row], &attention, &mut out);
         });
@@ -202,7 +202,7 @@ impl Bench<'_> {
         self.push("attention", "f32 × f16", shape, seconds, self.reading(size));
     }
 
-    /// What stands between the products. Threads share its rows: one tells all.
+    /// What is between the products. Threads share its rows: one is enough.
     fn elementwise(&mut self, rows: usize) {
         let hidden = self.description.hidden;
         let width = self.description.blocks.iter().map(|block| block.feed_forward.width).max().unwrap_or(hidden);

@@ -24,17 +24,18 @@ use crate::progress::{self, Shown};
 use crate::prompt::PromptArguments;
 use speculate::Proposer;
 
-/// Context of a conversation, unless the model was made for less or another one is asked for.
+/// Context of a conversation, unless the model was made for less or another one is given.
 const CHAT_CONTEXT: usize = 4096;
 
 /// Run a model: answer one prompt, or chat.
 ///
-/// A model file is prepared first, once: the package lies in the cache. Without -p and -f the prompt is read from standard input; at a terminal a conversation begins. The
-/// answer goes to standard output; a last line on standard error says how fast it was.
+/// A model file is prepared first, once: the package is kept in the cache. Without -p and -f the prompt is read from
+/// standard input; at a terminal a conversation begins. The answer goes to standard output; a last line on standard
+/// error reports how fast it was.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'
-  triad run                                         chat: /help tells the commands
+  triad run                                         chat: /help lists the commands
   triad run -m model.gguf -f prompt.txt -n 100
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
   git diff | triad run --system 'Summarize this change.'
@@ -61,7 +62,7 @@ pub struct Arguments {
     /// [default: what prompt and -n need, 4096 in a chat; never more than the model was made for]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     context: Option<usize>,
-    /// What the model is told before the conversation
+    /// Instructions to the model, before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     /// Text that ends the answer and is not shown; may be given several times
@@ -70,8 +71,8 @@ pub struct Arguments {
     /// Continue the prompt as plain text, without the model's chat template
     #[arg(long)]
     raw: bool,
-    /// Decode several tokens in a step where measured times say that it pays: `lookup` tries what followed the same
-    /// tokens before, a MODEL with the same tokenizer what it says itself, `off` nothing; the answer is the same
+    /// Decode several tokens in a step where it pays by measured times: `lookup` tries what followed the same
+    /// tokens before, a MODEL with the same tokenizer its own likeliest tokens, `off` nothing; the answer is the same
     #[arg(long, value_name = "lookup|off|MODEL", default_value = "lookup")]
     speculate: Proposer,
     /// Print one JSON object at the end instead of text
@@ -147,7 +148,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
 }
 
-/// A model with the way in which the user wants it to speak.
+/// A model with the settings by which it answers.
 struct Speaker<'a> {
     model: Arc<Model>,
     arguments: &'a Arguments,
@@ -163,8 +164,8 @@ impl Speaker<'_> {
         !self.arguments.raw && self.model.chat_template().is_some()
     }
 
-    /// Says, where that may surprise, that prompts are continued and not answered.
-    fn tell_if_plain(&self) {
+    /// Prints, where that may surprise, that prompts are continued and not answered.
+    fn note_if_plain(&self) {
         if !self.arguments.raw && !self.chats() {
             output::note("note: this model has no chat template; it continues the prompt as plain text");
         }
@@ -259,7 +260,7 @@ struct Report<'a> {
 }
 
 fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
-    speaker.tell_if_plain();
+    speaker.note_if_plain();
     let several = &speaker.arguments.several;
     let timeline = several.timeline_file()?;
     let messages: Vec<_> = speaker.system().into_iter().chain([Message::new("user", text)]).collect();
@@ -268,7 +269,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     let answer = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
-    processors::tell_failures(&session);
+    processors::note_failures(&session);
     if speaker.arguments.json {
         let timing = &answer.timing;
         let proposed = answer.speculation.filter(|speculation| speculation.proposed > 0);

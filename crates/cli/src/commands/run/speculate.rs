@@ -1,4 +1,4 @@
-//! What `--speculate` says.
+//! The argument `--speculate`.
 
 use std::convert::Infallible;
 use std::str::FromStr;

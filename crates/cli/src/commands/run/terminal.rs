@@ -19,12 +19,12 @@ Ctrl-D   leave";
 
 /// Reads lines and answers them until the user leaves.
 pub fn run(speaker: &Speaker) -> Result<()> {
-    speaker.tell_if_plain();
+    speaker.note_if_plain();
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
     let mut chat = Chat { speaker, session, speculate, messages: Vec::new(), statistics: None };
     chat.reset();
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
-    output::note(&format!("{} is ready; /help tells the commands, Ctrl-D leaves", speaker.name()));
+    output::note(&format!("{} is ready; /help lists the commands, Ctrl-D leaves", speaker.name()));
     loop {
         let line = match editor.readline("> ") {
             Ok(line) => line,
@@ -43,7 +43,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
             "/reset" => chat.reset(),
             "/stats" => output::note(chat.statistics.as_deref().unwrap_or("there was no answer yet")),
             _ if line.starts_with('/') => {
-                output::note(&format!("there is no command {line}; /help tells which there are"));
+                output::note(&format!("there is no command {line}; /help lists them"));
             }
             _ => chat.answer(line)?,
         }
@@ -72,10 +72,10 @@ impl Chat<'_> {
         match prompt.and_then(|prompt| self.speaker.answer((&mut self.session, self.speculate.as_ref()), &prompt)) {
             Ok(answer) => {
                 show("\n")?;
-                processors::tell_failures(&self.session);
+                processors::note_failures(&self.session);
                 self.statistics = Some(statistics(&answer));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
-                    // Nothing was said: the question is as if it had not been asked.
+                    // There is no answer: the question is dropped.
                     self.messages.pop();
                 } else {
                     self.messages.push(Message::new("assistant", &answer.text));

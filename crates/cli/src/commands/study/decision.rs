@@ -16,7 +16,7 @@ const SHAPE: &str = "llama-2-7b";
 const CHUNKS: usize = 64;
 const CHUNK: usize = 256;
 
-/// What decisions of one policy took, in microseconds: to hear that a task is done, and to name the next one.
+/// What decisions of one policy took, in microseconds: to record that a task is done, and to name the next one.
 #[derive(Serialize)]
 pub struct Decisions {
     policy: Policy,

@@ -20,19 +20,19 @@ const DOMAINS: [&str; 5] = ["encyclopedia", "dialogue", "code", "chinese", "scre
 ///
 /// Clip thresholds and hot channels come from every second text of one domain; the others of each domain are run. For a
 /// processor whose weights the CPU cannot read, rows of hot channels stay in memory and the others are read from a file
-/// when an outlier asks for them, while the processor multiplies; the CPU plays that processor, and the activations are
-/// those of the float model. For each pair of domains:
+/// when an outlier requires them, while the processor multiplies; the CPU simulates that processor, and the activations
+/// are those of the float model. For each pair of domains:
 ///
 /// Hit rate: share of the outliers in hot channels.
 ///
-/// Rows in memory: share of the rows that a chunk of 256 tokens asks for, one for each channel with an outlier somewhere
-/// in it; a row asked for once counts as much as one asked for by every token.
+/// Rows in memory: share of the rows that a chunk of 256 tokens requests, one for each channel with an outlier
+/// somewhere in it; a row requested once counts as much as one requested by every token.
 ///
 /// Read: bytes of the rows that were not in memory. Stall: time waited for them after the multiplication, on a machine
 /// that should do nothing else. The file was written just before, so that rows come from the system's cache of it and
 /// not from the disk.
 ///
-/// All shadows are kept unless --prune says otherwise.
+/// All shadows are kept unless --prune is given.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study hot-channels --svg hot-channels.svg

@@ -115,7 +115,8 @@ impl Measure {
         }
     }
 
-    /// Measures `model`, which is the float model of `subject` or made from it. `progress` hears which share is done.
+    /// Measures `model`, which is the float model of `subject` or made from it. `progress` is called with the share
+    /// that is done.
     fn run(
         &self,
         subject: &Subject,
@@ -194,7 +195,7 @@ impl Measurement {
     }
 }
 
-/// A ratio as what it adds, or as a factor where that says more.
+/// A ratio as what it adds, or as a factor where that is clearer.
 fn change(ratio: f64) -> String {
     if ratio < 10.0 { format!("{:+.2} %", 100.0 * (ratio - 1.0)) } else { format!("× {ratio:.0}") }
 }

@@ -25,7 +25,7 @@ use serde::Serialize;
 use triad_engine::{Cancel, LinearInput, Model};
 use triad_model::description::ModelDescription;
 use triad_model::family;
-use triad_plan::device::Device;
+use triad_plan::device::DeviceProfile;
 use triad_study::Subject;
 
 use crate::arguments::{self, CalibrationArguments};
@@ -80,10 +80,10 @@ struct SimulationArguments {
 }
 
 impl SimulationArguments {
-    /// Names and descriptions of the shapes asked for, or of `usual`, and the device.
-    fn read(&self, usual: &[&str]) -> Result<(Vec<(String, ModelDescription)>, Device)> {
-        let asked = self.shape.iter().map(String::as_str);
-        let names: Vec<_> = if self.shape.is_empty() { usual.to_vec() } else { asked.collect() };
+    /// Names and descriptions of the chosen shapes, or of `usual`, and the device.
+    fn read(&self, usual: &[&str]) -> Result<(Vec<(String, ModelDescription)>, DeviceProfile)> {
+        let chosen = self.shape.iter().map(String::as_str);
+        let names: Vec<_> = if self.shape.is_empty() { usual.to_vec() } else { chosen.collect() };
         let models = names.into_iter().map(|name| Ok((name.to_owned(), family::shape(name)?)));
         Ok((models.collect::<triad_model::Result<_>>()?, arguments::device(&self.device)?))
     }
@@ -111,7 +111,7 @@ trait Report: Serialize {
     fn figure(&self) -> Figure;
 }
 
-/// Runs the study that was asked for.
+/// Runs the chosen study.
 pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.study {
         Study::Outliers(arguments) => outliers::run(arguments),

@@ -15,7 +15,7 @@ use crate::output;
 ///
 /// Counted over the calibration text, for each input of linear layers (those of query, key and value; of attention's
 /// output; of gate and up; of down). An outlier is a value beyond the clip threshold of its input, which
-/// --outlier-share decides: about that share of the values lies beyond, so that the number of outliers is a choice; where
+/// --outlier-share decides: about that share of the values is beyond, so that the number of outliers is a choice; where
 /// they are is not. As in the paper (llm.npu, figures 10 to 12):
 ///
 /// Of a token: how many channels of one token are outliers, on average ("5-15 channels, 0.1-0.3 % during one
@@ -56,7 +56,7 @@ pub struct Arguments {
 struct Found {
     #[serde(flatten)]
     heading: Heading,
-    /// What was asked for.
+    /// The options.
     outlier_share: f64,
     hot_share: f64,
     pruned: f64,

@@ -15,8 +15,8 @@ use crate::output;
 /// tasks that take what was expected or vary around it; waking up is left out. The gap is how much longer a policy takes
 /// than a bound that no schedule is below. Small instances, the first blocks of each model, are solved exactly by branch
 /// and bound, so that the gap to the optimum is known, and that of the bound to it. Beside the policies, which decide as
-/// they go, stand a schedule that was planned ahead, and other forms of the paper's equation 5. How long a decision takes is
-/// measured.
+/// they go, are a schedule that was planned ahead, and other forms of the paper's equation 5. How long a decision takes
+/// is measured.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study policy

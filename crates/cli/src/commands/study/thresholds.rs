@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde::Serialize;
-use triad_engine::quantize::WeightScales;
+use triad_engine::quantization::WeightScales;
 use triad_prepare::threshold::ThresholdRule;
 use triad_study::sweep::{self, Clipped};
 
@@ -20,7 +20,7 @@ const WAYS: usize = sweep::RULES.len() * 2 * 2;
 /// For each rule and for weight scales of output channels and of whole matrices: all inputs with their shadow, or none
 /// with it. Max-min clips nothing of the calibration text (the paper's prototype); percentile leaves at most 1 % of the
 /// values beyond; least error has the least expected squared error of what the layers put out, which with a shadow is
-/// the percentile, since what lies beyond is no error then. The output matrix is in INT8, too.
+/// the percentile, since what is beyond is no error then. The output matrix is in INT8, too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study thresholds --svg thresholds.svg

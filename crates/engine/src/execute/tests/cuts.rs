@@ -3,7 +3,7 @@
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::{Axis, Cut, Share};
 
-use super::devices::Stand;
+use super::devices::TestDevice;
 use super::*;
 
 const PRODUCTS: [Role; 4] = [Role::QueryKeyValue, Role::AttentionOutput, Role::GateUp, Role::Down];
@@ -21,11 +21,11 @@ fn processors(which: usize) -> Vec<ProcessorOptions> {
     match which {
         0 => {
             let mut two = two(1, None);
-            two[1].description = Description::cpu("cpu2");
+            two[1].description = Processor::cpu("cpu2");
             two
         }
         1 => two(1, None),
-        _ => two(1, Some(Arc::new(Stand::new()))),
+        _ => two(1, Some(Arc::new(TestDevice::new()))),
     }
 }
 
@@ -117,7 +117,7 @@ fn a_processor_that_hangs_with_a_part_leaves_the_chunk_to_others() {
     let model = int8("llama");
     let tokens = prompt(&model, 2 * CHUNK + 3);
     let expected = all_logits(session(&model, CHUNK), &tokens);
-    let both = || PRODUCTS.map(|role| (role, cut(Axis::Columns, [1.0, 1.0], BLOCK))).to_vec();
+    let product_cuts = || PRODUCTS.map(|role| (role, cut(Axis::Columns, [1.0, 1.0], BLOCK))).to_vec();
     for hangs_at in (0..60).step_by(7) {
         for moment in [Moment::Before, Moment::Behind] {
             let (is_back, begun) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
@@ -131,7 +131,7 @@ fn a_processor_that_hangs_with_a_part_leaves_the_chunk_to_others() {
                 }
                 Ok(())
             });
-            let options = cut_options(hangs_at % 3, Policy::CriticalPath, both());
+            let options = cut_options(hangs_at % 3, Policy::CriticalPath, product_cuts());
             let options = EngineOptions { time_out: Duration::from_millis(200), ..options };
             let mut session = with_probe(engine(&model, options), probe).session();
             assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{hangs_at}, {moment:?}");
@@ -151,8 +151,8 @@ fn a_cut_that_cannot_be_made_is_refused() {
         );
     }
     for which in 0..3 {
-        let narrow = cut(Axis::Columns, [1.0, 2.0], 1);
-        let refused = Engine::new(&model, cut_options(which, Policy::Fifo, vec![(Role::Down, narrow)])).unwrap_err();
+        let unaligned = cut(Axis::Columns, [1.0, 2.0], 1);
+        let refused = Engine::new(&model, cut_options(which, Policy::Fifo, vec![(Role::Down, unaligned)])).unwrap_err();
         let expected =
             "a part of down begins at output feature 11 of Down: expected a multiple of 16, as INT8 weights are packed";
         assert_eq!(refused.to_string(), expected);

@@ -5,13 +5,13 @@ use std::sync::Mutex;
 use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedView;
 use triad_kernels::pool::Pool;
-use triad_plan::device::Device as Profile;
+use triad_plan::device::DeviceProfile;
 use triad_plan::graph::Role;
 use triad_plan::placement::Reason;
 use triad_plan::prefill::{Options, Prefill};
 use triad_plan::tasks::{BlockShadows, Operation};
 use triad_processors::cpu::Cpu;
-use triad_processors::{Capabilities, Error as DeviceError, Program, Subgraph};
+use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, Program};
 
 use super::*;
 use crate::linear_input::LinearInput;
@@ -20,22 +20,22 @@ use crate::linear_input::LinearInput;
 type OnRun = Arc<dyn Fn(usize, QuantizedView, &mut [OutputMut]) -> triad_processors::Result<()> + Send + Sync>;
 
 /// Our kernels as a device that keeps what it prepared.
-pub(super) struct Stand {
+pub(super) struct TestDevice {
     cpu: Cpu,
     capabilities: Capabilities,
-    pub(super) prepared: Mutex<Vec<Subgraph>>,
+    pub(super) prepared: Mutex<Vec<DeviceSubgraph>>,
     on_run: OnRun,
-    /// Bytes that it really has room for, whatever its window is said to be.
+    /// Bytes that it really has room for, whatever window it reports.
     room: usize,
 }
 
-struct StandProgram {
+struct TestProgram {
     program: Box<dyn Program>,
     number: usize,
     on_run: OnRun,
 }
 
-impl Stand {
+impl TestDevice {
     pub(super) fn new() -> Self {
         let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
         let capabilities = cpu.capabilities().clone();
@@ -47,43 +47,43 @@ impl Stand {
     }
 }
 
-impl Program for StandProgram {
+impl Program for TestProgram {
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> triad_processors::Result<()> {
         self.program.run(input, outputs)?;
         (self.on_run)(self.number, input, outputs)
     }
 }
 
-impl Device for Stand {
+impl Device for TestDevice {
     fn name(&self) -> &str {
-        "stand"
+        "test"
     }
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> triad_processors::Result<Box<dyn Program>> {
+    fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> triad_processors::Result<Box<dyn Program>> {
         let mut prepared = self.prepared.lock().unwrap();
         let used: usize = prepared.iter().map(|other| other.bytes(CHUNK)).sum();
         let needed = subgraph.bytes(CHUNK);
         if used + needed > self.room {
-            let (processor, free) = ("stand".into(), self.room - used);
+            let (processor, free) = ("test".into(), self.room - used);
             return Err(DeviceError::WindowFull { processor, needed, free, window: self.room });
         }
         let program = self.cpu.prepare(subgraph, rows)?;
         let number = prepared.len();
         prepared.push(subgraph.clone());
-        Ok(Box::new(StandProgram { program, number, on_run: Arc::clone(&self.on_run) }))
+        Ok(Box::new(TestProgram { program, number, on_run: Arc::clone(&self.on_run) }))
     }
 }
 
-fn with_device(device: &Arc<Stand>, options: EngineOptions) -> EngineOptions {
+fn with_device(device: &Arc<TestDevice>, options: EngineOptions) -> EngineOptions {
     EngineOptions { processors: two(1, Some(Arc::clone(device) as Arc<dyn Device>)), ..options }
 }
 
 fn unplugged() -> DeviceError {
-    DeviceError::Run { processor: "stand".into(), reason: "unplugged".into() }
+    DeviceError::Run { processor: "test".into(), reason: "unplugged".into() }
 }
 
 #[test]
@@ -91,13 +91,13 @@ fn programs_of_a_device_give_the_logits_of_the_sequential_pass() {
     for family in FAMILIES {
         let model = int8(family);
         let tokens = prompt(&model, 7 * CHUNK / 2);
-        let (stand, mut told) = (Arc::new(Stand::new()), (0, 0));
-        let with_stand = with_device(&stand, options(Policy::CriticalPath));
-        let engine = Engine::with_progress(&model, with_stand, &mut |done, all| told = (done, all)).unwrap();
-        assert_eq!(told, (engine.graph().subgraphs().len(), engine.graph().subgraphs().len()));
+        let (device, mut reported) = (Arc::new(TestDevice::new()), (0, 0));
+        let with_test_device = with_device(&device, options(Policy::CriticalPath));
+        let engine = Engine::with_progress(&model, with_test_device, &mut |done, all| reported = (done, all)).unwrap();
+        assert_eq!(reported, (engine.graph().subgraphs().len(), engine.graph().subgraphs().len()));
         assert!(all_logits(engine.session(), &tokens) == all_logits(session(&model, CHUNK), &tokens), "{family}");
-        let refused = Engine::new(&float(family), with_device(&stand, options(Policy::Fifo))).unwrap_err().to_string();
-        let expected = "stand does not run feed-forward of block 0: it computes in float: expected a package, whose \
+        let refused = Engine::new(&float(family), with_device(&device, options(Policy::Fifo))).unwrap_err().to_string();
+        let expected = "test does not run feed-forward of block 0: it computes in float: expected a package, whose \
                         layers read INT8 with a scale that is known before";
         assert_eq!(refused, expected);
     }
@@ -107,23 +107,23 @@ fn programs_of_a_device_give_the_logits_of_the_sequential_pass() {
 fn a_feed_forward_is_one_program_unless_its_shadow_is_added_within_it() {
     for (family, rate) in FAMILIES.into_iter().flat_map(|family| [0.0, 0.3, 0.5, 0.7, 1.0].map(|rate| (family, rate))) {
         let model = pruned(family, rate);
-        let stand = Arc::new(Stand::new());
+        let device = Arc::new(TestDevice::new());
         let executed =
-            all_logits(engine(&model, with_device(&stand, options(Policy::Fifo))).session(), &prompt(&model, 28));
+            all_logits(engine(&model, with_device(&device, options(Policy::Fifo))).session(), &prompt(&model, 28));
         assert!(executed == all_logits(session(&model, CHUNK), &prompt(&model, 28)), "{family}, {rate}");
-        let prepared = stand.prepared.lock().unwrap();
+        let prepared = device.prepared.lock().unwrap();
         let mut prepared = prepared.iter();
         let inputs = || model.weights().blocks.iter().map(|block| block.inputs.as_ref().unwrap());
         // Feed-forwards come first, block after block.
         for inputs in inputs() {
             let [gate_up, down] = [LinearInput::FeedForward, LinearInput::Down].map(|input| &inputs[input.index()]);
             match (gate_up.has_shadow(), prepared.next().unwrap()) {
-                (false, Subgraph::FeedForward(feed_forward)) => {
+                (false, DeviceSubgraph::FeedForward(feed_forward)) => {
                     assert_eq!(feed_forward.return_inner, down.has_shadow(), "returned for the shadow alone");
                     assert_eq!(feed_forward.smoothing.as_deref(), down.smoothing());
                 }
-                (true, Subgraph::Linear(_)) => {
-                    assert!(matches!(prepared.next(), Some(Subgraph::Linear(_))), "{family}, {rate}: down");
+                (true, DeviceSubgraph::Linear(_)) => {
+                    assert!(matches!(prepared.next(), Some(DeviceSubgraph::Linear(_))), "{family}, {rate}: down");
                 }
                 _ => panic!("{family}, {rate}"),
             }
@@ -138,25 +138,25 @@ fn where_a_program_fails_the_cpu_takes_over() {
     let tokens = prompt(&model, 30);
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let count = {
-        let stand = Arc::new(Stand::new());
-        engine(&model, with_device(&stand, options(Policy::Fifo)));
-        stand.prepared.lock().unwrap().len()
+        let device = Arc::new(TestDevice::new());
+        engine(&model, with_device(&device, options(Policy::Fifo)));
+        device.prepared.lock().unwrap().len()
     };
     for fails_at in 0..=count {
-        let stand = Stand::on_run(Arc::new(move |number, _, outs| {
+        let device = TestDevice::on_run(Arc::new(move |number, _, outs| {
             if number != fails_at {
                 return Ok(());
             }
             outs.iter_mut().for_each(|out| out.fill(7.0));
             Err(unplugged())
         }));
-        let mut session = engine(&model, with_device(&stand, options(Policy::Paper))).session();
+        let mut session = engine(&model, with_device(&device, options(Policy::Paper))).session();
         assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{fails_at:?}");
         let failures = failures(&session);
         assert_eq!(failures.len(), usize::from(fails_at < count));
         for failure in failures {
             assert!(
-                failure.reason.to_string().ends_with("stand failed: unplugged") && failure.task.is_some(),
+                failure.reason.to_string().ends_with("test failed: unplugged") && failure.task.is_some(),
                 "{failure}"
             );
         }
@@ -176,9 +176,9 @@ fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_reported() {
         }
         Ok(())
     };
-    let stand = Arc::new(Stand::new());
-    engine(&model, with_device(&stand, options(Policy::Fifo)));
-    let runs = 3 * stand.prepared.lock().unwrap().len();
+    let device = Arc::new(TestDevice::new());
+    engine(&model, with_device(&device, options(Policy::Fifo)));
+    let runs = 3 * device.prepared.lock().unwrap().len();
     type Fail = Arc<dyn Fn() -> triad_processors::Result<()> + Send + Sync>;
     let fails: [(Fail, usize, &str); 3] = [
         (Arc::new(move || Err(unplugged())), 1, "unplugged"),
@@ -188,14 +188,14 @@ fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_reported() {
     for (fail, step, reason) in fails {
         for after in (0..runs).step_by(step) {
             let (fail, ran) = (Arc::clone(&fail), AtomicUsize::new(0));
-            let stand = Stand::on_run(Arc::new(move |_, _, outs| {
+            let device = TestDevice::on_run(Arc::new(move |_, _, outs| {
                 if ran.fetch_add(1, Ordering::Relaxed) < after {
                     return Ok(());
                 }
                 outs.iter_mut().for_each(|out| out.fill(7.0));
                 fail()
             }));
-            let options = with_device(&stand, options(Policy::CriticalPath));
+            let options = with_device(&device, options(Policy::CriticalPath));
             let options = EngineOptions { time_out: Duration::from_millis(300), ..options };
             let mut session = engine(&model, options).session();
             for prompt in 0..2 {
@@ -231,7 +231,7 @@ fn kept(model: &Model) -> Vec<BlockShadows> {
 #[test]
 fn shadows_beside_a_device_are_tasks_of_the_cpu() {
     let model = int8("llama");
-    let mut session = engine(&model, with_device(&Arc::new(Stand::new()), options(Policy::Paper))).session();
+    let mut session = engine(&model, with_device(&Arc::new(TestDevice::new()), options(Policy::Paper))).session();
     session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap();
     let execution = session.execution().unwrap();
     let is_shadow = |task: usize| execution.tasks.tasks[task].operation == Operation::Shadow;
@@ -253,11 +253,11 @@ fn what_is_simulated_is_what_runs() {
         };
         // With room for all, and for one feed-forward and something beside it.
         for window in [1 << 30, bytes(Role::FeedForward) + bytes(Role::QueryKeyValue)] {
-            let stand = Stand::new();
-            let capabilities = Capabilities { window: Some(window), ..stand.capabilities.clone() };
-            let stand = Arc::new(Stand { capabilities, ..stand });
+            let device = TestDevice::new();
+            let capabilities = Capabilities { window: Some(window), ..device.capabilities.clone() };
+            let device = Arc::new(TestDevice { capabilities, ..device });
             let run = EngineOptions { chunks_in_flight: 3, ..options(Policy::CriticalPath) };
-            let mut session = engine(&model, with_device(&stand, run)).session();
+            let mut session = engine(&model, with_device(&device, run)).session();
             session.prefill(&prompt(&model, 45), &Cancel::new(), |_| {}).unwrap();
             let executed = &session.execution().unwrap().tasks;
             let simulated = Options {
@@ -267,7 +267,7 @@ fn what_is_simulated_is_what_runs() {
                 window: Some(window),
                 ..Options::paper(Policy::CriticalPath)
             };
-            let profile = Profile::builtin("snapdragon-8gen3").unwrap();
+            let profile = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
             let simulated = Prefill::new(&profile, model.description(), 45, &simulated).tasks;
             assert_eq!(executed.tasks, simulated.tasks, "{family}, {rate}, {window}");
             for number in 0..executed.tasks.len() {
@@ -287,21 +287,24 @@ fn what_a_device_has_no_room_for_runs_elsewhere_and_is_reported() {
     let tokens = prompt(&model, 30);
     let expected = all_logits(session(&model, CHUNK), &tokens);
     let all: usize = {
-        let stand = Arc::new(Stand::new());
-        engine(&model, with_device(&stand, options(Policy::Fifo)));
-        stand.prepared.lock().unwrap().iter().map(|subgraph| subgraph.bytes(CHUNK)).sum()
+        let device = Arc::new(TestDevice::new());
+        engine(&model, with_device(&device, options(Policy::Fifo)));
+        device.prepared.lock().unwrap().iter().map(|subgraph| subgraph.bytes(CHUNK)).sum()
     };
     for (room, is_said) in [(all, true), (all / 2, true), (all / 2, false), (0, true), (0, false)] {
-        let stand = Stand::new();
+        let device = TestDevice::new();
         let window = is_said.then_some(room);
-        let stand =
-            Arc::new(Stand { room, capabilities: Capabilities { window, ..stand.capabilities.clone() }, ..stand });
-        let engine = engine(&model, with_device(&stand, options(Policy::Fifo)));
+        let device = Arc::new(TestDevice {
+            room,
+            capabilities: Capabilities { window, ..device.capabilities.clone() },
+            ..device
+        });
+        let engine = engine(&model, with_device(&device, options(Policy::Fifo)));
         assert!(all_logits(engine.session(), &tokens) == expected, "{room}");
         let (graph, placement) = (engine.graph(), &engine.tasks().placement);
         let places = || graph.subgraphs().iter().zip(placement.places());
         let moved = places().filter(|(_, place)| place.reason == Reason::WindowFull);
-        let prepared = stand.prepared.lock().unwrap().len();
+        let prepared = device.prepared.lock().unwrap().len();
         let int8 = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
         assert_eq!(moved.map(|(_, place)| assert_eq!(place.processor, CPU)).count(), int8 - prepared);
         assert_eq!(prepared == int8, room == all);
@@ -314,13 +317,13 @@ fn what_a_device_has_no_room_for_runs_elsewhere_and_is_reported() {
 #[test]
 fn verify_finds_one_wrong_chunk() {
     let model = int8("llama");
-    let stand = Stand::on_run(Arc::new(|number, x: QuantizedView, outs: &mut [OutputMut]| {
+    let device = TestDevice::on_run(Arc::new(|number, x: QuantizedView, outs: &mut [OutputMut]| {
         if number == 0 && x.rows() == 4 {
             outs[0].row_mut(0)[0] += 1e3;
         }
         Ok(())
     }));
-    let verification = verified(&engine(&model, with_device(&stand, options(Policy::InOrder))));
+    let verification = verified(&engine(&model, with_device(&device, options(Policy::InOrder))));
     let wrong: Vec<_> = verification.failures().map(|comparison| comparison.tokens).collect();
     assert_eq!(wrong, [28; 5], "no other prompt has a chunk of 4 tokens");
 }
@@ -330,14 +333,14 @@ fn verify_finds_one_wrong_static_graph() {
     let model = int8("llama");
     let programs = 3 * model.description().blocks.len();
     for wrong in 0..programs {
-        let stand = Stand::on_run(Arc::new(move |number, _, outs| {
+        let device = TestDevice::on_run(Arc::new(move |number, _, outs| {
             if number == wrong {
                 outs[0].row_mut(0)[0] += 1e3;
             }
             Ok(())
         }));
         assert_ne!(
-            verified(&engine(&model, with_device(&stand, options(Policy::Paper)))).failures().count(),
+            verified(&engine(&model, with_device(&device, options(Policy::Paper)))).failures().count(),
             0,
             "{wrong}"
         );

@@ -33,7 +33,7 @@ fn cancelling(cancel: &Cancel, at: usize) -> Probe {
 }
 
 /// One processor, and two.
-fn both() -> impl Iterator<Item = EngineOptions> {
+fn one_and_two() -> impl Iterator<Item = EngineOptions> {
     [false, true].into_iter().map(|is_two| {
         let processors = if is_two { two(1, None) } else { Vec::new() };
         EngineOptions { processors, ..options(Policy::CriticalPath) }
@@ -43,7 +43,7 @@ fn both() -> impl Iterator<Item = EngineOptions> {
 #[test]
 fn a_cancelled_token_ends() {
     let model = int8("llama");
-    for options in both() {
+    for options in one_and_two() {
         let engine = engine(&model, options);
         let mut session = engine.session();
         session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
@@ -70,7 +70,7 @@ fn a_cancelled_token_ends() {
 #[test]
 fn a_cancelled_token_ends_beside_others_that_go_on() {
     let model = int8("llama");
-    for options in both() {
+    for options in one_and_two() {
         let engine = engine(&model, options);
         let mut sessions: Vec<_> = (0..2).map(|_| engine.session()).collect();
         for session in &mut sessions {
@@ -106,7 +106,7 @@ fn cancelled_at_any_task_nothing_but_the_request_ends() {
     let tokens = prompt(&model, 3 * CHUNK);
     let expected = all_logits(session(&model, CHUNK), &tokens);
     // On two processors the request ends while one of them is at some of its logits.
-    for (options, step) in both().zip([8, 1]) {
+    for (options, step) in one_and_two().zip([8, 1]) {
         let engine = engine(&model, options);
         let tasks = 6 * model.description().blocks.len() * 3 + 3;
         for at in (0..tasks).rev().step_by(step) {
@@ -126,7 +126,7 @@ fn cancelled_at_any_task_nothing_but_the_request_ends() {
 #[test]
 fn a_prompt_ends_whose_neighbour_is_cancelled() {
     let model = int8("llama");
-    for options in both() {
+    for options in one_and_two() {
         let engine = engine(&model, options);
         let tokens = prompt(&model, 40);
         let expected = session(&model, CHUNK).prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
@@ -253,7 +253,7 @@ fn processors_that_are_at_times_too_late_come_back_whenever_that_is() {
 #[test]
 fn an_engine_that_is_dropped_first_lives_as_long_as_its_sessions() {
     let model = int8("llama");
-    for options in both() {
+    for options in one_and_two() {
         let engine = engine(&model, options);
         let (mut session, mut fork) = {
             let session = engine.session();
@@ -306,7 +306,7 @@ fn steps_beside_a_prompt(options: EngineOptions) -> (usize, usize) {
 
 #[test]
 fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
-    for options in both() {
+    for options in one_and_two() {
         let session = SessionOptions { context: 400, chunk: CHUNK, ..SessionOptions::default() };
         let options = EngineOptions { session, max_stall: Some(Duration::ZERO), ..options };
         let (steps, chunks) = steps_beside_a_prompt(options);
@@ -318,7 +318,7 @@ fn sequences_that_decode_take_steps_while_a_prompt_is_computed() {
 #[test]
 fn a_step_that_may_wait_for_long_takes_no_time_from_a_prompt() {
     let session = SessionOptions { context: 400, chunk: CHUNK, ..SessionOptions::default() };
-    let options = EngineOptions { session, max_stall: Some(NEVER), ..both().next().unwrap() };
+    let options = EngineOptions { session, max_stall: Some(NEVER), ..one_and_two().next().unwrap() };
     let (steps, _) = steps_beside_a_prompt(options);
     assert!(steps <= 1, "{steps} steps");
 }
@@ -355,10 +355,10 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
         .iter()
         .flat_map(|model| [KvFormat::F16, KvFormat::F32, KvFormat::Int8].map(|format| (model, format)))
     {
-        for options in both() {
+        for options in one_and_two() {
             let session = SessionOptions { context: 300, chunk: CHUNK, kv_format };
             let fresh =
-                || engine(model, EngineOptions { session: session.clone(), ..both().next().unwrap() }).session();
+                || engine(model, EngineOptions { session: session.clone(), ..one_and_two().next().unwrap() }).session();
             let expected = fresh().prefill(&good, &Cancel::new(), |_| {}).unwrap().to_vec();
             let engine = engine(model, EngineOptions { session: session.clone(), ..options });
             let mut session = engine.session();

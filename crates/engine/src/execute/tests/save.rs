@@ -79,8 +79,8 @@ fn a_saved_session_of_something_else_is_refused_by_name() {
     assert!(of_context.contains("the context: 600, expected 599"), "{of_context}");
     let page = engine.usage().kv.page_bytes;
     let session = SessionOptions { context: CONTEXT, chunk: 64, kv_format: KvFormat::F16 };
-    let narrow = EngineOptions { session, kv_memory: Some(page), ..EngineOptions::default() };
-    let full = Engine::new(int8, narrow).unwrap().restore(&path).err().unwrap();
+    let one_page = EngineOptions { session, kv_memory: Some(page), ..EngineOptions::default() };
+    let full = Engine::new(int8, one_page).unwrap().restore(&path).err().unwrap();
     assert!(matches!(full, Error::KvMemoryFull { .. }), "{full}");
     let other = |bytes: &[u8]| {
         let path = folder.path().join("other");

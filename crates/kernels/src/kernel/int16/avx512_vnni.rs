@@ -39,7 +39,7 @@ const INT4_ROWS: usize = 4;
 /// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
 /// longer together meet one row one by one.
 const STREAM: usize = 4096;
-/// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
+/// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
 
 /// The kernel; having one proves that the processor can run it.
@@ -111,7 +111,7 @@ macro_rules! products {
     }};
 }
 
-/// Has weights fetched that are needed later. What lies beyond them is fetched in vain.
+/// Prefetches weights that are needed later. What is beyond them is fetched in vain.
 #[inline(always)]
 fn prefetch_ahead<T>(place: *const T, ahead: usize) {
     // SAFETY: fetching ahead reads nothing, wherever it points.
@@ -171,14 +171,15 @@ fn int8_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
 fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512i {
     assert!((1..=LANES).contains(&count) && x.len() >= count && weights.len() >= count);
     let mask = u32::MAX >> (LANES - count);
-    // SAFETY: the mask leaves what lies beyond the numbers alone.
+    // SAFETY: the mask leaves what is beyond the numbers alone.
     #[allow(unsafe_code)]
     let (x, weights) =
         unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
 
-/// Which lines of the weights that are needed later a tile asks for: the `first`, and every one at so many `lines` from it.
+/// Which lines of the weights that are needed later a tile prefetches: the `first`, and every one at so many `lines`
+/// from it.
 struct Ahead {
     lines: usize,
     first: usize,
@@ -336,7 +337,7 @@ fn int4_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range
             let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
             for (column, sums) in sums.iter_mut().enumerate() {
                 let group = column * groups + first;
-                // SAFETY: the column's groups from `first` on; the masks leave what lies beyond them alone.
+                // SAFETY: the column's groups from `first` on; the masks leave what is beyond them alone.
                 #[allow(unsafe_code)]
                 let (words, scales) = unsafe {
                     int4_operands(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), bytes, halves, AHEAD)
@@ -360,7 +361,7 @@ fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) 
 }
 
 /// Of up to four groups of a column, weights and a scale for each of sixteen sums; what the masks leave out is zero.
-/// `ahead` bytes of weights ahead of them are asked for.
+/// `ahead` bytes of weights ahead of them are prefetched.
 ///
 /// # Safety
 /// The bytes and scales in the masks can be read.
@@ -419,7 +420,7 @@ fn int4_tile<const ROWS: usize>(
         macro_rules! add_column {
             ($column:literal) => {
                 let (weights, scales) = columns[$column];
-                // SAFETY: the column's groups from `first` on; the masks leave what lies beyond them alone.
+                // SAFETY: the column's groups from `first` on; the masks leave what is beyond them alone.
                 #[allow(unsafe_code)]
                 let (words, scales) = unsafe {
                     let (weights, scales) = (weights.as_ptr().add(first * HALF), scales.as_ptr().add(first));

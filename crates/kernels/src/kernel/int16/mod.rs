@@ -78,7 +78,7 @@ impl Int16Rows {
         }
     }
 
-    /// The activations that the numbers stand for.
+    /// The activations that the numbers represent.
     #[cfg(test)]
     pub(crate) fn to_f32(&self) -> Vec<f32> {
         let rows = (0..self.rows()).map(|row| (self.row(row), self.scales[row]));

@@ -17,7 +17,7 @@ const ROWS: usize = 6;
 const PARTS: usize = 2;
 /// Output channels of a tile.
 const CHANNELS: usize = 4 * PARTS;
-/// Tiles that lie beside each other and use the same widened activations.
+/// Tiles that are beside each other and use the same widened activations.
 const TILES: usize = 8;
 /// Steps of a stretch: with the weights of a block it stays in the first-level cache.
 const STRETCH: usize = 128;

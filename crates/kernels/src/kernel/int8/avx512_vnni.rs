@@ -25,7 +25,7 @@ const BLOCKS: usize = 4;
 /// which weights come from there.
 const FEW: usize = 16;
 const FEW_ROWS: usize = 4;
-/// Steps between which lines that are needed later are asked for.
+/// Steps between which lines that are needed later are prefetched.
 const STRETCH: usize = 8;
 
 /// The kernel; having one proves that the processor can run it.

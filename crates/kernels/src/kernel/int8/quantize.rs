@@ -96,7 +96,7 @@ fn quantize_lanes(x: impl Fn(usize) -> f32, inverse: f32, limit: f32, values: &m
     any
 }
 
-/// Whether `x` lies beyond `limit` or is not a number.
+/// Whether `x` is beyond `limit` or is not a number.
 #[inline(always)]
 fn exceeds(x: f32, limit: f32) -> bool {
     x.abs() > limit || x.is_nan()

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use super::weight::QUAD;
 
-/// Rows quantized by one task, whose outliers lie together.
+/// Rows quantized by one task, whose outliers are stored together.
 pub(crate) const PART_ROWS: usize = 16;
-/// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 wants them; those of ARM take
-/// them as they are.
+/// Numbers are stored this much too large, unsigned, as the dot-product instruction of x86 takes them; those of ARM
+/// take them as they are.
 pub(crate) const OFFSET: u8 = if cfg!(target_arch = "aarch64") { 0 } else { 128 };
 
 /// A number as it is.
@@ -43,7 +43,7 @@ pub struct QuantizedView<'a> {
     pub(crate) scales: &'a [f32],
     /// Those that contain the rows.
     pub(crate) parts: &'a [Part],
-    /// Rows of the first part that lie before those of the view.
+    /// Rows of the first part that are before those of the view.
     pub(crate) rows_before: usize,
     pub(crate) outlier_columns: &'a [u32],
 }
@@ -69,8 +69,9 @@ impl<'a> QuantizedView<'a> {
         self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
     }
 
-    /// The numbers of all rows as they are stored, for a processor that reads them where they lie: each row begins at a
-    /// multiple of [`stride`](Self::stride), and [`QuantizedRows::ZERO`](crate::int8::QuantizedRows::ZERO) stands for zero.
+    /// The numbers of all rows as they are stored, for a processor that reads them in place: each row begins at a
+    /// multiple of [`stride`](Self::stride), and [`QuantizedRows::ZERO`](crate::int8::QuantizedRows::ZERO) represents
+    /// zero.
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }

@@ -1,9 +1,9 @@
 //! Weights in INT8 as kernels read them.
 //!
-//! They lie as `n16k4`: sixteen output channels make a block; within it, four neighbouring input features of each of the
-//! sixteen lie together: `[out_features / 16][in_features / 4][16][4]`. That is one 64-byte line for each
-//! step of a dot-product instruction, which sums four products into each of its 32-bit lanes.
-//! Both dimensions are padded with zeros.
+//! Their layout is `n16k4`: sixteen output channels make a block; within it, four neighbouring input features of each
+//! of the sixteen are consecutive: `[out_features / 16][in_features / 4][16][4]`. That is one 64-byte line for each
+//! step of a dot-product instruction, which sums four products into each of its 32-bit lanes. Both dimensions are
+//! padded with zeros.
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ impl Int8Weight<'_> {
 }
 
 impl<'a> Int8Weight<'a> {
-    /// Output channels that lie together: ranges of them begin at multiples of this.
+    /// Output channels that are packed together: ranges of them begin at multiples of this.
     pub const COLUMNS: usize = BLOCK;
 
     /// Returns the weights of a range of output channels, which are columns of the output, without a copy.

@@ -97,7 +97,7 @@ const GEMMA3_MORE: [(&str, &[usize]); 4] = [
 ];
 
 #[test]
-fn a_gemma3_gguf_file_holds_whole_norms_and_leaves_the_local_rope_unsaid() {
+fn a_gemma3_gguf_file_holds_whole_norms_and_omits_the_local_rope() {
     let fields = [
         ("rope.freq_base", Value::Float(1e6)),
         ("rope.scaling.type", Value::String("linear".to_owned())),

@@ -197,7 +197,7 @@ fn gemma3_has_two_ropes_and_fills_in_what_a_nested_configuration_leaves_out() {
 }
 
 #[test]
-fn gemma3_in_the_new_style_says_the_same_as_in_the_old() {
+fn gemma3_in_the_new_style_means_the_same_as_in_the_old() {
     let old = gemma3_nested()["text_config"].clone();
     let types: Vec<&str> =
         (0..34).map(|block| if (block + 1) % 6 == 0 { "full_attention" } else { "sliding_attention" }).collect();
@@ -409,8 +409,8 @@ fn tensors_must_be_there_in_the_shape_demanded() {
     let name = "model.layers.1.mlp.down_proj.weight";
     let missing = error(&|stored| drop(stored.remove(name)));
     assert!(missing.contains(name) && missing.contains("[64, 96]"), "{missing}");
-    let turned = error(&|stored| stored.get_mut(name).expect("there").shape = vec![96, 64]);
-    assert!(turned.contains(name) && turned.contains("[96, 64], expected [64, 96]"), "{turned}");
+    let transposed = error(&|stored| stored.get_mut(name).expect("there").shape = vec![96, 64]);
+    assert!(transposed.contains(name) && transposed.contains("[96, 64], expected [64, 96]"), "{transposed}");
     let untied = error(&|stored| drop(stored.remove("lm_head.weight")));
     assert!(untied.contains("lm_head.weight"), "{untied}");
 }

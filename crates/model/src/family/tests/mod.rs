@@ -29,7 +29,7 @@ fn windows(description: &ModelDescription) -> Vec<Option<usize>> {
     description.blocks.iter().map(|block| block.attention.window).collect()
 }
 
-/// Two blocks of a plain LLaMA, as a `config.json` tells it.
+/// Two blocks of a plain LLaMA, as a `config.json` describes it.
 fn llama_description() -> ModelDescription {
     let norm = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
     let block = BlockDescription {

@@ -27,7 +27,7 @@ fn listing(files: &[(&str, usize, Option<&str>)]) -> Response {
     Response::ok(serde_json::json!({"id": "o/n", "siblings": siblings}).to_string())
 }
 
-/// A hub with the repository o/n that has one GGUF file, whose bytes come as `serve` says.
+/// A hub with the repository o/n that has one GGUF file, whose bytes come by `serve`.
 fn one_gguf(sha256: &str, serve: impl Fn(&Request) -> Response + Send + 'static) -> Server {
     let listing = listing(&[("README.md", 10, None), ("model.gguf", 600_000, Some(sha256))]);
     Server::start(move |request| match request.path.as_str() {
@@ -68,7 +68,7 @@ fn a_gguf_file_is_fetched_once_and_then_found_in_the_cache() {
     assert_eq!(cached(cache.path(), &repository(None)), Some(path.clone()));
     assert_eq!(cached(cache.path(), &repository(Some("model.gguf"))), Some(path));
     pull(&server, cache.path()).unwrap();
-    assert_eq!(server.requests().len(), 3, "the second pull asks for the listing alone");
+    assert_eq!(server.requests().len(), 3, "the second pull requests the listing alone");
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_part_longer_than_the_file_is_thrown_away() {
 }
 
 #[test]
-fn bytes_with_another_sha256_are_removed_and_the_error_says_so() {
+fn bytes_with_another_sha256_are_removed_and_are_an_error() {
     let (bytes, hash) = content();
     let mut wrong = bytes;
     wrong[1234] ^= 1;
@@ -142,7 +142,7 @@ fn bytes_with_another_sha256_are_removed_and_the_error_says_so() {
 }
 
 #[test]
-fn a_server_that_sends_more_than_it_said_is_cut_off() {
+fn a_server_that_sends_more_than_it_announced_is_cut_off() {
     let (bytes, hash) = content();
     let longer = [bytes, vec![0; 5_000_000]].concat();
     let server = one_gguf(&hash, move |_| Response::ok(longer.clone()));
@@ -152,7 +152,7 @@ fn a_server_that_sends_more_than_it_said_is_cut_off() {
 }
 
 #[test]
-fn what_is_not_there_or_not_allowed_is_told_in_a_sentence() {
+fn what_is_not_there_or_not_allowed_is_an_error_in_a_sentence() {
     let cache = tempfile::tempdir().unwrap();
     for (status, token, expected) in [
         (404, None, "there is no model o/n at http://127.0.0.1"),

@@ -1,7 +1,7 @@
 //! How the linear layers of a model are computed in INT8.
 //!
 //! A [`Quantization`] is the plan: for each block and [`LinearInput`] where activations are clipped and whether what
-//! lies beyond runs beside it as a shadow (llm.npu, §3.3). It is made from calibration; a package stores it
+//! is beyond runs beside it as a shadow (llm.npu, §3.3). It is made from calibration; a package stores it
 //! ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
@@ -65,7 +65,7 @@ pub enum InputQuantization {
     Static {
         /// Largest magnitude that INT8 represents: 127 · scale.
         clip: f32,
-        /// What lies beyond the clip threshold is computed in float and added.
+        /// What is beyond the clip threshold is computed in float and added.
         shadow: bool,
         /// Factors `[channels]` on the activations, whose inverse the weights carry.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ impl InputQuantization {
         }
     }
 
-    /// Whether what lies beyond the clip threshold is computed in float.
+    /// Whether what is beyond the clip threshold is computed in float.
     pub fn has_shadow(&self) -> bool {
         matches!(self, Self::Static { shadow: true, .. })
     }

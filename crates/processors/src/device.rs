@@ -1,14 +1,14 @@
-//! The trait of all processors, and what they prepare.
+//! The trait of all devices, and the programs that they prepare.
 
 use triad_kernels::OutputMut;
 use triad_kernels::int8::QuantizedView;
 use triad_plan::graph::Format;
 
 use crate::error::{Error, Result};
-use crate::subgraph::Subgraph;
+use crate::subgraph::DeviceSubgraph;
 
-/// Something that runs subgraphs: a group of CPU cores, an NPU.
-pub trait Processor: Send + Sync {
+/// A device that runs subgraphs: a group of CPU cores, an NPU.
+pub trait Device: Send + Sync {
     /// Name for people, timelines and files: `cpu`, `npu:cpu`, `npu:qnn`.
     fn name(&self) -> &str;
 
@@ -18,31 +18,31 @@ pub trait Processor: Send + Sync {
     /// Makes `subgraph` ready for inputs of 1 to `rows` rows.
     ///
     /// # Errors
-    /// If the subgraph's parts contradict each other, or this processor does not run it: it says why, and does not let
-    /// another one run it instead.
-    fn prepare(&self, subgraph: &Subgraph, rows: usize) -> Result<Box<dyn Program>>;
+    /// If the subgraph's parts contradict each other, or this device does not run it: the error has the reason, and it
+    /// does not let another one run it instead.
+    fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>>;
 }
 
-/// A subgraph ready to run on one processor. It has what it needs, weights and scratch memory among it; the processor
+/// A subgraph ready to run on one device. It has what it needs, weights and scratch memory among it; the device
 /// that prepared it need not be there any more.
 pub trait Program: Send {
     /// Computes the subgraph on `input`, `[rows, in_features]`, quantized with the subgraph's static scale. `outputs` are
-    /// those that [`Subgraph::outputs`] lists, each `[rows, features]`, whose rows may lie apart. A row of the input whose
-    /// scale is NaN, since an activation of it was not finite, makes that row of all outputs NaN.
+    /// those that [`DeviceSubgraph::outputs`] lists, each `[rows, features]`, whose rows may be apart. A row of the
+    /// input whose scale is NaN, since an activation of it was not finite, makes that row of all outputs NaN.
     ///
     /// # Errors
     /// If input or outputs are not of the shapes that were prepared, or the device fails.
     fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()>;
 }
 
-/// What a processor can do.
+/// What a device can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The numbers that it computes in.
     pub formats: Vec<Format>,
     /// Whether it computes all rows that a program was prepared for, however few the input has.
     pub static_shapes: bool,
-    /// Whether it keeps weights in memory of its own or in a layout of its own, where no other processor reads them.
+    /// Whether it keeps weights in memory of its own or in a layout of its own, where no other device reads them.
     pub own_memory: bool,
     /// Bytes that all its programs together may take, if that is limited.
     pub window: Option<usize>,
@@ -50,7 +50,7 @@ pub struct Capabilities {
 
 /// The shapes that a program was prepared for.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct ProgramShapes {
     pub rows: usize,
     pub in_features: usize,
     pub input_scale: f32,
@@ -58,9 +58,9 @@ pub(crate) struct Prepared {
     pub outputs: Vec<usize>,
 }
 
-impl Prepared {
+impl ProgramShapes {
     /// Of a subgraph whose parts agree.
-    pub fn new(subgraph: &Subgraph, rows: usize) -> Result<Self> {
+    pub fn new(subgraph: &DeviceSubgraph, rows: usize) -> Result<Self> {
         subgraph.check()?;
         if rows == 0 {
             return Err(Error::Rows { rows, prepared: rows });
