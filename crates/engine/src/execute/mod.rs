@@ -21,19 +21,19 @@ mod session;
 mod state;
 #[cfg(test)]
 mod tests;
+mod units;
 mod verify;
 mod work;
 mod worker;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use triad_kernels::Phase;
-use triad_kernels::pool::Pool;
 use triad_plan::graph::{Format, Graph, Role};
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_plan::schedule::Policy;
@@ -46,6 +46,7 @@ pub use costs::{Cost, Costs, Seen};
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
 pub use triad_processors::Device;
+pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::error::{Error, Result};
@@ -53,10 +54,9 @@ use crate::forward::{Pass as ForwardPass, Rotation};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::linear::Int8Statistics;
 use crate::model::Model;
-use crate::threads::Threads;
-use programs::Programs;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
+use units::Unit;
 use work::PromptTasks;
 
 /// How an engine is set up.
@@ -82,16 +82,6 @@ pub struct EngineOptions {
     pub chunks_in_flight: usize,
     /// Of several processors, one that takes longer than this for one task is lost.
     pub time_out: Duration,
-}
-
-/// A processor of an engine.
-pub struct ProcessorOptions {
-    /// Its name and kind, and the formats that it computes, or that the threads that drive it compute.
-    pub description: Processor,
-    /// Threads that compute, or that drive what computes.
-    pub threads: Threads,
-    /// What computes INT8 subgraphs in place of our own kernels; it may limit the memory that they take together.
-    pub device: Option<Arc<dyn Device>>,
 }
 
 impl Default for EngineOptions {
@@ -151,24 +141,6 @@ pub(crate) struct Settings {
     most_rows: usize,
     policy: Policy,
     time_out: Duration,
-}
-
-/// A processor as workers see it.
-struct Unit {
-    name: String,
-    /// `None`: the model's own threads.
-    pool: UnitPool,
-    /// `None`: our own kernels.
-    programs: Option<Mutex<Programs>>,
-    /// It was lost to a time-out, and is still at that task.
-    is_away: AtomicBool,
-}
-
-/// The threads of a processor.
-enum UnitPool {
-    /// Those of the model, which other engines of it use, too.
-    OfModel(Arc<Model>),
-    Own(Pool),
 }
 
 /// Is called when a processor, by its index, begins and ends a task; its error or panic counts as the processor's.
@@ -246,7 +218,7 @@ impl Engine {
         if context > description.context {
             return Err(Error::ContextTooLong { asked: context, longest: description.context });
         }
-        let (processors, mut units, devices) = start(model, processors)?;
+        let (processors, mut units, devices) = units::start(model, processors)?;
         let chunk = chunk.min(context);
         let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
         let budget = kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
@@ -386,26 +358,6 @@ impl Engine {
     }
 }
 
-/// Of each processor, the device that it drives, if it does.
-type Devices = Vec<Option<Arc<dyn Device>>>;
-
-/// The processors, their threads and devices; without any, the model's own threads.
-fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Result<(Processors, Vec<Unit>, Devices)> {
-    if options.is_empty() {
-        let description = Processor::cpu("cpu");
-        let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));
-        return Ok((Processors::new(vec![description])?, vec![unit], vec![None]));
-    }
-    let (mut descriptions, mut units, mut devices) = (Vec::new(), Vec::new(), Vec::new());
-    for ProcessorOptions { description, threads, device } in options {
-        units.push(Unit::new(&description.name, UnitPool::Own(threads.start()?)));
-        let window = device.as_ref().and_then(|device| device.capabilities().window);
-        descriptions.push(Processor { window: window.or(description.window), ..description });
-        devices.push(device);
-    }
-    Ok((Processors::new(descriptions)?, units, devices))
-}
-
 impl Shared {
     /// A pass in the arithmetic of `phase`.
     pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
@@ -479,27 +431,6 @@ impl Drop for Running {
                 let _ = worker.join();
             }
         }
-    }
-}
-
-impl Unit {
-    fn new(name: &str, pool: UnitPool) -> Self {
-        Self { name: name.to_owned(), pool, programs: None, is_away: AtomicBool::new(false) }
-    }
-
-    fn pool(&self) -> &Pool {
-        match &self.pool {
-            UnitPool::OfModel(model) => model.pool(),
-            UnitPool::Own(pool) => pool,
-        }
-    }
-
-    fn is_away(&self) -> bool {
-        self.is_away.load(Ordering::Relaxed)
-    }
-
-    fn set_away(&self, is_away: bool) {
-        self.is_away.store(is_away, Ordering::Relaxed);
     }
 }
 

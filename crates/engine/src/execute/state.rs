@@ -322,55 +322,66 @@ impl State {
 
     /// Makes passes of what waits.
     fn form(&mut self, shared: &Shared) {
-        let now = Instant::now();
         if self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty() {
             return;
         }
         let stall = shared.settings.max_stall.map(|stall| stall.as_secs_f64());
         self.passes.set_max_stall(stall.unwrap_or(CHUNKS_OF_STALL * self.chunk_seconds));
-        if !self.hidden.is_empty() {
-            let hidden = std::mem::take(&mut self.hidden);
-            let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
-            self.add(
-                shared,
-                Pass::new(Vec::new(), |_, _| Work::Logits(hidden)),
-                dag,
-                0,
-                Urgency::Decode { since: f64::MIN },
-            );
+        self.form_logits(shared);
+        self.form_step(shared);
+        self.form_prompts(shared);
+    }
+
+    /// The logits of all rows that have been through all blocks.
+    fn form_logits(&mut self, shared: &Shared) {
+        if self.hidden.is_empty() {
+            return;
         }
+        let hidden = std::mem::take(&mut self.hidden);
+        let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
+        let pass = Pass::new(Vec::new(), |_, _| Work::Logits(hidden));
+        self.add(shared, pass, dag, 0, Urgency::Decode { since: f64::MIN });
+    }
+
+    /// A step of as many waiting rows as one may have, unless there is one, or sequences of the latest one are missing.
+    fn form_step(&mut self, shared: &Shared) {
+        let now = Instant::now();
         let is_stepping = self.live.iter().any(|live| matches!(live.pass.work, Work::Step(_)));
         let is_whole = self.gang.missing.is_empty() || self.gang.until.is_none_or(|until| until <= now);
-        if !is_stepping && is_whole && !self.rows.is_empty() {
-            self.gang = Gang::default();
-            let (mut requests, mut rows) = (Vec::new(), 0);
-            while let Some(request) = self.rows.front()
-                && (requests.is_empty() || rows + request.tokens.len() <= shared.settings.most_rows)
-            {
-                rows += request.tokens.len();
-                requests.extend(self.rows.pop_front());
-            }
-            let since = requests.iter().map(|request| request.arrived).min().unwrap_or(now);
-            // Where others can run in between, they may.
-            let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
-            let dag = self.chain(shared, tasks, self.step_seconds / tasks as f64);
-            let pass = Pass::new(requests, |_, _| Work::Step(tasks));
-            self.add(shared, pass, dag, 1, Urgency::Decode { since: shared.seconds(since) });
+        if is_stepping || !is_whole || self.rows.is_empty() {
+            return;
         }
-        // Another one can begin where the first one's last chunks leave a processor idle.
+        self.gang = Gang::default();
+        let (mut requests, mut rows) = (Vec::new(), 0);
+        while let Some(request) = self.rows.front()
+            && (requests.is_empty() || rows + request.tokens.len() <= shared.settings.most_rows)
+        {
+            rows += request.tokens.len();
+            requests.extend(self.rows.pop_front());
+        }
+        let since = requests.iter().map(|request| request.arrived).min().unwrap_or(now);
+        // Where others can run in between, they may.
+        let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
+        let dag = self.chain(shared, tasks, self.step_seconds / tasks as f64);
+        let pass = Pass::new(requests, |_, _| Work::Step(tasks));
+        self.add(shared, pass, dag, 1, Urgency::Decode { since: shared.seconds(since) });
+    }
+
+    /// All prompts that wait. A second pass can begin where the first one's last chunks leave a processor idle.
+    fn form_prompts(&mut self, shared: &Shared) {
         let most = shared.units.len().min(2);
-        let prompts = self.live.iter().filter(|live| matches!(live.pass.work, Work::Prompts(_))).count();
-        if prompts < most && !self.prompts.is_empty() {
-            let requests: Vec<_> = self.prompts.drain(..).collect();
-            let pass = Pass::new(requests, |rows, position| Work::Prompts(Box::new(self.plan(shared, rows, position))));
-            for request in &pass.requests {
-                request.set_execution(&pass.execution);
-            }
-            let slots = shared.settings.chunks_in_flight;
-            let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
-            let dag = prompts.tasks.dag.clone();
-            self.add(shared, pass, dag, slots, Urgency::Prefill);
+        let live = self.live.iter().filter(|live| matches!(live.pass.work, Work::Prompts(_))).count();
+        if live >= most || self.prompts.is_empty() {
+            return;
         }
+        let requests: Vec<_> = self.prompts.drain(..).collect();
+        let pass = Pass::new(requests, |rows, position| Work::Prompts(Box::new(self.plan(shared, rows, position))));
+        for request in &pass.requests {
+            request.set_execution(&pass.execution);
+        }
+        let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
+        let dag = prompts.tasks.dag.clone();
+        self.add(shared, pass, dag, shared.settings.chunks_in_flight, Urgency::Prefill);
     }
 
     fn add(&mut self, shared: &Shared, pass: Pass, dag: Dag, slots: usize, urgency: Urgency) {

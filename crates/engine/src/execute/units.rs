@@ -1,0 +1,82 @@
+//! The processors of an engine as its workers see them: threads, and the programs of a device.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use triad_kernels::pool::Pool;
+use triad_plan::processors::{Processor, Processors};
+use triad_processors::Device;
+
+use super::programs::Programs;
+use crate::error::Result;
+use crate::model::Model;
+use crate::threads::Threads;
+
+/// A processor of an engine.
+pub struct ProcessorOptions {
+    /// Its name and kind, and the formats that it computes, or that the threads that drive it compute.
+    pub description: Processor,
+    /// Threads that compute, or that drive what computes.
+    pub threads: Threads,
+    /// What computes INT8 subgraphs in place of our own kernels; it may limit the memory that they take together.
+    pub device: Option<Arc<dyn Device>>,
+}
+
+/// A processor as workers see it.
+pub(super) struct Unit {
+    pub(super) name: String,
+    /// `None`: the model's own threads.
+    pool: UnitPool,
+    /// `None`: our own kernels.
+    pub(super) programs: Option<Mutex<Programs>>,
+    /// It was lost to a time-out, and is still at that task.
+    is_away: AtomicBool,
+}
+
+/// The threads of a processor.
+enum UnitPool {
+    /// Those of the model, which other engines of it use, too.
+    OfModel(Arc<Model>),
+    Own(Pool),
+}
+
+/// Of each processor, the device that it drives, if it does.
+pub(super) type Devices = Vec<Option<Arc<dyn Device>>>;
+
+/// The processors, their threads and devices; without any, the model's own threads.
+pub(super) fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Result<(Processors, Vec<Unit>, Devices)> {
+    if options.is_empty() {
+        let description = Processor::cpu("cpu");
+        let unit = Unit::new(&description.name, UnitPool::OfModel(Arc::clone(model)));
+        return Ok((Processors::new(vec![description])?, vec![unit], vec![None]));
+    }
+    let (mut descriptions, mut units, mut devices) = (Vec::new(), Vec::new(), Vec::new());
+    for ProcessorOptions { description, threads, device } in options {
+        units.push(Unit::new(&description.name, UnitPool::Own(threads.start()?)));
+        let window = device.as_ref().and_then(|device| device.capabilities().window);
+        descriptions.push(Processor { window: window.or(description.window), ..description });
+        devices.push(device);
+    }
+    Ok((Processors::new(descriptions)?, units, devices))
+}
+
+impl Unit {
+    fn new(name: &str, pool: UnitPool) -> Self {
+        Self { name: name.to_owned(), pool, programs: None, is_away: AtomicBool::new(false) }
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        match &self.pool {
+            UnitPool::OfModel(model) => model.pool(),
+            UnitPool::Own(pool) => pool,
+        }
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_away(&self, is_away: bool) {
+        self.is_away.store(is_away, Ordering::Relaxed);
+    }
+}
