@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use triad_engine::{Model, Threads};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
@@ -32,16 +32,25 @@ pub enum Npu {
 pub struct NpuArguments {
     /// What the NPU is: our kernels in its place, or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
     /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
-    #[arg(long, value_name = "WHAT", default_value = "kernels", requires = "processors")]
+    #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
     /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
-    #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes, requires = "processors")]
+    #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
     pub window: Option<usize>,
     /// Have the processors compute a product together, each its share in their order: down=columns:3:1; of
     /// query-key-value, attention-output, gate-up and down, by columns of the output or rows (tokens); may be given several
     /// times
-    #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE", requires = "processors")]
+    #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE")]
     pub cuts: Vec<CutArgument>,
+}
+
+impl NpuArguments {
+    /// Refuses what nobody would look at where there are no processors.
+    pub fn check(&self, has_processors: bool) -> Result<()> {
+        let is_default = self.npu == Npu::Kernels && self.window.is_none() && self.cuts.is_empty();
+        ensure!(has_processors || is_default, "--npu, --window and --cut are for --processors: expected it, too");
+        Ok(())
+    }
 }
 
 impl FromStr for Npu {

@@ -126,7 +126,7 @@ impl Processors {
             output::note(&format!("note: {error}, and every run compiles them again"));
         }
         if let Some(package) = model.package()
-            && let Some(costs) = CostTable::open(package)?.of(&self.key(what))
+            && let Some(costs) = CostTable::open(package)?.of(&self.key(npu))
         {
             engine.set_costs(costs.clone());
         }
@@ -139,9 +139,10 @@ impl Processors {
         (list.len() < self.list.len()).then(|| Self { list, text: self.text.clone() })
     }
 
-    /// What their costs are kept under.
-    pub fn key(&self, what: Npu) -> String {
-        self.names(what).join(", ")
+    /// What their costs are kept under: their names, and how products are cut.
+    pub fn key(&self, npu: &NpuArguments) -> String {
+        let cuts = npu.cuts.iter().map(|cut| format!("; {cut}"));
+        self.names(npu.npu).join(", ") + &cuts.collect::<String>()
     }
 
     /// Names for people: what takes the place of an NPU is called what it is.
@@ -192,6 +193,7 @@ impl ProcessorArguments {
         if let Some(timeline) = &self.timeline {
             inputs::check(timeline)?;
         }
+        self.npu.check(self.processors.is_some())?;
         let has_npu = self.processors.as_ref().is_some_and(|processors| processors.cpu_alone().is_some());
         ensure!(
             !(float && has_npu),
@@ -260,7 +262,9 @@ impl Executed {
 fn note_moved(engine: &Engine) {
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
-    let moved: Vec<_> = placement.places().iter().filter(|place| place.reason == Reason::WindowFull).collect();
+    let is_whole = |subgraph: &usize| engine.tasks().cut(*subgraph).is_none();
+    let moved = (0..graph.subgraphs().len()).filter(is_whole).map(|subgraph| placement.places()[subgraph]);
+    let moved: Vec<_> = moved.filter(|place| place.reason == Reason::WindowFull).collect();
     if let Some(first) = moved.first() {
         let (count, on) = (moved.len(), engine.processors()[first.processor].label());
         output::note(&format!(

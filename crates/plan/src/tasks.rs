@@ -122,7 +122,7 @@ impl TaskOptions {
         let is_npu = |id: ProcessorId| processors[id].kind == ProcessorKind::Npu;
         let of_subgraph = |(index, subgraph): (usize, &Subgraph)| {
             let is_apart = match self.cut(index) {
-                Some(cut) => cut.shares().iter().any(|share| is_npu(share.processor)),
+                Some(cut) => cut.shares().iter().any(|share| share.share > 0.0 && is_npu(share.processor)),
                 None => is_npu(self.placement.places()[index].processor),
             };
             blocks.get(subgraph.block).filter(|_| is_apart)?.of_role(subgraph.role)

@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
         measured => measured.map_err(|error| run_error(error, name))?,
     };
-    let (processors, file) = (processors.key(npu.npu), CostTable::path(package));
+    let (processors, file) = (processors.key(npu), CostTable::path(package));
     table.set(&processors, costs.clone());
     table.save(package)?;
     if arguments.json {

@@ -47,6 +47,7 @@ const CHUNKS_IN_FLIGHT: usize = 4;
 
 /// Prints OK, or fails with the first file that differs, or with what the processors got wrong.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    arguments.npu.check(arguments.processors.is_some())?;
     let package = Package::open(&arguments.package)?;
     let spinner = progress::spinner(format!("reading {}", output::bytes(package.bytes())));
     package.verify()?;

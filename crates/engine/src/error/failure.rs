@@ -10,12 +10,12 @@ use triad_plan::processors::label;
 
 use super::Error;
 
-/// A processor that failed: another one took over its tasks, and the answer is the same.
+/// A processor that failed. Where another one is left, it takes over the tasks, and the answer is the same.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProcessorFailure {
     /// Its name.
     pub processor: String,
-    /// What it ran; `None` if that was no prompt, or it was still away when the prompt began.
+    /// What it ran of this prompt; `None` if that was something else, or it was still away when the prompt began.
     pub task: Option<Task>,
     /// What happened.
     pub reason: FailureReason,
@@ -53,7 +53,7 @@ impl fmt::Display for FailureReason {
             Self::Error(error) => error.fmt(f),
             Self::Panic(message) => write!(f, "it panicked: {message}"),
             Self::TimeOut(limit) => write!(f, "it did not end a task within {:.1} s", limit.as_secs_f64()),
-            Self::Away => f.write_str("it has not come back from an earlier prompt"),
+            Self::Away => f.write_str("it has not come back from an earlier task"),
         }
     }
 }
@@ -64,7 +64,7 @@ impl Serialize for FailureReason {
     }
 }
 
-/// ProcessorFailures in an error: what happened to each.
+/// Several of them, in an error.
 #[derive(Clone, Debug)]
 pub struct ProcessorFailures(pub Vec<ProcessorFailure>);
 

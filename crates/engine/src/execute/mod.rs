@@ -50,7 +50,7 @@ pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 
 use crate::error::{Error, Result};
-use crate::forward::{Pass as ForwardPass, Rotation};
+use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::linear::Int8Statistics;
 use crate::model::Model;
@@ -217,6 +217,16 @@ impl Engine {
         }
         if context > description.context {
             return Err(Error::ContextTooLong { asked: context, longest: description.context });
+        }
+        let most = Buffers::most_rows(description);
+        for (name, value) in [
+            ("the chunk length", chunk.min(context)),
+            ("the number of rows in a step", most_rows.checked_next_power_of_two().unwrap_or(usize::MAX)),
+        ] {
+            if value > most {
+                let expected = "at most as many as buffers of 2147483647 numbers hold";
+                return Err(Error::Option { name, value: value.to_string(), expected });
+            }
         }
         let (processors, mut units, devices) = units::start(model, processors)?;
         let chunk = chunk.min(context);

@@ -62,21 +62,27 @@ pub(super) struct Slot {
 }
 
 /// How far a chunk or step is in its buffers.
+///
+/// Three things change it. A *piece*, a part of a product or a shadow, changes nothing that others read: the lock is free
+/// while it runs, and it joins `pieces`. Any other task takes `done` while it runs, under the lock, so that `done` is `Some`
+/// only where the buffers hold exactly that much. And whoever finds less than its task needs, since the rest was in
+/// buffers that a lost processor kept or spoiled, *catches up*: it runs all up to its subgraph, whole, under the lock; tasks
+/// of that subgraph that come later find it done.
 #[derive(Default)]
 struct Progress {
     chunk: usize,
     /// Subgraphs, or tasks of a step, that it has been through in these buffers; `None` where it has not begun, or where
     /// nobody knows what the buffers hold.
     done: Option<usize>,
-    /// Tasks of the subgraph behind these that are done: parts of its output and its shadow.
+    /// Pieces of the subgraph behind these that are done.
     pieces: SmallVec<[usize; 4]>,
     /// Of a step, `[rows, vocab]`.
     logits: Vec<f32>,
 }
 
 impl Slot {
-    pub(super) fn new(shared: &Shared, rows: usize) -> Self {
-        let buffers = Buffers::new(shared.model.description(), rows, shared.tasks.has_shadows());
+    pub(super) fn new(shared: &Shared, rows: usize, has_shadows: bool) -> Self {
+        let buffers = Buffers::new(shared.model.description(), rows, has_shadows);
         Self { buffers, progress: Mutex::default() }
     }
 
@@ -209,15 +215,16 @@ impl Pass {
         if progress.chunk != task.chunk {
             progress.reset(task.chunk);
         }
-        let is_next = progress.done.unwrap_or(0) == task.subgraph;
-        if progress.done.is_some_and(|done| done > task.subgraph) || progress.pieces.contains(&number) {
+        match progress.done {
             // Whoever caught up has computed it, or who failed behind it.
-        } else if is_next && (progress.done.is_some() || task.subgraph == 0) {
-            drop(progress);
-            run.piece(shared, slot, (number, tasks), backend)?;
-            progress = slot.progress();
-        } else {
-            run.catch_up(&mut progress, task.subgraph, backend)?;
+            Some(done) if done > task.subgraph || progress.pieces.contains(&number) => {}
+            None if task.subgraph > 0 => run.catch_up(&mut progress, task.subgraph, backend)?,
+            Some(done) if done < task.subgraph => run.catch_up(&mut progress, task.subgraph, backend)?,
+            _ => {
+                drop(progress);
+                run.task(shared, slot, (number, tasks), backend)?;
+                progress = slot.progress();
+            }
         }
         if progress.done != Some(graph.subgraphs().len()) {
             return Ok(Vec::new());
@@ -297,7 +304,7 @@ struct ChunkRun<'a> {
 
 impl ChunkRun<'_> {
     /// Runs one task of the subgraph that is next in the buffers; others may run other tasks of it meanwhile.
-    fn piece(
+    fn task(
         &self,
         shared: &Shared,
         slot: &Slot,
@@ -350,10 +357,11 @@ impl ChunkRun<'_> {
     /// A subgraph is complete in the buffers.
     fn complete(&self, progress: &mut Progress, subgraph: usize) {
         progress.pieces.clear();
-        progress.done = Some(subgraph + 1);
+        progress.done = None;
         if subgraph + 1 == self.graph.subgraphs().len() {
             self.pass.end(self.chunk.rows(), self.chunk.buffers);
         }
+        progress.done = Some(subgraph + 1);
     }
 }
 

@@ -33,6 +33,8 @@ struct SubgraphProgram {
     outputs: Vec<(description::Linear, Range<usize>)>,
     /// Whether what down reads is an output, too, for its shadow; of a whole feed-forward.
     returns_inner: bool,
+    /// Rows that it was prepared for: a part of some rows has fewer than a chunk.
+    rows: usize,
     program: Box<dyn Program>,
 }
 
@@ -67,7 +69,7 @@ impl Programs {
             let returns_inner =
                 matches!(&subgraph, DeviceSubgraph::FeedForward(feed_forward) if feed_forward.return_inner);
             let program = processor.prepare(&subgraph, rows)?;
-            Ok(SubgraphProgram { role, outputs, returns_inner, program })
+            Ok(SubgraphProgram { role, outputs, returns_inner, rows, program })
         };
         let prepared = prepare().map_err(|error| refused(processor.name(), block, role, error))?;
         self.blocks[block].push(prepared);
@@ -76,7 +78,7 @@ impl Programs {
 }
 
 /// A device as a backend. What it has no program for is computed by the threads that drive it: tasks of a processor that
-/// was lost.
+/// was lost, and what it does in place of others to catch up.
 pub(super) struct DeviceBackend<'a> {
     pub(super) programs: &'a mut Programs,
     pub(super) kernels: OwnKernels<'a>,
@@ -91,6 +93,7 @@ impl Backend for DeviceBackend<'_> {
         let prepared = blocks[block].iter_mut().find(|prepared| {
             let outputs = prepared.outputs.iter().zip(&*outs);
             prepared.role == role
+                && x.rows() <= prepared.rows
                 && prepared.outputs.len() == outs.len()
                 && outputs.into_iter().all(|(output, out)| is_same(output, out))
         });

@@ -1,7 +1,8 @@
 //! What the workers of an engine share: who waits for what, what is being computed, and who may take which task.
 //!
 //! Everything here happens under one lock, which nobody holds while a task runs. Whoever runs a task of a chunk shares its
-//! buffers; those of a chunk that a processor hangs with are left to it, and others begin the chunk anew.
+//! buffers; those of a chunk that a processor hangs with are left to it. Others that are at pieces in them end these, to no avail;
+//! whoever takes the next task of the chunk gets other buffers, and begins it anew in them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -161,7 +162,8 @@ impl State {
                 let spare = if is_step { self.spare_step.take() } else { self.spare.pop() };
                 let spare = spare.filter(|slot| !is_step || slot.buffers.rows >= pass.rows());
                 let rows = if is_step { pass.rows().next_power_of_two() } else { shared.settings.chunk };
-                let slot = spare.unwrap_or_else(|| Arc::new(Slot::new(shared, rows)));
+                let slot =
+                    spare.unwrap_or_else(|| Arc::new(Slot::new(shared, rows, !is_step && shared.tasks.has_shadows())));
                 slot.reset(pass.chunk(number));
                 slot
             });
@@ -243,7 +245,10 @@ impl State {
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 let (graph, tasks, policy) = (graph.clone(), tasks.clone(), self.policy);
                 let execution = Execution { graph, tasks, position, policy, timeline, failures };
-                self.costs.learn(&shared.processors, [&execution]);
+                // Otherwise some tasks were skipped, and others took the time of more than themselves.
+                if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
+                    self.costs.learn(&shared.processors, [&execution]);
+                }
                 let _ = pass.execution.set(execution);
             }
             Work::Step(_) => {

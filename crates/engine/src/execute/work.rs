@@ -46,6 +46,10 @@ impl PromptTasks {
         if let Some((role, _)) = cuts.iter().find(|(role, _)| !role.is_product()) {
             return Err(CutError::Role { role: *role }.into());
         }
+        let is_twice = |(index, (role, _)): (usize, &(Role, Cut))| cuts[..index].iter().any(|(other, _)| other == role);
+        if let Some((role, _)) = cuts.iter().enumerate().find(|cut| is_twice(*cut)).map(|(_, cut)| cut) {
+            return Err(CutError::Twice { role: *role }.into());
+        }
         let shadows = shadows(model);
         let has_npu = processors.iter().any(|(_, processor)| processor.kind == ProcessorKind::Npu);
         let cuts_inside = cuts.iter().any(|(role, _)| matches!(role, Role::GateUp | Role::Down));

@@ -1,9 +1,10 @@
 //! A thread for each processor, as long as the engine lives: it takes tasks, runs them, and gives them back. Where there is
 //! one processor alone, the threads that wait for it take its tasks, too ([`help`]).
 //!
-//! A processor that panics, reports an error or takes too long for a task is lost until nothing is left to compute;
-//! another one takes the chunk that it had, from its tokens on, since nobody knows what its buffers hold. A thread that
-//! hangs keeps what it has, and is left alone: nothing here waits for it.
+//! A processor that panics, reports an error or takes too long for a task is lost until nothing is left to compute. Another
+//! one runs its part or shadow, or takes the chunk that it had, from its tokens on, where nobody knows what its buffers
+//! hold. A thread that hangs keeps its buffers and is left alone. Where it hangs within attention it holds the pages of a
+//! block, too, and whoever needs these waits for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;

@@ -133,6 +133,13 @@ impl Buffers {
         self.counted.get()
     }
 
+    /// The most rows that there can be room for.
+    pub(crate) fn most_rows(description: &ModelDescription) -> usize {
+        let [query, key_value, width] = widths(description);
+        let widest = [query, key_value, width, description.hidden, shadow_width(description)];
+        LeasedMatrix::MOST_VALUES / widest.into_iter().max().unwrap_or(1).max(1)
+    }
+
     /// Bytes for each row.
     pub(crate) fn bytes_per_row(description: &ModelDescription) -> usize {
         let [query, key_value, width] = widths(description);

@@ -3,8 +3,8 @@
 //! A block is subgraphs ([`subgraphs`]), each a function on the [`Buffers`] of one chunk. Here they are called one
 //! after the other; [`execute`](crate::execute) calls the same functions on several processors.
 //!
-//! The buffers are allocated once a session, for the longest chunk; the pass itself allocates nothing that
-//! grows with the model.
+//! The buffers are allocated once, for the longest chunk, and used again; the pass itself allocates nothing that grows
+//! with the model.
 
 mod buffers;
 mod subgraphs;

@@ -75,7 +75,9 @@ impl Prefixes {
             let child = match child {
                 Some(child) => {
                     let node = self.node_mut(child);
-                    if node.tokens.len() < tokens.len() {
+                    // Of two pages of the same tokens, the one that a sequence holds serves both.
+                    let is_spare = node.tokens.len() == tokens.len() && !is_held(&node.page);
+                    if node.tokens.len() < tokens.len() || is_spare {
                         (node.tokens, node.page) = (tokens.to_vec(), page.clone());
                     }
                     child

@@ -33,7 +33,8 @@ impl QuantizedInput {
     ) {
         let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
         let quantization = quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input));
-        self.input = quantization.map(|_| input);
+        // Until they are, they are the rows of nothing.
+        self.input = None;
         self.phase = phase;
         let Some(quantization) = quantization else { return };
         let start = Instant::now();
@@ -46,6 +47,7 @@ impl QuantizedInput {
                 self.rows.quantize_dynamic(x, channels, Some(*outlier_threshold));
             }
         }
+        self.input = Some(input);
         counted.add(|statistics| {
             statistics.quantize_seconds += start.elapsed().as_secs_f64();
             statistics.values += x.len() as u64;

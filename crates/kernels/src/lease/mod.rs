@@ -47,6 +47,9 @@ unsafe impl Send for LeasedMatrix {}
 unsafe impl Sync for LeasedMatrix {}
 
 impl LeasedMatrix {
+    /// The most values of a buffer.
+    pub const MOST_VALUES: usize = leases::MOST_VALUES;
+
     /// Returns a buffer of `len` zeros.
     ///
     /// # Panics

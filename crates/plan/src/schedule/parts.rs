@@ -77,6 +77,12 @@ pub enum CutError {
         /// What is cut.
         role: Role,
     },
+    /// Two cuts of one product.
+    #[error("{} is cut twice: expected one cut for each product", role.name())]
+    Twice {
+        /// What is cut.
+        role: Role,
+    },
     /// A processor of a cut can't compute the subgraph.
     #[error("processor {} has a share of {} but does not compute it: expected {}", processor.index(), role.name(), role.format().name())]
     Format {

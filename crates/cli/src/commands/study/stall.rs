@@ -57,6 +57,7 @@ struct Found {
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
+    arguments.several.check(false)?;
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared(false)?;
     let plan =

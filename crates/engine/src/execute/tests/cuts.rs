@@ -89,7 +89,7 @@ fn a_processor_lost_at_any_part_changes_no_bit() {
         vec![
             (Role::QueryKeyValue, columns.clone()),
             (Role::GateUp, columns),
-            (Role::Down, cut(Axis::Rows, [1.0, 1.0], 1)),
+            (Role::Down, cut(Axis::Rows, [7.0, 1.0], 1)),
         ]
     };
     for which in 0..3 {
@@ -150,6 +150,9 @@ fn a_cut_that_cannot_be_made_is_refused() {
             refused.to_string().ends_with("can't be cut: expected query-key-value, attention-output, gate-up or down")
         );
     }
+    let twice = vec![(Role::Down, columns()), (Role::Down, columns())];
+    let refused = Engine::new(&model, cut_options(0, Policy::Fifo, twice)).unwrap_err();
+    assert_eq!(refused.to_string(), "down is cut twice: expected one cut for each product");
     for which in 0..3 {
         let unaligned = cut(Axis::Columns, [1.0, 2.0], 1);
         let refused = Engine::new(&model, cut_options(which, Policy::Fifo, vec![(Role::Down, unaligned)])).unwrap_err();

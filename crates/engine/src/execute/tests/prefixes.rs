@@ -141,6 +141,22 @@ fn what_a_cancelled_prompt_reserved_is_given_back() {
     assert_eq!(session.fork().pages().0, 1);
 }
 
+#[test]
+fn a_page_that_the_index_alone_holds_makes_way_for_the_same_one_of_a_sequence() {
+    let (_, model) = &MODELS[0];
+    let page = paged(model, KvFormat::F16, None).usage().kv.page_bytes;
+    let engine = paged(model, KvFormat::F16, Some(4 * page));
+    let [mut first, mut second, mut third] = [(); 3].map(|()| engine.session());
+    run(&mut first, &tokens(PAGE, 0)).unwrap();
+    engine.forget_prefixes();
+    run(&mut second, &tokens(PAGE, 0)).unwrap();
+    drop(second);
+    run(&mut third, &tokens(1, 0)).unwrap();
+    // Three pages: those of `first` and its answer, beside one of `third`.
+    run(&mut first, &tokens(2 * PAGE, 0)).unwrap();
+    assert_eq!(engine.usage().kv.bytes, 4 * page);
+}
+
 #[derive(Clone, Debug)]
 enum Operation {
     /// A session, by its number, runs the beginning of a conversation, by its number, that is so long.
