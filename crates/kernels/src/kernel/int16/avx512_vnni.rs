@@ -1,4 +1,10 @@
 //! AVX-512 with VNNI (Ice Lake, Zen 4 and later): `vpdpwssd` adds two products of 16-bit numbers to each of sixteen sums.
+//!
+//! What limits several rows with weights in INT4, on Zen 4: it begins one `vpdpwssd` or fused multiply-add of 64 bytes in
+//! a cycle, and reads one line. A step of a row and column is four `vpdpwssd` and one multiply-add, five cycles, so that
+//! at most four fifths of the peak of INT16 are possible. Shifts, masks and conversions have units of their own, but not
+//! many to spare: a tile's rows share the unpacking, and whole steps are read without masks, which would take one. A
+//! step's activations are five lines, which for each column would take as long again: two columns share a reading of them.
 
 use std::arch::x86_64::{
     __m128, __m512, __m512i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_loadu_ps,
@@ -39,7 +45,7 @@ const INT4_ROWS: usize = 4;
 /// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
 /// longer together meet one row one by one.
 const STREAM: usize = 4096;
-/// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
+/// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
 
 /// The kernel; having one proves that the processor can run it.
@@ -87,31 +93,44 @@ macro_rules! tile {
     };
 }
 
-/// The exact sums of a [`Step`]. As a function it would not always be inlined, and take its operands through memory; as
-/// intrinsics, LLVM would make two instructions of each of these, to shorten a chain that waits for nothing.
+/// The exact sums of a [`Step`] with two columns, which share the reading of its activations. As a function it would not
+/// always be inlined, and take its operands through memory; as intrinsics, LLVM would make two instructions of each of
+/// these, to shorten a chain that waits for nothing.
 macro_rules! products {
-    ($factors:expr, $step:expr) => {{
-        let ([a, b, c, d], step): ([__m512i; SHIFTS], &Step) = ($factors, $step);
-        let mut sum: __m512i;
+    ($first:expr, $second:expr, $step:expr) => {{
+        let ([a, b, c, d], [e, f, g, h]): ([__m512i; SHIFTS], [__m512i; SHIFTS]) = ($first, $second);
+        let step: &Step = $step;
+        let (first, second, _x): (__m512i, __m512i, __m512i);
         // SAFETY: instructions that AVX-512 with VNNI has, on registers and the 320 bytes of a step.
         #[allow(unsafe_code)]
         unsafe {
             asm!(
-                "vmovdqa64 {sum}, [{step} + 256]",
-                "vpdpwssd {sum}, {a}, [{step}]",
-                "vpdpwssd {sum}, {b}, [{step} + 64]",
-                "vpdpwssd {sum}, {c}, [{step} + 128]",
-                "vpdpwssd {sum}, {d}, [{step} + 192]",
-                sum = out(zmm_reg) sum, step = in(reg) std::ptr::from_ref(step),
+                "vmovdqa64 {first}, [{step} + 256]",
+                "vmovdqa64 {x}, [{step}]",
+                "vmovdqa64 {second}, {first}",
+                "vpdpwssd {first}, {a}, {x}",
+                "vpdpwssd {second}, {e}, {x}",
+                "vmovdqa64 {x}, [{step} + 64]",
+                "vpdpwssd {first}, {b}, {x}",
+                "vpdpwssd {second}, {f}, {x}",
+                "vmovdqa64 {x}, [{step} + 128]",
+                "vpdpwssd {first}, {c}, {x}",
+                "vpdpwssd {second}, {g}, {x}",
+                "vmovdqa64 {x}, [{step} + 192]",
+                "vpdpwssd {first}, {d}, {x}",
+                "vpdpwssd {second}, {h}, {x}",
+                first = out(zmm_reg) first, second = out(zmm_reg) second, x = out(zmm_reg) _x,
+                step = in(reg) std::ptr::from_ref(step),
                 a = in(zmm_reg) a, b = in(zmm_reg) b, c = in(zmm_reg) c, d = in(zmm_reg) d,
+                e = in(zmm_reg) e, f = in(zmm_reg) f, g = in(zmm_reg) g, h = in(zmm_reg) h,
                 options(pure, readonly, nostack, preserves_flags)
             );
         }
-        sum
+        [first, second]
     }};
 }
 
-/// Prefetches weights that are needed later. What is beyond them is fetched in vain.
+/// Has weights fetched that are needed later. What lies beyond them is fetched in vain.
 #[inline(always)]
 fn prefetch_ahead<T>(place: *const T, ahead: usize) {
     // SAFETY: fetching ahead reads nothing, wherever it points.
@@ -171,15 +190,14 @@ fn int8_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
 fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512i {
     assert!((1..=LANES).contains(&count) && x.len() >= count && weights.len() >= count);
     let mask = u32::MAX >> (LANES - count);
-    // SAFETY: the mask leaves what is beyond the numbers alone.
+    // SAFETY: the mask leaves what lies beyond the numbers alone.
     #[allow(unsafe_code)]
     let (x, weights) =
         unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
 
-/// Which lines of the weights that are needed later a tile prefetches: the `first`, and every one at so many `lines`
-/// from it.
+/// Which lines of the weights that are needed later a tile asks for: the `first`, and every one at so many `lines` from it.
 struct Ahead {
     lines: usize,
     first: usize,
@@ -334,14 +352,13 @@ fn int4_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range
             let first = index * GROUPS;
             // Of the last step, the groups that there are.
             let left = (groups - first).min(GROUPS);
-            let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
             for (column, sums) in sums.iter_mut().enumerate() {
                 let group = column * groups + first;
-                // SAFETY: the column's groups from `first` on; the masks leave what is beyond them alone.
+                prefetch_int4(weights, scales, group);
+                // SAFETY: the column's groups from `first` on.
                 #[allow(unsafe_code)]
-                let (words, scales) = unsafe {
-                    int4_operands(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), bytes, halves, AHEAD)
-                };
+                let (words, scales) =
+                    unsafe { int4_operands(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), left) };
                 let exact = products(factors(words), &x, offset);
                 *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
             }
@@ -360,25 +377,22 @@ fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) 
     _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(first, factors[2], x[2]), factors[3], x[3])
 }
 
-/// Of up to four groups of a column, weights and a scale for each of sixteen sums; what the masks leave out is zero.
-/// `ahead` bytes of weights ahead of them are prefetched.
+/// Prefetches weights that follow a group by [`AHEAD`], and their scales.
+#[inline(always)]
+fn prefetch_int4(weights: &[u8], scales: &[f16], group: usize) {
+    prefetch_ahead(weights.as_ptr(), group * HALF + AHEAD);
+    prefetch_ahead(scales.as_ptr(), group * size_of::<f16>() + AHEAD * size_of::<f16>() / HALF);
+}
+
+/// Of up to four groups of a column, weights and a scale for each of sixteen sums; of missing groups, zeros.
 ///
 /// # Safety
-/// The bytes and scales in the masks can be read.
+/// So many groups, at least one, can be read.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
 #[allow(unsafe_code)]
-unsafe fn int4_operands(
-    weights: *const u8,
-    scales: *const f16,
-    bytes: u64,
-    halves: u8,
-    ahead: usize,
-) -> (__m512i, __m512) {
-    if ahead > 0 {
-        prefetch_ahead(weights, ahead);
-        prefetch_ahead(scales, ahead * size_of::<f16>() / HALF);
-    }
+unsafe fn int4_operands(weights: *const u8, scales: *const f16, groups: usize) -> (__m512i, __m512) {
+    let (bytes, halves) = (u64::MAX >> (STEP - groups * HALF), (1 << groups) - 1);
     // SAFETY: as the caller promises.
     let (words, scales) =
         unsafe { (_mm512_maskz_loadu_epi8(bytes, weights.cast()), _mm_maskz_loadu_epi16(halves, scales.cast())) };
@@ -405,41 +419,49 @@ fn int4_tile<const ROWS: usize>(
 ) {
     let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
     let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(column + index * distance));
-    let steps = x[0].len();
     let groups = task.groups();
-    assert!(x.iter().all(|x| x.len() == steps) && steps == groups.div_ceil(GROUPS));
+    assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
     // Later rows find the weights in the cache.
-    let ahead = if row == 0 { AHEAD } else { 0 };
+    let ahead = row == 0;
     let mut sums = [[_mm512_setzero_ps(); ROWS]; COLUMNS];
-    for step in 0..steps {
-        let first = step * GROUPS;
-        // Of the last step, the groups that there are.
-        let left = (groups - first).min(GROUPS);
-        let (bytes, halves) = (u64::MAX >> (STEP - left * HALF), (1 << left) - 1);
-        // Spelled out: a loop would be too large to be unrolled, and its sums would leave their registers.
-        macro_rules! add_column {
-            ($column:literal) => {
-                let (weights, scales) = columns[$column];
-                // SAFETY: the column's groups from `first` on; the masks leave what is beyond them alone.
-                #[allow(unsafe_code)]
-                let (words, scales) = unsafe {
-                    let (weights, scales) = (weights.as_ptr().add(first * HALF), scales.as_ptr().add(first));
-                    int4_operands(weights, scales, bytes, halves, ahead)
-                };
-                let factors = factors(words);
-                for row in 0..ROWS {
-                    // SAFETY: a row has so many steps, by the assertion.
-                    #[allow(unsafe_code)]
-                    let step = unsafe { &*x[row].as_ptr().add(step) };
-                    let exact = products!(factors, step);
-                    sums[$column][row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, sums[$column][row]);
-                }
+    // Spelled out: loops and closures would be too large to be inlined, and sums would leave their registers.
+    macro_rules! operands {
+        ($column:expr, $step:expr, $groups:expr) => {{
+            let ((weights, scales), group) = (columns[$column], $step * GROUPS);
+            // SAFETY: the column's groups from this one on.
+            #[allow(unsafe_code)]
+            let (words, scales) = unsafe {
+                let (weights, scales) = (weights.as_ptr().add(group * HALF), scales.as_ptr().add(group));
+                int4_operands(weights, scales, $groups)
             };
+            (factors(words), scales)
+        }};
+    }
+    macro_rules! add_columns {
+        ($first:literal, $second:literal, $step:expr, $groups:expr) => {
+            let (first, first_scales) = operands!($first, $step, $groups);
+            let (second, second_scales) = operands!($second, $step, $groups);
+            for row in 0..ROWS {
+                // SAFETY: a row has so many steps, by the assertion.
+                #[allow(unsafe_code)]
+                let exact = products!(first, second, unsafe { &*x[row].as_ptr().add($step) });
+                let [first, second] = exact.map(|exact| _mm512_cvtepi32_ps(exact));
+                sums[$first][row] = _mm512_fmadd_ps(first, first_scales, sums[$first][row]);
+                sums[$second][row] = _mm512_fmadd_ps(second, second_scales, sums[$second][row]);
+            }
+        };
+    }
+    let (whole, left) = (groups / GROUPS, groups % GROUPS);
+    for step in 0..whole {
+        if ahead {
+            columns.iter().for_each(|(weights, scales)| prefetch_int4(weights, scales, step * GROUPS));
         }
-        add_column!(0);
-        add_column!(1);
-        add_column!(2);
-        add_column!(3);
+        add_columns!(0, 1, step, GROUPS);
+        add_columns!(2, 3, step, GROUPS);
+    }
+    if left > 0 {
+        add_columns!(0, 1, whole, left);
+        add_columns!(2, 3, whole, left);
     }
     for index in 0..ROWS {
         let sums = sums.each_ref().map(|column| column[index]);
