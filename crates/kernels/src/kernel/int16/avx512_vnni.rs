@@ -45,7 +45,7 @@ const INT4_ROWS: usize = 4;
 /// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
 /// longer together meet one row one by one.
 const STREAM: usize = 4096;
-/// Bytes of weights between what is computed and what is asked for: at 1 KiB, memory gave half as many a second.
+/// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
 
 /// The kernel; having one proves that the processor can run it.
@@ -130,7 +130,7 @@ macro_rules! products {
     }};
 }
 
-/// Has weights fetched that are needed later. What lies beyond them is fetched in vain.
+/// Prefetches weights that are needed later. What is beyond them is fetched in vain.
 #[inline(always)]
 fn prefetch_ahead<T>(place: *const T, ahead: usize) {
     // SAFETY: fetching ahead reads nothing, wherever it points.
@@ -190,14 +190,14 @@ fn int8_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
 fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512i {
     assert!((1..=LANES).contains(&count) && x.len() >= count && weights.len() >= count);
     let mask = u32::MAX >> (LANES - count);
-    // SAFETY: the mask leaves what lies beyond the numbers alone.
+    // SAFETY: the mask leaves what is beyond the numbers alone.
     #[allow(unsafe_code)]
     let (x, weights) =
         unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
     _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
 }
 
-/// Which lines of the weights that are needed later a tile asks for: the `first`, and every one at so many `lines` from it.
+/// Which lines of the weights that are needed later a tile prefetches: the `first`, and every one at so many `lines` from it.
 struct Ahead {
     lines: usize,
     first: usize,
