@@ -7,7 +7,9 @@ use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::tensor::Format;
 use triad_model::tensor_map::TensorSlice;
+use triad_plan::processors::ProcessorKind;
 
+use crate::execute::ProcessorOptions;
 use crate::forward::Buffers;
 use crate::kv::KvFormat;
 
@@ -44,17 +46,23 @@ pub fn of_session(
     }
 }
 
-/// What several processors add: buffers for every chunk in flight but one, without those for shadows that are tasks of
-/// their own.
+/// What several processors add: buffers for every chunk in flight but one and, where one of them is an NPU, for the shadows
+/// of each.
 pub fn of_chunks_in_flight(
     description: &ModelDescription,
     context: usize,
     chunk: usize,
     chunks_in_flight: usize,
+    processors: &[ProcessorOptions],
 ) -> usize {
     let chunk = chunk.min(context);
+    if processors.len() < 2 || chunk == 0 {
+        return 0;
+    }
+    let has_npu = processors.iter().any(|processor| processor.description.kind == ProcessorKind::Npu);
     let chunks = chunks_in_flight.min(context.div_ceil(chunk));
-    Buffers::bytes_per_row(description) * chunk * chunks.saturating_sub(1)
+    let shadows = if has_npu { Buffers::shadow_bytes_per_row(description) } else { 0 };
+    chunk * (Buffers::bytes_per_row(description) * chunks.saturating_sub(1) + shadows * chunks)
 }
 
 /// Bytes of the weights of an opened model, by where they come from.

@@ -25,11 +25,8 @@ pub fn engine(model: &Arc<Model>, options: EngineOptions, progress: &mut dyn FnM
     let needed = memory::of_session(description, 0, context, chunk, kv_format);
     // What the engine may hold of keys and values has to fit, where that is more than one session's.
     let memory = needed.total() - needed.kv_cache + needed.kv_cache.max(options.kv_memory.unwrap_or(0));
-    let more = if options.processors.len() < 2 || chunk.min(context) == 0 {
-        0
-    } else {
-        memory::of_chunks_in_flight(description, context, chunk, options.chunks_in_flight)
-    };
+    let EngineOptions { processors, chunks_in_flight, .. } = &options;
+    let more = memory::of_chunks_in_flight(description, context, chunk, *chunks_in_flight, processors);
     machine::check_memory(&format!("a context of {context} tokens"), memory + more)?;
     Ok(Engine::with_progress(model, options, progress)?)
 }

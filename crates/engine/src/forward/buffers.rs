@@ -147,6 +147,11 @@ impl Buffers {
         // And the widest of what linear layers read, in INT8.
         floats * size_of::<f32>() + description.hidden.max(query).max(width)
     }
+
+    /// Bytes of shadows apart from their products, for each row.
+    pub(crate) fn shadow_bytes_per_row(description: &ModelDescription) -> usize {
+        shadow_width(description) * size_of::<f32>()
+    }
 }
 
 /// Most output features of layers that read one input.
