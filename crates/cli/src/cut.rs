@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use triad_kernels::int8::Int8Weight;
 use triad_plan::graph::Role;
 use triad_plan::processors::ProcessorId;
-use triad_plan::schedule::parts::{Axis, Cut, Share};
+use triad_plan::schedule::parts::{Axis, Cut, PRODUCTS, Share};
 
 /// How the output of one role is cut.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,9 +36,8 @@ impl FromStr for CutArgument {
             let shares = shares.split(':').map(share).collect::<Option<_>>()?;
             Some(Self { role, axis, shares })
         };
-        let products = "query-key-value, attention-output, gate-up or down";
         parsed().ok_or_else(|| {
-            format!("expected {products}, columns or rows, and the share of each processor, such as down=columns:3:1")
+            format!("expected {PRODUCTS}, columns or rows, and the share of each processor, such as down=columns:3:1")
         })
     }
 }

@@ -116,6 +116,11 @@ impl Role {
         matches!(self, Self::QueryKeyValue | Self::AttentionOutput | Self::GateUp | Self::Down)
     }
 
+    /// Whether it is the feed-forward, or one of its products: of all subgraphs in INT8 they have the most operations.
+    pub fn is_feed_forward(self) -> bool {
+        matches!(self, Self::FeedForward | Self::GateUp | Self::Down)
+    }
+
     /// Whether `linear` belongs to it.
     pub(crate) fn has(self, linear: Linear) -> bool {
         match linear {

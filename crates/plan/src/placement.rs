@@ -82,10 +82,11 @@ impl Placement {
             work: vec![0.0; processors.len()],
             window_used: vec![0; processors.len()],
         };
-        let feed_forward = [Role::FeedForward, Role::GateUp, Role::Down];
-        for roles in [&feed_forward[..], &[Role::QueryKeyValue, Role::AttentionOutput]] {
+        let is_int8 = |role: Role| role.format() == Format::Int8;
+        for is_first in [true, false] {
             for subgraph in 0..graph.subgraphs().len() {
-                if roles.contains(&graph.subgraphs()[subgraph].role) {
+                let role = graph.subgraphs()[subgraph].role;
+                if is_int8(role) && role.is_feed_forward() == is_first {
                     filling.place(subgraph, true, Reason::Int8);
                 }
             }

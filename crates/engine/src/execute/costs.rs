@@ -73,8 +73,8 @@ impl Cost {
 }
 
 impl Costs {
-    /// Seconds of a task of a prompt that begins at `position`; `None` if its like was not seen on this processor. A part
-    /// takes its share of the whole.
+    /// Seconds of a task of a prompt that begins at `position`; `None` if its like was not seen on this processor. A
+    /// part takes its share of the seconds of tokens, and all of those of a chunk.
     pub fn seconds(&self, processor: &str, graph: &Graph, task: &PrefillTask, position: usize) -> Option<f64> {
         let role = graph.subgraphs()[task.task.subgraph].role;
         let cost = self.processors.get(processor)?[task.operation.kind(role)]?;
@@ -270,7 +270,7 @@ mod tests {
             Some(Event { task, processor: ProcessorId::new(processor), start: 1.0, end: 1.0 + seconds })
         };
         let timeline = Timeline::new(tasks.tasks.iter().enumerate().filter_map(event).collect(), 2);
-        Execution { graph, tasks, position, policy: Policy::Fifo, timeline, failures: Vec::new() }
+        Execution { graph, tasks: tasks.into(), position, policy: Policy::Fifo, timeline, failures: Vec::new() }
     }
 
     /// A task of one role on a chunk of `rows` tokens.

@@ -161,7 +161,7 @@ pub struct Execution {
     /// Their chunks and subgraphs.
     pub graph: Graph,
     /// Their tasks, and what these waited for.
-    pub tasks: PrefillTasks,
+    pub tasks: Arc<PrefillTasks>,
     /// Position of the first token.
     pub position: usize,
     /// What decided.

@@ -43,7 +43,7 @@ pub(super) enum Work {
 /// The chunks, subgraphs and tasks of prompts.
 pub(super) struct Prompts {
     pub(super) graph: Graph,
-    pub(super) tasks: PrefillTasks,
+    pub(super) tasks: Arc<PrefillTasks>,
 }
 
 /// The residual stream behind the last block, of rows whose logits are wanted.

@@ -29,14 +29,17 @@ pub(super) struct Programs {
 /// The program of a subgraph, or of a part of its output.
 struct SubgraphProgram {
     role: Role,
-    /// The layers of its outputs, each with the features that it computes; of a whole feed-forward, none.
-    outputs: Vec<(description::Linear, Range<usize>)>,
+    /// Of a whole feed-forward, none.
+    outputs: Outputs,
     /// Whether what down reads is an output, too, for its shadow; of a whole feed-forward.
     returns_inner: bool,
     /// Rows that it was prepared for: a part of some rows has fewer than a chunk.
     rows: usize,
     program: Box<dyn Program>,
 }
+
+/// Layers side by side, each with the features of it that are computed.
+type Outputs = Vec<(description::Linear, Range<usize>)>;
 
 /// What a device is to run.
 pub(super) struct Wanted<'a> {
@@ -135,12 +138,7 @@ struct Scaled<'a> {
 
 impl Preparing<'_> {
     /// Some columns of the layers of a role, side by side.
-    #[allow(clippy::type_complexity, reason = "the outputs of a subgraph and the subgraph")]
-    fn products(
-        &self,
-        role: Role,
-        columns: &Range<usize>,
-    ) -> Result<(Vec<(description::Linear, Range<usize>)>, DeviceSubgraph), SubgraphError> {
+    fn products(&self, role: Role, columns: &Range<usize>) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
         let description = self.model.description();
         let layers = layers(&description.blocks[self.block], description.hidden, role);
         let (first, _) = layers.first().expect("a role that is products has layers");

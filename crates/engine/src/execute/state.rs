@@ -243,7 +243,7 @@ impl State {
                 let Prompts { graph, tasks } = &**prompts;
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
-                let (graph, tasks, policy) = (graph.clone(), tasks.clone(), self.policy);
+                let (graph, tasks, policy) = (graph.clone(), Arc::clone(tasks), self.policy);
                 let execution = Execution { graph, tasks, position, policy, timeline, failures };
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
                 if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
@@ -439,7 +439,7 @@ impl State {
         };
         let tasks = shared.tasks.tasks(&graph, &shared.processors, expected);
         let tasks = tasks.expect("what is cut was cut when the engine was made");
-        Prompts { graph, tasks }
+        Prompts { graph, tasks: Arc::new(tasks) }
     }
 
     /// A processor failed: others take its tasks, or all that is being computed ends.

@@ -14,8 +14,8 @@ use super::costs;
 use super::programs::{Programs, Wanted};
 use crate::error::{Error, Result, SubgraphError};
 use crate::linear::{columns_of, layers};
+use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantization::InputQuantization;
 
 /// How the prompts of an engine become tasks.
 pub(crate) struct PromptTasks {
@@ -63,8 +63,7 @@ impl PromptTasks {
         options.cuts = graph.subgraphs().iter().map(cut).collect();
         let mut all: Vec<_> = devices.iter().map(|device| device.map(|device| Programs::new(model, device))).collect();
         let mut order: Vec<_> = (0..graph.subgraphs().len()).collect();
-        let is_feed_forward = |role| matches!(role, Role::FeedForward | Role::GateUp | Role::Down);
-        order.sort_by_key(|subgraph| !is_feed_forward(graph.subgraphs()[*subgraph].role));
+        order.sort_by_key(|subgraph| !graph.subgraphs()[*subgraph].role.is_feed_forward());
         for (done, subgraph) in order.iter().enumerate() {
             prepare_one(model, processors, devices, &graph, &mut options, *subgraph, &mut all)?;
             progress(done + 1, order.len());
@@ -167,15 +166,15 @@ fn whole(graph: &Graph, subgraph: usize) -> PrefillTask {
 }
 
 /// Which inputs keep shadows that can be computed apart from their products: those with a static scale.
-fn shadows(model: &Model) -> Vec<BlockShadows> {
+pub(super) fn shadows(model: &Model) -> Vec<BlockShadows> {
     let of_block = |block: &crate::weights::Block| {
-        let has = |inputs: &[InputQuantization; 4], index: usize| inputs[index].has_shadow();
-        block.inputs.as_ref().map_or_else(BlockShadows::default, |inputs| BlockShadows {
-            attention: has(inputs, 0),
-            attention_output: has(inputs, 1),
-            feed_forward: has(inputs, 2),
-            down: has(inputs, 3),
-        })
+        let has = |input: LinearInput| block.inputs.as_ref().is_some_and(|inputs| inputs[input.index()].has_shadow());
+        BlockShadows {
+            attention: has(LinearInput::Attention),
+            attention_output: has(LinearInput::AttentionOutput),
+            feed_forward: has(LinearInput::FeedForward),
+            down: has(LinearInput::Down),
+        }
     };
     model.weights().blocks.iter().map(of_block).collect()
 }

@@ -94,7 +94,7 @@ pub enum CutError {
 }
 
 /// Names of the roles that can be cut: [`Role::is_product`].
-const PRODUCTS: &str = "query-key-value, attention-output, gate-up or down";
+pub const PRODUCTS: &str = "query-key-value, attention-output, gate-up or down";
 
 impl Cut {
     /// Cuts `axis` in the proportion of `shares`, in their order. All parts but the last begin and end at a multiple of

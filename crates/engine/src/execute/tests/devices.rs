@@ -9,10 +9,11 @@ use triad_plan::device::DeviceProfile;
 use triad_plan::graph::Role;
 use triad_plan::placement::Reason;
 use triad_plan::prefill::{Options, Prefill};
-use triad_plan::tasks::{BlockShadows, Operation};
+use triad_plan::tasks::Operation;
 use triad_processors::cpu::Cpu;
 use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, Program};
 
+use super::super::work;
 use super::*;
 use crate::linear_input::LinearInput;
 
@@ -214,20 +215,6 @@ fn a_device_that_vanishes_at_any_run_changes_no_bit_and_is_reported() {
     present.store(true, Ordering::Relaxed);
 }
 
-/// Which inputs of a model keep their shadow.
-fn kept(model: &Model) -> Vec<BlockShadows> {
-    let of_block = |block: &crate::weights::Block| {
-        let has = |input: LinearInput| block.inputs.as_ref().unwrap()[input.index()].has_shadow();
-        BlockShadows {
-            attention: has(LinearInput::Attention),
-            attention_output: has(LinearInput::AttentionOutput),
-            feed_forward: has(LinearInput::FeedForward),
-            down: has(LinearInput::Down),
-        }
-    };
-    model.weights().blocks.iter().map(of_block).collect()
-}
-
 #[test]
 fn shadows_beside_a_device_are_tasks_of_the_cpu() {
     let model = int8("llama");
@@ -237,7 +224,7 @@ fn shadows_beside_a_device_are_tasks_of_the_cpu() {
     let is_shadow = |task: usize| execution.tasks.tasks[task].operation == Operation::Shadow;
     let on = execution.timeline.events().iter().filter(|event| is_shadow(event.task)).map(|event| event.processor);
     let on: Vec<_> = on.collect();
-    let inputs = kept(&model);
+    let inputs = work::shadows(&model);
     let kept = inputs.iter().flat_map(|of| [of.attention, of.attention_output, of.feed_forward, of.down]);
     assert_eq!(on, vec![CPU; execution.graph.chunks().len() * kept.filter(|kept| *kept).count()]);
     assert!(!on.is_empty());
@@ -263,7 +250,7 @@ fn what_is_simulated_is_what_runs() {
             let simulated = Options {
                 chunk: CHUNK,
                 chunks_in_flight: 3,
-                shadows: Some(kept(&model)),
+                shadows: Some(work::shadows(&model)),
                 window: Some(window),
                 ..Options::paper(Policy::CriticalPath)
             };
