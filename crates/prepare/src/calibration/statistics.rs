@@ -4,6 +4,7 @@ use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 
 /// Bins of a histogram: four an octave, from 2⁻¹² to 2¹⁴.
 pub const BINS: usize = 104;
+const _: () = assert!(BINS <= 256, "a bin's number is a byte");
 /// Leading bits of an f32 that choose the bin: the exponent and two bits of the mantissa.
 const BIN_SHIFT: u32 = 21;
 /// Number of the first bin counted from zero: that of 2⁻¹².
@@ -50,12 +51,17 @@ impl InputStatistics {
         let channels = self.channels;
         let tasks = (chunks_mut(&mut self.largest, TASK_CHANNELS), chunks_mut(&mut self.counts, TASK_CHANNELS * BINS));
         for_each_chunk(tasks, 1, |task, (largest, counts)| {
+            let mut bins = [0u8; TASK_CHANNELS];
             for row in x.chunks_exact(channels) {
                 let values = &row[task * TASK_CHANNELS..][..largest.len()];
-                for ((value, largest), counts) in values.iter().zip(&mut *largest).zip(counts.chunks_exact_mut(BINS)) {
+                // Of all channels first, in loops that become vector instructions.
+                for ((value, largest), bin) in values.iter().zip(&mut *largest).zip(&mut bins) {
                     let magnitude = value.abs();
                     *largest = largest.max(magnitude);
-                    let count = &mut counts[bin(magnitude)];
+                    *bin = bin_of(magnitude) as u8;
+                }
+                for (bin, counts) in bins.iter().zip(counts.chunks_exact_mut(BINS)) {
+                    let count = &mut counts[usize::from(*bin)];
                     *count = count.saturating_add(1);
                 }
             }
@@ -109,7 +115,7 @@ impl InputStatistics {
         for ((counts, scaled), factor) in channels {
             for (from, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 let middle = (edge(from) + edge(from + 1)) / 2.0;
-                let to = &mut scaled[bin(middle * factor)];
+                let to = &mut scaled[bin_of(middle * factor)];
                 *to = to.saturating_add(*count);
             }
         }
@@ -133,7 +139,8 @@ pub fn edge(bin: usize) -> f32 {
     f32::from_bits((FIRST_BIN + bin as u32) << BIN_SHIFT)
 }
 
-fn bin(magnitude: f32) -> usize {
+#[inline]
+fn bin_of(magnitude: f32) -> usize {
     (magnitude.to_bits() >> BIN_SHIFT).saturating_sub(FIRST_BIN).min(BINS as u32 - 1) as usize
 }
 
@@ -146,7 +153,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_value_is_in_the_bin_between_its_edges(magnitude in 0.0f32..20_000.0) {
-            let bin = bin(magnitude);
+            let bin = bin_of(magnitude);
             prop_assert!(bin == 0 || edge(bin) <= magnitude);
             prop_assert!(bin == BINS - 1 || magnitude < edge(bin + 1));
         }

@@ -15,7 +15,7 @@ use std::arch::x86_64::{
     _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64,
     _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_permutexvar_ps,
     _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
     _mm512_unpacklo_epi64,
 };
 
@@ -342,26 +342,35 @@ fn int4_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range
         let weights = &task.weights[first_column * groups * HALF..][..COLUMNS * groups * HALF];
         let scales = &task.scales[first_column * groups..][..COLUMNS * groups];
         let mut sums = [_mm512_setzero_ps(); COLUMNS];
-        for (index, step) in steps.iter().enumerate() {
-            // SAFETY: sixteen sums, and as many pairs for each shift.
-            #[allow(unsafe_code)]
-            let (offset, x) = unsafe {
-                let offset = _mm512_loadu_si512(step.offset.as_ptr().cast());
-                (offset, step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())))
-            };
-            let first = index * GROUPS;
-            // Of the last step, the groups that there are.
-            let left = (groups - first).min(GROUPS);
-            for (column, sums) in sums.iter_mut().enumerate() {
-                let group = column * groups + first;
-                prefetch_int4(weights, scales, group);
-                // SAFETY: the column's groups from `first` on.
+        // A macro, so that whole steps are read without masks.
+        macro_rules! add_step {
+            ($index:expr, $groups:expr) => {{
+                let (step, first) = (&steps[$index], $index * GROUPS);
+                // SAFETY: sixteen sums, and as many pairs for each shift.
                 #[allow(unsafe_code)]
-                let (words, scales) =
-                    unsafe { int4_operands(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), left) };
-                let exact = products(factors(words), &x, offset);
-                *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
-            }
+                let (offset, x) = unsafe {
+                    let offset = _mm512_loadu_si512(step.offset.as_ptr().cast());
+                    (offset, step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())))
+                };
+                for (column, sums) in sums.iter_mut().enumerate() {
+                    let group = column * groups + first;
+                    prefetch_int4(weights, scales, group);
+                    // SAFETY: the column's groups from `first` on.
+                    #[allow(unsafe_code)]
+                    let (words, scales) = unsafe {
+                        int4_operands(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), $groups)
+                    };
+                    let exact = products(factors(words), &x, offset);
+                    *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
+                }
+            }};
+        }
+        let (whole, left) = (groups / GROUPS, groups % GROUPS);
+        for index in 0..whole {
+            add_step!(index, GROUPS);
+        }
+        if left > 0 {
+            add_step!(whole, left);
         }
         for (index, sums) in sums.into_iter().enumerate() {
             task.write(row, first_column + index, _mm512_reduce_add_ps(sums) * unit);
@@ -472,14 +481,15 @@ fn int4_tile<const ROWS: usize>(
 
 /// Words of weights shifted and masked, as pairs of 16-bit numbers.
 #[inline]
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512bw")]
 fn factors(words: __m512i) -> [__m512i; SHIFTS] {
     let mask = _mm512_set1_epi32(MASK);
     [
         _mm512_and_si512(words, mask),
         _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask),
         _mm512_and_si512(_mm512_srli_epi32::<8>(words), mask),
-        _mm512_and_si512(_mm512_srli_epi32::<12>(words), mask),
+        // Of sixteen bits each, nothing else is left.
+        _mm512_srli_epi16::<12>(words),
     ]
 }
 
