@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use triad_engine::execute::{CostTable, Device, Execution, ProcessorFailure};
+use triad_engine::execute::{CostTable, Execution, ProcessorFailure};
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
 use triad_plan::graph::Format;
@@ -15,7 +15,7 @@ use triad_plan::processors::{Processor, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
-use crate::npu::{Npu, NpuArguments, NpuDevice};
+use crate::device::{DeviceArguments, Opened};
 use crate::timeline_file::TimelineFile;
 use crate::{inputs, output, progress};
 
@@ -30,10 +30,16 @@ pub struct Processors {
 /// One of them.
 #[derive(Clone, Debug)]
 struct Named {
-    /// `cpu`, `cpu2`, `npu`.
+    /// `cpu`, `cpu2`, `gpu`, `npu`.
     name: String,
-    is_npu: bool,
+    kind: ProcessorKind,
     threads: Threads,
+}
+
+impl Named {
+    fn is_cpu(&self) -> bool {
+        self.kind == ProcessorKind::Cpu
+    }
 }
 
 /// One thread, wherever the system puts it.
@@ -44,8 +50,10 @@ impl FromStr for Processors {
 
     /// Reads `cpu=0-2,4,npu=3`: names, any of them more than once, and behind each its cores if any are given.
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected =
-            || "expected cpu or cpu,npu, each with its cores if they are to be kept: cpu=0-2,npu=3".to_owned();
+        let expected = || {
+            "expected cpu, or cpu with gpu, npu or both, each with its cores if they are to be kept: cpu=0-2,npu=3"
+                .to_owned()
+        };
         let mut named: Vec<(&str, Vec<&str>)> = Vec::new();
         for part in text.split(',').map(str::trim) {
             let (name, cores) = part.split_once('=').map_or((part, None), |(name, cores)| (name, Some(cores)));
@@ -57,20 +65,21 @@ impl FromStr for Processors {
             }
         }
         let mut list: Vec<Named> = Vec::new();
-        for (kind, cores) in named {
-            let is_npu = match kind {
-                "cpu" => false,
-                "npu" => true,
+        for (text, cores) in named {
+            let kind = match text {
+                "cpu" => ProcessorKind::Cpu,
+                "gpu" => ProcessorKind::Gpu,
+                "npu" => ProcessorKind::Npu,
                 _ => return Err(expected()),
             };
             let threads = if cores.is_empty() { ONE } else { Threads::On(Cores::parse(&cores.join(","))?) };
-            let name = match list.iter().filter(|other| other.is_npu == is_npu).count() {
-                0 => kind.to_owned(),
-                others => format!("{kind}{}", others + 1),
+            let name = match list.iter().filter(|other| other.kind == kind).count() {
+                0 => text.to_owned(),
+                others => format!("{text}{}", others + 1),
             };
-            list.push(Named { name, is_npu, threads });
+            list.push(Named { name, kind, threads });
         }
-        if !list.iter().any(|processor| !processor.is_npu) {
+        if !list.iter().any(Named::is_cpu) {
             return Err(expected());
         }
         let mut taken = Vec::new();
@@ -94,39 +103,41 @@ impl Processors {
     }
 
     /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
-    pub fn engine(&self, npu: &NpuArguments, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
-        let NpuArguments { npu: what, window, cuts } = npu;
-        let (what, window) = (*what, *window);
-        let cuts = cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
-        let device = |Named { is_npu, threads, .. }: &Named| {
-            if *is_npu { what.device(model, window, threads) } else { Ok(None) }
-        };
-        let devices: Vec<_> = self.list.iter().map(device).collect::<Result<_>>()?;
-        let describe = |(Named { name, is_npu, threads }, device): (&Named, &Option<NpuDevice>)| {
+    pub fn engine(&self, devices: &DeviceArguments, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+        let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
+        let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads);
+        let opened: Vec<_> = self.list.iter().map(open).collect::<Result<_>>()?;
+        let describe = |(Named { name, kind, threads }, opened): (&Named, &Option<Opened>)| {
             let cpu = Processor::cpu(name);
-            // Threads that drive an NPU compute floats where everything else is lost.
-            let kind = if *is_npu { ProcessorKind::Npu } else { cpu.kind };
-            let description = Processor { kind, window: window.filter(|_| *is_npu), ..cpu };
-            let device = device.clone().map(|device| device as Arc<dyn Device>);
+            // Threads that drive a device compute floats where everything else is lost.
+            let description = match kind {
+                ProcessorKind::Cpu => cpu,
+                _ => {
+                    let window = devices.window.filter(|_| *kind == ProcessorKind::Npu);
+                    Processor { kind: *kind, formats: cpu.formats, ..Processor::npu(name, window) }
+                }
+            };
+            let device = opened.as_ref().map(|opened| Arc::clone(&opened.device));
             ProcessorOptions { description, threads: threads.clone(), device }
         };
-        let processors = self.list.iter().zip(&devices).map(describe).collect();
+        let processors = self.list.iter().zip(&opened).map(describe).collect();
         let mut bar = None;
         let mut progress = |done, subgraphs| {
-            if devices.iter().any(Option::is_some) {
-                bar.get_or_insert_with(|| progress::subgraphs(format!("building graphs for {what}"), subgraphs))
-                    .set(done);
+            if opened.iter().any(Option::is_some) {
+                bar.get_or_insert_with(|| {
+                    progress::subgraphs(format!("preparing {}", self.devices(devices)), subgraphs)
+                })
+                .set(done);
             }
         };
         let engine = answer::engine(model, EngineOptions { processors, cuts, ..options }, &mut progress)?;
         drop(bar);
         note_moved(&engine);
-        #[cfg(feature = "npu")]
-        for error in devices.iter().flatten().filter_map(|device| device.not_kept()) {
+        for error in opened.iter().flatten().filter_map(Opened::not_kept) {
             output::note(&format!("note: {error}, and every run compiles them again"));
         }
         if let Some(package) = model.package()
-            && let Some(costs) = CostTable::open(package)?.of(&self.key(npu))
+            && let Some(costs) = CostTable::open(package)?.of(&self.key(devices))
         {
             engine.set_costs(costs.clone());
         }
@@ -135,18 +146,29 @@ impl Processors {
 
     /// The CPUs of them, where there is more.
     pub fn cpu_alone(&self) -> Option<Self> {
-        let list: Vec<_> = self.list.iter().filter(|processor| !processor.is_npu).cloned().collect();
+        let list: Vec<_> = self.list.iter().filter(|processor| processor.is_cpu()).cloned().collect();
         (list.len() < self.list.len()).then(|| Self { list, text: self.text.clone() })
     }
 
     /// What their costs are kept under: their names, and how products are cut.
-    pub fn key(&self, npu: &NpuArguments) -> String {
-        let cuts = npu.cuts.iter().map(|cut| format!("; {cut}"));
-        self.names(npu.npu).join(", ") + &cuts.collect::<String>()
+    pub fn key(&self, devices: &DeviceArguments) -> String {
+        let cuts = devices.cuts.iter().map(|cut| format!("; {cut}"));
+        self.names(devices).join(", ") + &cuts.collect::<String>()
     }
 
-    /// Names for people: what takes the place of an NPU is called what it is.
-    fn names(&self, what: Npu) -> Vec<String> {
+    /// The largest difference of logits, relative to the largest, that the rounding of its devices explains.
+    pub fn rounding(&self, devices: &DeviceArguments) -> f32 {
+        self.list.iter().map(|processor| devices.rounding(processor.kind)).fold(0.0, f32::max)
+    }
+
+    /// Those that are no CPUs, in words.
+    pub fn devices(&self, devices: &DeviceArguments) -> String {
+        let names = self.list.iter().filter(|processor| !processor.is_cpu());
+        names.map(|Named { name, kind, .. }| devices.name(*kind, label(name))).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// Names for people, with cores.
+    fn names(&self, devices: &DeviceArguments) -> Vec<String> {
         let cores = |threads: &Threads| match threads {
             Threads::On(cores) => {
                 let list: Vec<_> = cores.iter().map(|core| core.to_string()).collect();
@@ -155,7 +177,7 @@ impl Processors {
             _ => "any core".into(),
         };
         let name = |processor: &Named| {
-            let name = if processor.is_npu { what.to_string() } else { label(&processor.name) };
+            let name = devices.name(processor.kind, label(&processor.name));
             format!("{name} ({})", cores(&processor.threads))
         };
         self.list.iter().map(name).collect()
@@ -172,12 +194,12 @@ impl std::fmt::Display for Processors {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
-    /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU: cpu=0,npu=1 keeps each on its
-    /// cores, cpu,npu takes a thread each
+    /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU or GPU: cpu=0,npu=1 keeps each on
+    /// its cores, cpu,gpu takes a thread each
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     #[command(flatten)]
-    pub npu: NpuArguments,
+    pub devices: DeviceArguments,
     /// Chunks of a prompt that are on their way at once, at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = in_flight, requires = "processors")]
     pub chunks_in_flight: usize,
@@ -187,17 +209,17 @@ pub struct ProcessorArguments {
 }
 
 impl ProcessorArguments {
-    /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU beside a model in
-    /// `float`: it runs INT8 alone, and would have nothing to do.
+    /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU or GPU
+    /// beside a model in `float`: it runs INT8 alone, and would have nothing to do.
     pub fn check(&self, float: bool) -> Result<()> {
         if let Some(timeline) = &self.timeline {
             inputs::check(timeline)?;
         }
-        self.npu.check(self.processors.is_some())?;
-        let has_npu = self.processors.as_ref().is_some_and(|processors| processors.cpu_alone().is_some());
+        self.devices.check(self.processors.is_some())?;
+        let has_device = self.processors.as_ref().is_some_and(|processors| processors.cpu_alone().is_some());
         ensure!(
-            !(float && has_npu),
-            "--float leaves the NPU of --processors without work, which is INT8: leave out either"
+            !(float && has_device),
+            "--float leaves the NPU or GPU of --processors without work, which is INT8: leave out either"
         );
         Ok(())
     }
@@ -213,7 +235,7 @@ impl ProcessorArguments {
         let (Some(processors), Some(execution)) = (&self.processors, execution) else {
             bail!("no prompt ran on several processors, so there is no timeline to write");
         };
-        let names = processors.names(self.npu.npu);
+        let names = processors.names(&self.devices);
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let tokens = execution.graph.chunks().last().map_or(0, |chunk| chunk.end);
         let title = format!("{model}, {tokens} tokens, {}", execution.policy.name());
@@ -242,8 +264,8 @@ pub struct Executed {
 
 impl Executed {
     /// Of a prompt that ran on `processors`.
-    pub fn new(execution: &Execution, processors: &Processors, npu: Npu) -> Self {
-        let names = processors.names(npu);
+    pub fn new(execution: &Execution, processors: &Processors, devices: &DeviceArguments) -> Self {
+        let names = processors.names(devices);
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let labels = execution.tasks.labels(&execution.graph);
         let summary = record("", execution, &labels, &names).summary();
@@ -258,7 +280,7 @@ impl Executed {
     }
 }
 
-/// Prints how many subgraphs run elsewhere since the NPUs have no room for them.
+/// Prints how many subgraphs run elsewhere since devices have no room for them.
 fn note_moved(engine: &Engine) {
     let (graph, placement) = (engine.graph(), &engine.tasks().placement);
     let all = graph.subgraphs().iter().filter(|subgraph| subgraph.role.format() == Format::Int8).count();
@@ -266,9 +288,13 @@ fn note_moved(engine: &Engine) {
     let moved = (0..graph.subgraphs().len()).filter(is_whole).map(|subgraph| placement.places()[subgraph]);
     let moved: Vec<_> = moved.filter(|place| place.reason == Reason::WindowFull).collect();
     if let Some(first) = moved.first() {
-        let (count, on) = (moved.len(), engine.processors()[first.processor].label());
+        let processors = engine.processors();
+        let (count, on) = (moved.len(), processors[first.processor].label());
+        let full = processors.iter().filter(|(_, processor)| processor.multiplies_alone());
+        let full: Vec<_> = full.map(|(_, processor)| processor.label()).collect();
+        let full = full.join(" and ");
         output::note(&format!(
-            "note: {count} of {all} INT8 subgraphs do not fit into the NPU's window and run on the {on}"
+            "note: {count} of {all} INT8 subgraphs do not fit into the memory of the {full} and run on the {on}"
         ));
     }
 }
@@ -309,10 +335,10 @@ mod tests {
     fn processors_are_names_and_cores() {
         let count = |text: &str| text.parse::<Processors>().map(|processors| processors.threads());
         assert_eq!(
-            ["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1"].map(count),
-            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2)]
+            ["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1", "cpu,gpu,npu"].map(count),
+            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2), Ok(3)]
         );
-        for wrong in ["", "gpu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,gpu=2"] {
+        for wrong in ["", "gpu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,tpu=2"] {
             assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
         }
         assert!(count("cpu=0-2,npu=2").unwrap_err().contains("core 2 is of two processors"));

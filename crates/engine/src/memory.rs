@@ -7,7 +7,6 @@ use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::tensor::Format;
 use triad_model::tensor_map::TensorSlice;
-use triad_plan::processors::ProcessorKind;
 
 use crate::execute::ProcessorOptions;
 use crate::forward::Buffers;
@@ -59,9 +58,9 @@ pub fn of_chunks_in_flight(
     if processors.len() < 2 || chunk == 0 {
         return 0;
     }
-    let has_npu = processors.iter().any(|processor| processor.description.kind == ProcessorKind::Npu);
+    let shadows_apart = processors.iter().any(|processor| processor.description.multiplies_alone());
     let chunks = chunks_in_flight.min(context.div_ceil(chunk));
-    let shadows = if has_npu { Buffers::shadow_bytes_per_row(description) } else { 0 };
+    let shadows = if shadows_apart { Buffers::shadow_bytes_per_row(description) } else { 0 };
     chunk * (Buffers::bytes_per_row(description) * chunks.saturating_sub(1) + shadows * chunks)
 }
 

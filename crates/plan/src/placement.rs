@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::graph::{Format, Graph, Role, Subgraph};
-use crate::processors::{ProcessorId, ProcessorKind, Processors};
+use crate::processors::{ProcessorId, Processors};
 
 /// Why a subgraph runs where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -61,7 +61,7 @@ pub struct Placement {
 impl Placement {
     /// Places every subgraph on a processor that computes its format and has room in its window.
     ///
-    /// INT8 subgraphs are placed on NPUs while these have room, feed-forwards first, as the paper does (§4), since they
+    /// INT8 subgraphs are placed on processors that are preferred for INT8 while these have room, feed-forwards first, as the paper does (§4), since they
     /// have the most operations; then what else is in INT8, in the order of the blocks. What does not fit, and all that
     /// is in float, is placed on other processors. Of several that are equally suited, a subgraph goes to the one whose
     /// work is done first if each takes `seconds(subgraph, processor)` for a chunk; of equal ones, to the first. Where
@@ -107,7 +107,7 @@ impl Placement {
     }
 
     /// Places a subgraph elsewhere that its processor has no room for after all: on the first processor that
-    /// computes its format in all of the machine's memory and is no NPU.
+    /// computes its format in all of the machine's memory and is not preferred for INT8.
     ///
     /// # Errors
     /// If there is none.
@@ -116,7 +116,7 @@ impl Placement {
         let bytes = graph.subgraphs()[subgraph].graph_bytes(graph.chunk_length());
         let Place { processor: full, .. } = self.places[subgraph];
         let mut others = processors.iter().filter(|(id, other)| {
-            *id != full && other.kind != ProcessorKind::Npu && other.computes(role.format()) && other.window.is_none()
+            *id != full && !other.multiplies_alone() && other.computes(role.format()) && other.window.is_none()
         });
         let (processor, _) = others.next().ok_or(PlacementError::Window { block, role, bytes })?;
         self.window_used[full.index()] -= bytes;
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn an_npu_that_computes_floats_does_so_only_where_no_other_processor_can() {
         let graph = Graph::new(&shape("qwen1.5-1.8b").unwrap(), 1024, 256);
-        let npu = Processor { kind: ProcessorKind::Npu, ..Processor::cpu("npu") };
+        let npu = Processor { formats: vec![Format::Float, Format::Int8], ..Processor::npu("npu", None) };
         let placement = placed(&graph, vec![Processor::cpu("cpu"), npu.clone()]).unwrap();
         for (subgraph, place) in graph.subgraphs().iter().zip(placement.places()) {
             let expected = if subgraph.role.format() == Format::Float { CPU } else { NPU };

@@ -42,10 +42,12 @@ pub enum ProcessorKind {
 pub struct Processor {
     /// Unique in a list: `cpu`, `cpu2`, `gpu`, `npu`.
     pub name: String,
-    /// What it is. Of the processors that compute a format, NPUs are preferred for INT8 and all others for float.
+    /// What it is.
     pub kind: ProcessorKind,
     /// The formats that it computes.
     pub formats: Vec<Format>,
+    /// The formats for which it is preferred over other processors that compute them.
+    pub preferred: Vec<Format>,
     /// Bytes that it addresses; `None` for all of the machine's memory.
     pub window: Option<usize>,
 }
@@ -54,7 +56,8 @@ impl Processor {
     /// CPU cores, which compute in float and INT8.
     pub fn cpu(name: &str) -> Self {
         let formats = vec![Format::Float, Format::Int8];
-        Self { name: name.to_owned(), kind: ProcessorKind::Cpu, formats, window: None }
+        let (kind, preferred) = (ProcessorKind::Cpu, vec![Format::Float]);
+        Self { name: name.to_owned(), kind, formats, preferred, window: None }
     }
 
     /// A GPU, which computes in float and INT8.
@@ -64,7 +67,8 @@ impl Processor {
 
     /// An NPU, which computes in INT8 alone, in the memory of its window.
     pub fn npu(name: &str, window: Option<usize>) -> Self {
-        Self { kind: ProcessorKind::Npu, formats: vec![Format::Int8], window, ..Self::cpu(name) }
+        let (formats, preferred) = (vec![Format::Int8], vec![Format::Int8]);
+        Self { kind: ProcessorKind::Npu, formats, preferred, window, ..Self::cpu(name) }
     }
 
     /// Whether it computes in `format`.
@@ -74,7 +78,12 @@ impl Processor {
 
     /// Whether it is preferred for `format` over other processors that compute it.
     pub fn prefers(&self, format: Format) -> bool {
-        (self.kind == ProcessorKind::Npu) == (format == Format::Int8)
+        self.preferred.contains(&format)
+    }
+
+    /// Whether it multiplies in INT8 alone: norms, attention and shadows are for others as long as there are any.
+    pub fn multiplies_alone(&self) -> bool {
+        self.prefers(Format::Int8)
     }
 
     /// Its name in sentences and pictures: `NPU`.

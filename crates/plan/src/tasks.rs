@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::graph::{Format, Graph, Role, Subgraph, Task};
 use crate::placement::Placement;
-use crate::processors::{ProcessorId, ProcessorKind, Processors};
+use crate::processors::{ProcessorId, Processors};
 use crate::schedule::parts::{Cut, CutError, Part};
 use crate::schedule::{Dag, Node};
 use crate::timeline::Label;
@@ -116,14 +116,15 @@ impl BlockShadows {
 }
 
 impl TaskOptions {
-    /// Makes the shadows of `blocks` tasks of their own where a processor of a subgraph does not compute them: on NPUs.
+    /// Makes the shadows of `blocks` tasks of their own where a processor of a subgraph does not compute them:
+    /// [`Processor::multiplies_alone`](crate::processors::Processor::multiplies_alone).
     #[must_use]
     pub fn with_shadows(mut self, graph: &Graph, processors: &Processors, blocks: &[BlockShadows]) -> Self {
-        let is_npu = |id: ProcessorId| processors[id].kind == ProcessorKind::Npu;
+        let multiplies_alone = |id: ProcessorId| processors[id].multiplies_alone();
         let of_subgraph = |(index, subgraph): (usize, &Subgraph)| {
             let is_apart = match self.cut(index) {
-                Some(cut) => cut.shares().iter().any(|share| share.share > 0.0 && is_npu(share.processor)),
-                None => is_npu(self.placement.places()[index].processor),
+                Some(cut) => cut.shares().iter().any(|share| share.share > 0.0 && multiplies_alone(share.processor)),
+                None => multiplies_alone(self.placement.places()[index].processor),
             };
             blocks.get(subgraph.block).filter(|_| is_apart)?.of_role(subgraph.role)
         };

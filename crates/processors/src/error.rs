@@ -153,6 +153,53 @@ pub enum Error {
         /// The system's error.
         reason: std::io::Error,
     },
+    /// There is no GPU.
+    #[error(
+        "no GPU was found{}: install a driver for Vulkan, Metal or Direct3D 12, or name the adapter to use",
+        if software.is_empty() { String::new() } else { format!(", only software that takes the place of one: {software}") }
+    )]
+    NoGpu {
+        /// Software that takes the place of one.
+        software: String,
+    },
+    /// There is no GPU of this name.
+    #[error("no GPU is called {wanted}: expected a part of the name of one that was found: {}", if found.is_empty() { "none" } else { found })]
+    GpuNotFound {
+        /// The name.
+        wanted: String,
+        /// What there is.
+        found: String,
+    },
+    /// The driver does not open the GPU.
+    #[error("{gpu} can't be opened: {reason}")]
+    GpuRefused {
+        /// The GPU.
+        gpu: String,
+        /// The driver's message.
+        reason: String,
+    },
+    /// No variant of the shaders computes rightly.
+    #[error(
+        "{gpu} computes wrongly, whichever shaders it is given ({reasons}): update its driver, or choose another processor"
+    )]
+    GpuMiscomputes {
+        /// The GPU.
+        gpu: String,
+        /// What is wrong with each.
+        reasons: String,
+    },
+    /// The GPU has no memory for a buffer.
+    #[error("{gpu} has no buffer of {bytes} bytes for {what}, since {reason}: run this subgraph on another processor")]
+    GpuMemory {
+        /// The GPU.
+        gpu: String,
+        /// What for.
+        what: &'static str,
+        /// Bytes of the buffer.
+        bytes: u64,
+        /// Why.
+        reason: String,
+    },
     /// The device failed while it ran a program.
     #[error("{processor} failed: {reason}")]
     Run {

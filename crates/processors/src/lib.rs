@@ -6,7 +6,7 @@
 //! elsewhere in silence.
 //!
 //! [`cpu`] computes with our kernels on cores of its own; `npu`, a feature of this crate, builds graphs for ONNX Runtime,
-//! which runs them on an NPU or whatever else it has a provider for. All devices are in one table of the conformance
+//! which runs them on an NPU or whatever else it has a provider for; `gpu`, another one, runs shaders on a GPU. All devices are in one table of the conformance
 //! suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
 //!
 //! ```
@@ -41,6 +41,8 @@
 pub mod cpu;
 mod device;
 mod error;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod layer_columns;
 #[cfg(feature = "npu")]
 pub mod npu;

@@ -1,16 +1,18 @@
 //! `triad devices`: what this machine can run models on.
 
 use anyhow::Result;
+use serde::Serialize;
 
 use crate::output;
 use triad_frontend::machine::{Kernels, Machine};
 
-/// Show the processors of this machine, their instruction sets and memory.
+/// Show the processors of this machine: instruction sets, kernels and memory of the CPU, and its GPUs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad devices
   triad devices --json
 
+A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
 The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
 using better instructions than that.")]
 pub struct Arguments {
@@ -19,11 +21,69 @@ pub struct Arguments {
     json: bool,
 }
 
+/// What `devices --json` prints.
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    machine: Machine,
+    gpus: Vec<GpuReport>,
+}
+
+/// A GPU that a driver lists.
+#[derive(Serialize)]
+struct GpuReport {
+    /// Its name, kind, interface and driver.
+    gpu: String,
+    /// The variant of the shaders that is used.
+    variant: Option<&'static str>,
+    /// Variants that compute wrongly on it, with the reason, or why the GPU can't be used at all.
+    refused: Vec<String>,
+}
+
+impl GpuReport {
+    #[cfg(feature = "gpu")]
+    fn all() -> Vec<Self> {
+        use triad_processors::gpu::{Adapter, Gpu, GpuOptions, VariantState, adapters};
+
+        let report = |adapter: &Adapter| {
+            let options = GpuOptions { adapter: Some(adapter.name.clone()), ..GpuOptions::default() };
+            let (mut variant, mut refused) = (None, Vec::new());
+            match Gpu::open(&options) {
+                Ok(gpu) => {
+                    for (tried, state) in gpu.variants() {
+                        match state {
+                            VariantState::Used => variant = Some(tried.name),
+                            VariantState::Refused(reason) => refused.push(format!("{}: {reason}", tried.name)),
+                            VariantState::Untried => {}
+                        }
+                    }
+                }
+                Err(error) => refused.push(error.to_string()),
+            }
+            Self { gpu: adapter.to_string(), variant, refused }
+        };
+        adapters().iter().map(report).collect()
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn all() -> Vec<Self> {
+        Vec::new()
+    }
+
+    /// In a line.
+    fn text(&self) -> String {
+        let Self { gpu, variant, refused } = self;
+        let variant = variant.map_or("not usable".to_owned(), |variant| format!("shaders {variant}"));
+        let refused = refused.iter().map(|reason| format!("; refused: {reason}"));
+        format!("{gpu}: {variant}{}", refused.collect::<String>())
+    }
+}
+
 /// Prints what the system reports.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let machine = Machine::detect();
+    let (machine, gpus) = (Machine::detect(), GpuReport::all());
     if arguments.json {
-        return output::json(&machine);
+        return output::json(&Report { machine, gpus });
     }
     let unknown = || "unknown".to_owned();
     let cores = machine.cores.map_or_else(unknown, |cores| cores.to_string());
@@ -36,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .collect();
     let or_unknown = |list: Vec<String>| if list.is_empty() { unknown() } else { list.join(", ") };
     let Kernels { int8, bf16, f32 } = machine.kernels;
-    output::fields(&[
+    let mut fields = vec![
         ("processor", machine.processor.unwrap_or_else(unknown)),
         ("architecture", machine.architecture.into()),
         ("instruction sets", or_unknown(machine.instruction_sets.iter().map(ToString::to_string).collect())),
@@ -46,5 +106,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ("caches", or_unknown(caches)),
         ("memory", output::known_bytes(machine.memory_bytes)),
         ("memory available", output::known_bytes(machine.memory_available_bytes)),
-    ])
+    ];
+    if gpus.is_empty() {
+        fields.push(("GPU", "none found".to_owned()));
+    }
+    fields.extend(gpus.iter().map(|gpu| ("GPU", gpu.text())));
+    output::fields(&fields)
 }

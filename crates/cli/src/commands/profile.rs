@@ -11,9 +11,9 @@ use triad_plan::schedule::Policy;
 use triad_plan::tasks::Operation;
 
 use crate::arguments::{self, ModelArguments};
+use crate::device::DeviceArguments;
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::NpuArguments;
 use crate::processors::Processors;
 use crate::{output, progress};
 
@@ -33,7 +33,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST", default_value = "cpu,npu")]
     processors: Processors,
     #[command(flatten)]
-    npu: NpuArguments,
+    devices: DeviceArguments,
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
@@ -58,7 +58,7 @@ struct Report<'a> {
 
 /// Measures, writes, and prints what was measured.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let Arguments { processors, npu, chunk, repeat, .. } = arguments;
+    let Arguments { processors, devices, chunk, repeat, .. } = arguments;
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared(false)?;
     let package = model.package().context("expected a package")?;
@@ -73,11 +73,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         chunks_in_flight: chunks,
         ..EngineOptions::default()
     };
-    let mut engines = vec![processors.engine(npu, &model, options())?];
+    let mut engines = vec![processors.engine(devices, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
         // One processor alone computes all of every product.
-        let alone_npu = NpuArguments { cuts: Vec::new(), ..npu.clone() };
-        engines.push(alone.engine(&alone_npu, &model, options())?);
+        let uncut = DeviceArguments { cuts: Vec::new(), ..devices.clone() };
+        engines.push(alone.engine(&uncut, &model, options())?);
     }
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
@@ -89,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
         measured => measured.map_err(|error| run_error(error, name))?,
     };
-    let (processors, file) = (processors.key(npu), CostTable::path(package));
+    let (processors, file) = (processors.key(devices), CostTable::path(package));
     table.set(&processors, costs.clone());
     table.save(package)?;
     if arguments.json {

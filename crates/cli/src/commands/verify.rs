@@ -10,9 +10,9 @@ use triad_engine::{Cancel, EngineOptions, Error, LoadOptions, Model, SessionOpti
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ThreadArguments};
+use crate::device::DeviceArguments;
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::{Npu, NpuArguments};
 use crate::processors::Processors;
 use crate::{output, progress};
 
@@ -20,7 +20,7 @@ use crate::{output, progress};
 ///
 /// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
 /// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
-/// for bit, or with another NPU than our kernels but for its rounding.
+/// for bit, or with a GPU or another NPU than our kernels but for its rounding.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad verify model.triad
@@ -34,7 +34,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LIST")]
     processors: Option<Processors>,
     #[command(flatten)]
-    npu: NpuArguments,
+    devices: DeviceArguments,
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens, requires = "processors")]
     chunk: usize,
@@ -47,7 +47,7 @@ const CHUNKS_IN_FLIGHT: usize = 4;
 
 /// Prints OK, or fails with the first file that differs, or with what the processors got wrong.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    arguments.npu.check(arguments.processors.is_some())?;
+    arguments.devices.check(arguments.processors.is_some())?;
     let package = Package::open(&arguments.package)?;
     let spinner = progress::spinner(format!("reading {}", output::bytes(package.bytes())));
     package.verify()?;
@@ -64,18 +64,18 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let npu = arguments.npu.npu;
     let lengths = execute::lengths(arguments.chunk, model.description().context);
     let context = lengths.iter().copied().max().unwrap_or(1);
     let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
     let options = EngineOptions { session, chunks_in_flight: CHUNKS_IN_FLIGHT, ..EngineOptions::default() };
-    let engine = processors.engine(&arguments.npu, &model, options)?;
+    let engine = processors.engine(&arguments.devices, &model, options)?;
+    let rounding = processors.rounding(&arguments.devices);
     let mut spinner = None;
     let mut show = |tokens: usize, policy: Option<Policy>| {
         let how = policy.map_or("one chunk after the other", Policy::name);
         spinner = Some(progress::spinner(format!("running {tokens} tokens, {how}")));
     };
-    let verified = execute::verify(&engine, npu.rounding(), &cancel, &mut show);
+    let verified = execute::verify(&engine, rounding, &cancel, &mut show);
     drop(spinner);
     let verified = match verified {
         Err(Error::Cancelled) => return Err(Interrupted.into()),
@@ -97,7 +97,10 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     } else {
         format!("logits within {largest:.1e} of the largest")
     };
-    let with = if npu == Npu::Kernels { String::new() } else { format!(" with {npu}") };
+    let with = match rounding {
+        0.0 => String::new(),
+        _ => format!(" with {}", processors.devices(&arguments.devices)),
+    };
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     Ok(format!("and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies"))
 }

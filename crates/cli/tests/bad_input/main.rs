@@ -396,7 +396,7 @@ fn inputs() -> Vec<Case> {
         usage(
             "processor that is none",
             &["run", "-p", "Hi", "--processors", "gpu=0"],
-            &["--processors", "expected cpu or cpu,npu"],
+            &["--processors", "expected cpu, or cpu with gpu, npu or both"],
         ),
         usage(
             "core of two processors",
@@ -406,7 +406,7 @@ fn inputs() -> Vec<Case> {
         input(
             "NPU for a model in float",
             &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu=0,npu=1"],
-            &["--float", "NPU of --processors", "INT8"],
+            &["--float", "NPU or GPU of --processors", "INT8"],
         ),
         usage(
             "policy that is none",

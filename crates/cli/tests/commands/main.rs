@@ -345,6 +345,10 @@ fn devices_shows_what_the_machine_has() {
     assert_eq!(object["architecture"], std::env::consts::ARCH);
     assert!(object["threads"].as_u64().unwrap() > 0);
     assert!(object["kernels"]["int8"].is_string() && object["kernels"]["f32"].is_string(), "{object}");
+    // Each is usable, or there is a reason why it is not.
+    let gpus = object["gpus"].as_array().unwrap();
+    let is_explained = |gpu: &Json| gpu["variant"].is_string() || !gpu["refused"].as_array().unwrap().is_empty();
+    assert!(gpus.iter().all(is_explained), "{object}");
 }
 
 #[test]

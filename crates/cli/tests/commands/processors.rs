@@ -147,7 +147,7 @@ fn what_does_not_fit_into_the_window_is_reported() {
     let output = place.triad(&[&run[..], &PROCESSORS, &["--window", "0.00001"]].concat());
     assert_eq!(json(&output)["text"], alone);
     let printed = stderr(&output);
-    assert!(printed.contains("INT8 subgraphs do not fit into the NPU's window and run on the CPU"), "{printed}");
+    assert!(printed.contains("INT8 subgraphs do not fit into the memory of the NPU and run on the CPU"), "{printed}");
 }
 
 #[test]
@@ -162,6 +162,42 @@ fn a_package_is_verified_with_onnx_runtime() {
         assert!(same.iter().any(|same| verdict.contains(same)), "{verdict}");
         assert!(verdict.contains("with ONNX Runtime's cpu provider as NPU on cpu,npu by all 5 policies"), "{verdict}");
     }
+}
+
+/// A CPU and the GPU that the environment names, or `None` where it names none.
+#[cfg(feature = "gpu")]
+fn with_gpu() -> Option<[&'static str; 2]> {
+    let is_named = std::env::var_os("TRIAD_GPU").is_some();
+    if !is_named {
+        eprintln!("skipped: TRIAD_GPU names no GPU");
+    }
+    is_named.then_some(["--processors", "cpu,gpu"])
+}
+
+#[test]
+#[cfg(feature = "gpu")]
+fn a_package_is_verified_with_a_gpu_whose_products_are_exact() {
+    let Some(with_gpu) = with_gpu() else { return };
+    let place = packaged();
+    let verify = ["verify", "package", "--chunk", "4"];
+    let verdict = succeed(&place.triad(&[&verify[..], &with_gpu].concat()));
+    assert!(verdict.contains("on cpu,gpu by all 5 policies"), "{verdict}");
+    let verdict = succeed(&place.triad(&[&verify[..], &with_gpu, &CUTS].concat()));
+    assert!(verdict.contains("have the same logits, bit for bit, with"), "{verdict}");
+}
+
+#[test]
+#[cfg(feature = "gpu")]
+fn a_gpu_that_is_not_there_is_an_error_that_lists_those_that_are() {
+    let place = packaged();
+    let run = ["run", "-m", "package", "-p", "Hello", "--processors", "cpu,gpu", "--gpu", "no such GPU"];
+    let output = place.triad(&run);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no GPU is called no such GPU: expected a part of the name"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 /// The files of compiled graphs in the package, with the times of their writing.

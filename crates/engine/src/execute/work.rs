@@ -5,7 +5,7 @@ use triad_kernels::int8::Int8Weight;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Graph, Role, Subgraph};
 use triad_plan::placement::Placement;
-use triad_plan::processors::{ProcessorId, ProcessorKind, Processors};
+use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::parts::{Cut, CutError, Part};
 use triad_plan::tasks::{BlockShadows, PrefillTask, PrefillTasks, TaskOptions};
 use triad_processors::Device;
@@ -51,9 +51,9 @@ impl PromptTasks {
             return Err(CutError::Twice { role: *role }.into());
         }
         let shadows = shadows(model);
-        let has_npu = processors.iter().any(|(_, processor)| processor.kind == ProcessorKind::Npu);
+        let shadows_apart = processors.iter().any(|(_, processor)| processor.multiplies_alone());
         let cuts_inside = cuts.iter().any(|(role, _)| matches!(role, Role::GateUp | Role::Down));
-        let splits: Vec<_> = shadows.iter().map(|block| cuts_inside || (has_npu && block.splits())).collect();
+        let splits: Vec<_> = shadows.iter().map(|block| cuts_inside || (shadows_apart && block.splits())).collect();
         let graph = Graph::with_splits(model.description(), chunk, chunk, |block| splits[block]);
         let guess = |subgraph, _| costs::guess(&graph, &whole(&graph, subgraph));
         let placement = Placement::new(&graph, processors, guess)?;
@@ -130,7 +130,7 @@ fn prepare_one(
             continue;
         }
         match programs.prepare(model, device, &Wanted { block, role, part: &part, rows }) {
-            Err(Error::Subgraph { source, .. }) if options.cut(subgraph).is_none() && is_window_full(&source) => {
+            Err(Error::Subgraph { source, .. }) if options.cut(subgraph).is_none() && has_no_room(&source) => {
                 options.placement.move_off(graph, processors, subgraph)?;
             }
             prepared => prepared?,
@@ -139,8 +139,9 @@ fn prepare_one(
     Ok(())
 }
 
-fn is_window_full(error: &SubgraphError) -> bool {
-    matches!(error, SubgraphError::Processor(triad_processors::Error::WindowFull { .. }))
+fn has_no_room(error: &SubgraphError) -> bool {
+    use triad_processors::Error::{GpuMemory, WindowFull};
+    matches!(error, SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. }))
 }
 
 /// Whether INT8 weights can be cut where a part begins.

@@ -11,7 +11,28 @@ use triad_processors::{Device, DeviceSubgraph};
 /// Every processor that can be had here.
 fn all() -> Vec<Box<dyn Device>> {
     let cpu = |threads| -> Box<dyn Device> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
-    [cpu(1), cpu(2)].into_iter().chain(npu()).collect()
+    [cpu(1), cpu(2)].into_iter().chain(npu()).chain(gpus()).collect()
+}
+
+/// The GPU that the environment names, with each variant of its shaders.
+#[cfg(feature = "gpu")]
+fn gpus() -> Vec<Box<dyn Device>> {
+    use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant};
+    let options = GpuOptions::from_environment();
+    if options.adapter.is_none() {
+        eprintln!("gpu skipped: {ADAPTER} names none");
+        return Vec::new();
+    }
+    let of_variant = |variant| -> Box<dyn Device> {
+        Box::new(Gpu::open(&GpuOptions { variants: Some(vec![variant]), ..options.clone() }).unwrap())
+    };
+    Variant::ALL.map(of_variant).into()
+}
+
+/// This build has none.
+#[cfg(not(feature = "gpu"))]
+fn gpus() -> Vec<Box<dyn Device>> {
+    Vec::new()
 }
 
 /// ONNX Runtime's CPU provider, where the environment names the library.

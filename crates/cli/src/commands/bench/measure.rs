@@ -11,9 +11,9 @@ use triad_frontend::answer;
 use triad_kernels::attention::PAGE;
 use triad_plan::schedule::Policy;
 
+use crate::device::DeviceArguments;
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::npu::NpuArguments;
 use crate::processors::{self, Executed, Processors};
 use crate::progress;
 
@@ -38,7 +38,7 @@ pub struct Plan {
 /// Processors that prompts run on at once.
 pub struct Several<'a> {
     pub processors: &'a Processors,
-    pub npu: NpuArguments,
+    pub devices: &'a DeviceArguments,
     /// Measured in turn.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
@@ -119,7 +119,7 @@ impl Plan {
         let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
         let chunks_in_flight = several.chunks_in_flight;
         let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
-        let engine = several.processors.engine(&several.npu, model, options)?;
+        let engine = several.processors.engine(several.devices, model, options)?;
         let mut session = engine.session();
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -133,7 +133,7 @@ impl Plan {
                 let seconds = prefill(&mut session, tokens, &cancel)?;
                 processors::note_failures(&session);
                 let latest = session.execution().expect("a prompt ran");
-                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.npu.npu)))
+                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.devices)))
             };
             // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
             run()?;

@@ -136,8 +136,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let shared = Arc::new(model);
         if let Some(processors) = &arguments.several.processors {
             let chunks_in_flight = arguments.several.chunks_in_flight;
-            let npu = arguments.several.npu.clone();
-            let several = Several { processors, npu, policies: &arguments.policy, chunks_in_flight };
+            let devices = &arguments.several.devices;
+            let several = Several { processors, devices, policies: &arguments.policy, chunks_in_flight };
             let (measured, execution) = plan.run_on_several(&shared, &several, &name)?;
             results.extend(measured);
             latest = execution;

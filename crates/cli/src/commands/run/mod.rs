@@ -193,11 +193,11 @@ impl Speaker<'_> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(needed.min(longest));
         let options = SessionOptions { context, chunk: self.arguments.chunk, kv_format: self.arguments.kv.format() };
-        let ProcessorArguments { processors, npu, chunks_in_flight, .. } = &self.arguments.several;
+        let ProcessorArguments { processors, devices, chunks_in_flight, .. } = &self.arguments.several;
         let (policy, chunks_in_flight) = (self.arguments.policy, *chunks_in_flight);
         let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
         let engine = match processors {
-            Some(processors) => processors.engine(npu, &self.model, options)?,
+            Some(processors) => processors.engine(devices, &self.model, options)?,
             None => answer::engine(&self.model, options, &mut |_, _| {})?,
         };
         let session = engine.session();
@@ -276,7 +276,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         let gain = proposed.and_then(|proposed| proposed.gain(timing.decode_tokens, timing.decode_seconds));
         let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
-            executed: executed.map(|(execution, processors)| Executed::new(execution, processors, several.npu.npu)),
+            executed: executed.map(|(execution, processors)| Executed::new(execution, processors, &several.devices)),
             model: speaker.name(),
             prompt_tokens: prompt.len(),
             answer: &answer,

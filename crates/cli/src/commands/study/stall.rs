@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ..EngineOptions::default()
     };
     let engine = match &arguments.several.processors {
-        Some(processors) => processors.engine(&arguments.several.npu, &model, options)?,
+        Some(processors) => processors.engine(&arguments.several.devices, &model, options)?,
         None => answer::engine(&model, options, &mut |_, _| {})?,
     };
     arguments.output.show(name, |cancel| {

@@ -15,8 +15,8 @@ use std::arch::x86_64::{
     _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64,
     _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_permutexvar_ps,
     _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use std::arch::asm;
@@ -344,8 +344,8 @@ fn int4_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range
         let mut sums = [_mm512_setzero_ps(); COLUMNS];
         // A macro, so that whole steps are read without masks.
         macro_rules! add_step {
-            ($index:expr, $groups:expr) => {{
-                let (step, first) = (&steps[$index], $index * GROUPS);
+            ($index:expr, $step:expr, $groups:expr) => {{
+                let (step, first): (&Step, _) = ($step, $index * GROUPS);
                 // SAFETY: sixteen sums, and as many pairs for each shift.
                 #[allow(unsafe_code)]
                 let (offset, x) = unsafe {
@@ -366,11 +366,11 @@ fn int4_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range
             }};
         }
         let (whole, left) = (groups / GROUPS, groups % GROUPS);
-        for index in 0..whole {
-            add_step!(index, GROUPS);
+        for (index, step) in steps.iter().enumerate().take(whole) {
+            add_step!(index, step, GROUPS);
         }
         if left > 0 {
-            add_step!(whole, left);
+            add_step!(whole, &steps[whole], left);
         }
         for (index, sums) in sums.into_iter().enumerate() {
             task.write(row, first_column + index, _mm512_reduce_add_ps(sums) * unit);

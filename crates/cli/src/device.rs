@@ -1,21 +1,36 @@
-//! `--npu`: what the NPU is that `--processors` names.
+//! `--npu` and `--gpu`: what the NPU and the GPU are that `--processors` names.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use triad_engine::execute::Device;
 use triad_engine::{Model, Threads};
+use triad_plan::processors::ProcessorKind;
+#[cfg(feature = "gpu")]
+use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
 
 use crate::cut::CutArgument;
 
-/// A device that runs programs.
-#[cfg(feature = "npu")]
-pub type NpuDevice = Arc<triad_processors::npu::Npu>;
-/// There is none in this build.
-#[cfg(not(feature = "npu"))]
-pub type NpuDevice = Arc<dyn triad_engine::execute::Device>;
+/// A device that runs programs, and what it reports once they are prepared.
+#[derive(Clone)]
+pub struct Opened {
+    pub device: Arc<dyn Device>,
+    #[cfg(feature = "npu")]
+    npu: Option<Arc<triad_processors::npu::Npu>>,
+}
+
+impl Opened {
+    /// Why compiled graphs are not kept, where they are not.
+    pub fn not_kept(&self) -> Option<String> {
+        #[cfg(feature = "npu")]
+        return self.npu.as_ref()?.not_kept().map(ToString::to_string);
+        #[cfg(not(feature = "npu"))]
+        None
+    }
+}
 
 /// What the NPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +44,14 @@ pub enum Npu {
 
 /// What `--processors` work with, and how they share the work.
 #[derive(Clone, clap::Args)]
-pub struct NpuArguments {
+pub struct DeviceArguments {
     /// What the NPU is: our kernels in its place, or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
     /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
+    /// Which GPU: a part of its name, as `triad devices` lists it [default: the fastest kind that is there]
+    #[arg(long, value_name = "NAME", env = "TRIAD_GPU")]
+    pub gpu: Option<String>,
     /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
     #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
     pub window: Option<usize>,
@@ -44,12 +62,60 @@ pub struct NpuArguments {
     pub cuts: Vec<CutArgument>,
 }
 
-impl NpuArguments {
+impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
+    ///
+    /// The name of a GPU may come from the environment, and is of no matter there.
     pub fn check(&self, has_processors: bool) -> Result<()> {
         let is_default = self.npu == Npu::Kernels && self.window.is_none() && self.cuts.is_empty();
         ensure!(has_processors || is_default, "--npu, --window and --cut are for --processors: expected it, too");
         Ok(())
+    }
+
+    /// The device of a processor, which `threads` drive; `None` for our own kernels.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn open(&self, kind: ProcessorKind, model: &Arc<Model>, threads: &Threads) -> Result<Option<Opened>> {
+        match kind {
+            ProcessorKind::Cpu => Ok(None),
+            ProcessorKind::Gpu => self.open_gpu().map(Some),
+            ProcessorKind::Npu => self.npu.open(model, self.window, threads),
+        }
+    }
+
+    #[cfg(feature = "gpu")]
+    fn open_gpu(&self) -> Result<Opened> {
+        let options = GpuOptions { adapter: self.gpu.clone(), ..GpuOptions::default() };
+        Ok(Opened {
+            device: Arc::new(Gpu::open(&options)?),
+            #[cfg(feature = "npu")]
+            npu: None,
+        })
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn open_gpu(&self) -> Result<Opened> {
+        anyhow::bail!("expected processors without a gpu: this program was built without the feature gpu")
+    }
+
+    /// The name of a processor of this kind for people: what takes the place of an NPU is called what it is.
+    pub fn name(&self, kind: ProcessorKind, label: String) -> String {
+        match kind {
+            ProcessorKind::Cpu => label,
+            ProcessorKind::Gpu => self.gpu.as_ref().map_or(label, |name| format!("GPU {name}")),
+            ProcessorKind::Npu => self.npu.to_string(),
+        }
+    }
+
+    /// The largest difference of logits, relative to the largest, that the rounding of processors of this kind explains.
+    pub fn rounding(&self, kind: ProcessorKind) -> f32 {
+        match kind {
+            ProcessorKind::Cpu => 0.0,
+            // Its activation within a feed-forward is its own.
+            ProcessorKind::Gpu => ROUNDING,
+            ProcessorKind::Npu => self.npu.rounding(),
+        }
     }
 }
 
@@ -69,11 +135,8 @@ impl FromStr for Npu {
 
 impl Npu {
     /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes; `None` for our own kernels.
-    ///
-    /// # Errors
-    /// If there is no such device.
     #[cfg_attr(not(feature = "npu"), allow(unused_variables, clippy::unnecessary_wraps))]
-    pub fn device(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads) -> Result<Option<NpuDevice>> {
+    fn open(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads) -> Result<Option<Opened>> {
         match self {
             Self::Kernels => Ok(None),
             #[cfg(feature = "npu")]
@@ -88,13 +151,13 @@ impl Npu {
                 let (threads, driver) = (threads.count(), drivers());
                 let window = window.or(options.window);
                 let options = npu::NpuOptions { threads, cache, cache_bytes, driver, window, ..options };
-                Ok(Some(Arc::new(npu::Npu::new(options)?)))
+                let npu = Arc::new(npu::Npu::new(options)?);
+                Ok(Some(Opened { device: Arc::clone(&npu) as Arc<dyn Device>, npu: Some(npu) }))
             }
         }
     }
 
-    /// The largest difference of logits, relative to the largest, that its own rounding explains.
-    pub fn rounding(self) -> f32 {
+    fn rounding(self) -> f32 {
         match self {
             Self::Kernels => 0.0,
             #[cfg(feature = "npu")]
@@ -128,7 +191,6 @@ fn drivers() -> String {
 /// Sums are exact; scales and biases may be applied in another order, and the activation within a feed-forward is the
 /// provider's own, which rounds otherwise. A number between two steps of INT8 then goes the other way, and one
 /// step at what down reads has moved logits of SmolLM2 by 4.7e-2 of the largest.
-#[cfg(feature = "npu")]
 const ROUNDING: f32 = 0.1;
 
 #[cfg(test)]

@@ -1,0 +1,151 @@
+//! An open GPU: its queue, and what goes wrong on it.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::adapters::Adapter;
+use crate::error::{Error, Result};
+
+/// A submission that takes longer than this is given up.
+const TIME_OUT: Duration = Duration::from_secs(30);
+/// Offsets in a uniform buffer are multiples of this on every GPU.
+pub(super) const UNIFORM: u64 = 256;
+
+/// A GPU that was opened.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// For errors.
+    pub name: String,
+    pub device: wgpu::Device,
+    pub queue: wgpu::Queue,
+    /// The first failure that no call returned; a GPU that failed once computes no more.
+    failure: Arc<OnceLock<String>>,
+}
+
+impl Context {
+    pub fn open(adapter: &wgpu::Adapter, described: &Adapter) -> Result<Self> {
+        let name = format!("gpu:{}", described.name);
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("triad"),
+            required_limits: adapter.limits(),
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let refused =
+            |error: wgpu::RequestDeviceError| Error::GpuRefused { gpu: name.clone(), reason: one_line(&error) };
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).map_err(refused)?;
+        let failure = Arc::new(OnceLock::new());
+        let (lost, uncaptured) = (Arc::clone(&failure), Arc::clone(&failure));
+        device.set_device_lost_callback(move |_, message| {
+            let _ = lost.set(format!("its driver lost it: {message}"));
+        });
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            let _ = uncaptured.set(one_line(&error));
+        }));
+        Ok(Self { name, device, queue, failure })
+    }
+
+    /// The error of a GPU that has failed.
+    pub fn check(&self) -> Result<()> {
+        self.failure.get().map_or(Ok(()), |reason| Err(self.failed(reason.clone())))
+    }
+
+    fn failed(&self, reason: String) -> Error {
+        Error::Run { processor: self.name.clone(), reason }
+    }
+
+    /// A buffer that holds anything, of 4 bytes at least.
+    ///
+    /// # Errors
+    /// If it is larger than buffers can be, or there is no memory for it.
+    pub fn buffer(&self, what: &'static str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+        let limits = self.device.limits();
+        let most = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
+        let out_of_memory = |reason| Error::GpuMemory { gpu: self.name.clone(), what, bytes, reason };
+        if bytes > most {
+            return Err(out_of_memory(format!("its buffers have {most} at most")));
+        }
+        let size = bytes.next_multiple_of(4).max(4);
+        let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+        self.scoped(wgpu::ErrorFilter::OutOfMemory, || self.device.create_buffer(&descriptor))
+            .map_err(|_| out_of_memory("it has no memory left".to_owned()))
+    }
+
+    /// A buffer that holds `values`.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer).
+    pub fn filled<T: bytemuck::NoUninit>(&self, what: &'static str, values: &[T]) -> Result<wgpu::Buffer> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let buffer = self.buffer(what, size_of_val(values) as u64, usage)?;
+        self.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(values));
+        Ok(buffer)
+    }
+
+    /// Calls `act`, whose errors of the kind `filter` are returned.
+    pub fn scoped<T>(&self, filter: wgpu::ErrorFilter, act: impl FnOnce() -> T) -> std::result::Result<T, String> {
+        let scope = self.device.push_error_scope(filter);
+        let value = act();
+        match pollster::block_on(scope.pop()) {
+            Some(error) => Err(one_line(&error)),
+            None => Ok(value),
+        }
+    }
+
+    /// Submits `encoder`, waits for it, and calls `read` with the first `bytes` of `staging`.
+    ///
+    /// # Errors
+    /// If the GPU fails or takes too long.
+    pub fn run(
+        &self,
+        encoder: wgpu::CommandEncoder,
+        staging: &wgpu::Buffer,
+        bytes: u64,
+        read: impl FnOnce(&[u8]),
+    ) -> Result<()> {
+        let submission = self.queue.submit([encoder.finish()]);
+        let mapped = self.map(staging, bytes);
+        let wait = wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(TIME_OUT) };
+        match self.device.poll(wait) {
+            Ok(_) => {}
+            Err(wgpu::PollError::Timeout) => {
+                let reason = format!("it did not end a submission within {} s", TIME_OUT.as_secs());
+                let _ = self.failure.set(reason);
+            }
+            Err(error) => {
+                let _ = self.failure.set(error.to_string());
+            }
+        }
+        self.check()?;
+        let outcome = mapped.try_recv().map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
+        outcome.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
+        let view = staging.slice(..bytes).get_mapped_range();
+        let view = view.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
+        read(&view);
+        drop(view);
+        staging.unmap();
+        Ok(())
+    }
+
+    fn map(&self, staging: &wgpu::Buffer, bytes: u64) -> Receiver<std::result::Result<(), wgpu::BufferAsyncError>> {
+        let (sender, receiver) = channel();
+        staging.slice(..bytes).map_async(wgpu::MapMode::Read, move |outcome| {
+            let _ = sender.send(outcome);
+        });
+        receiver
+    }
+}
+
+/// An error in one line.
+pub(super) fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,104 @@
+//! The compute pipelines, in variants of which each GPU gets the first that computes rightly on it.
+
+use super::context::Context;
+
+/// Words of a row, four numbers each, that a workgroup brings into its memory at a time.
+const DEPTH: u32 = 16;
+
+/// One way to multiply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// Its name.
+    pub name: &'static str,
+    /// Rows and columns of the outputs that a workgroup computes.
+    tile: u32,
+    /// The function that adds the products of four pairs.
+    dot4: &'static str,
+}
+
+/// A product of four pairs in one instruction, where the driver has it; otherwise the shader compiler spells it out.
+const PACKED: &str = "fn dot4(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }";
+/// With shifts and products of 32 bits alone.
+const SHIFTED: &str =
+    "fn number(word: u32, lane: u32) -> i32 { return bitcast<i32>(word << (24u - 8u * lane)) >> 24u; }
+fn dot4(a: u32, b: u32) -> i32 {
+    return number(a, 0u) * number(b, 0u) + number(a, 1u) * number(b, 1u)
+        + number(a, 2u) * number(b, 2u) + number(a, 3u) * number(b, 3u);
+}";
+
+impl Variant {
+    /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
+    pub const ALL: [Self; 4] = [
+        Self { name: "packed-64", tile: 64, dot4: PACKED },
+        Self { name: "packed-32", tile: 32, dot4: PACKED },
+        Self { name: "shifted-64", tile: 64, dot4: SHIFTED },
+        Self { name: "shifted-32", tile: 32, dot4: SHIFTED },
+    ];
+
+    /// Rows and columns of the outputs that a workgroup computes.
+    pub(super) fn tile(self) -> u32 {
+        self.tile
+    }
+
+    fn side(self) -> u32 {
+        self.tile / 4
+    }
+
+    fn source(self) -> String {
+        let (tile, side) = (self.tile, self.side());
+        let constants = format!(
+            "const TILE = {tile}u; const SIDE = {side}u; const THREADS = {threads}u; const DEPTH = {DEPTH}u;\n",
+            threads = side * side
+        );
+        [&constants, self.dot4, "\n", include_str!("shaders/multiply.wgsl")].concat()
+    }
+}
+
+/// Pipelines of one variant.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    pub variant: Variant,
+    pub multiply: wgpu::ComputePipeline,
+    pub activate: wgpu::ComputePipeline,
+}
+
+impl Kernels {
+    /// Compiles them.
+    ///
+    /// # Errors
+    /// The reason, if the GPU or its driver refuses one.
+    pub fn compile(context: &Context, variant: Variant) -> Result<Self, String> {
+        let threads = variant.side() * variant.side();
+        let limits = context.device.limits();
+        let (most, memory) = (limits.max_compute_invocations_per_workgroup, 8 * DEPTH * variant.tile);
+        if threads > most {
+            return Err(format!("its workgroups have {most} invocations at most, of {threads}"));
+        }
+        if memory > limits.max_compute_workgroup_storage_size {
+            let has = limits.max_compute_workgroup_storage_size;
+            return Err(format!("its workgroups have {has} bytes of memory, of {memory}"));
+        }
+        let compile = |label: &str, source: String| {
+            let source = wgpu::ShaderSource::Wgsl(source.into());
+            let descriptor = wgpu::ShaderModuleDescriptor { label: Some(label), source };
+            let module = context.device.create_shader_module(descriptor);
+            // All of it is written before it is read.
+            let options =
+                wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() };
+            context.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(label),
+                layout: None,
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options: options,
+                cache: None,
+            })
+        };
+        let pipelines = || Self {
+            variant,
+            multiply: compile("multiply", variant.source()),
+            activate: compile("activate", include_str!("shaders/activate.wgsl").to_owned()),
+        };
+        context.scoped(wgpu::ErrorFilter::Validation, || context.scoped(wgpu::ErrorFilter::Internal, pipelines))?
+    }
+}

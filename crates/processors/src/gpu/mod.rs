@@ -1,0 +1,142 @@
+//! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8.
+//!
+//! A GPU is opened once ([`Gpu::open`]): it is found by name (`adapters`), its queue is opened (`context`), and the first of
+//! several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get wrong has a
+//! reason, which [`Gpu::variants`] returns. A program keeps its weights in buffers of the GPU, in the layout of the CPU's
+//! kernels, and runs in one submission (`program`); what is between input and output is in buffers that all programs share
+//! (`scratch`).
+//!
+//! No adapter, software in place of a GPU that nobody asked for, memory that is missing, a GPU that its driver lost or that
+//! takes too long are errors of their own.
+
+mod adapters;
+mod context;
+mod kernels;
+mod program;
+mod proof;
+mod scratch;
+
+use std::sync::Arc;
+
+use triad_plan::graph::Format;
+
+pub use adapters::{ADAPTER, Adapter, AdapterKind, adapters};
+pub use kernels::Variant;
+
+use crate::device::{Capabilities, Device, Program};
+use crate::error::{Error, Result};
+use crate::subgraph::DeviceSubgraph;
+use context::Context;
+use kernels::Kernels;
+use program::{GpuProgram, Shared};
+use scratch::Scratch;
+
+/// Which GPU, and how it is used.
+#[derive(Clone, Debug, Default)]
+pub struct GpuOptions {
+    /// A part of its name; `None` for the fastest kind of GPU that is there, and never software in its place.
+    pub adapter: Option<String>,
+    /// Variants of the shaders to try, in this order; `None` for [`Variant::ALL`].
+    pub variants: Option<Vec<Variant>>,
+}
+
+impl GpuOptions {
+    /// The GPU that the environment variable [`ADAPTER`] names, or any.
+    pub fn from_environment() -> Self {
+        let adapter = std::env::var(ADAPTER).ok().filter(|name| !name.is_empty());
+        Self { adapter, ..Self::default() }
+    }
+}
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    adapter: Adapter,
+    capabilities: Capabilities,
+    variants: Vec<(Variant, VariantState)>,
+    shared: Arc<Shared>,
+}
+
+/// What came of a variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VariantState {
+    /// It computes rightly and is used.
+    Used,
+    /// It does not, or the driver refuses it: the reason.
+    Refused(String),
+    /// A faster one is used.
+    Untried,
+}
+
+impl Gpu {
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// If there is none, its driver refuses it, or no variant of the shaders computes rightly on it.
+    pub fn open(options: &GpuOptions) -> Result<Self> {
+        let (opened, adapter) = adapters::choose(options.adapter.as_deref())?;
+        let context = Arc::new(Context::open(&opened, &adapter)?);
+        let all = options.variants.as_deref().unwrap_or(&Variant::ALL);
+        let (mut used, mut variants) = (None, Vec::new());
+        for variant in all {
+            let state = match used {
+                Some(_) => VariantState::Untried,
+                None => match proven(&context, *variant)? {
+                    Ok(shared) => {
+                        used = Some(shared);
+                        VariantState::Used
+                    }
+                    Err(reason) => VariantState::Refused(reason),
+                },
+            };
+            variants.push((*variant, state));
+        }
+        let Some(shared) = used else {
+            let refused = variants.iter().map(|(variant, state)| match state {
+                VariantState::Refused(reason) => format!("{}: {reason}", variant.name),
+                _ => variant.name.to_owned(),
+            });
+            let reasons = refused.collect::<Vec<_>>().join("; ");
+            return Err(Error::GpuMiscomputes { gpu: context.name.clone(), reasons });
+        };
+        let capabilities =
+            Capabilities { formats: vec![Format::Int8], static_shapes: false, own_memory: true, window: None };
+        Ok(Self { adapter, capabilities, variants, shared: Arc::new(shared) })
+    }
+
+    /// What its driver says of it.
+    pub fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    /// What came of each variant of the shaders.
+    pub fn variants(&self) -> &[(Variant, VariantState)] {
+        &self.variants
+    }
+}
+
+/// A variant that computes rightly, or the reason why it is not used.
+fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Result<Shared, String>> {
+    let kernels = match Kernels::compile(context, variant) {
+        Ok(kernels) => kernels,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let shared = Arc::new(Shared { context: Arc::clone(context), kernels, scratch: Scratch::new(context)? });
+    let proof = proof::prove(&shared)?;
+    let shared = Arc::into_inner(shared).expect("its programs are gone");
+    Ok(proof.map(|()| shared))
+}
+
+impl Device for Gpu {
+    fn name(&self) -> &str {
+        &self.shared.context.name
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
+        Ok(Box::new(GpuProgram::new(&self.shared, subgraph, rows)?))
+    }
+}

@@ -1,0 +1,335 @@
+//! A subgraph on a GPU: its weights, and one submission for each run.
+//!
+//! Products leave the GPU as sums in i32, which are exact, and the CPU scales them as its own kernels do: so a linear layer,
+//! or any cut of one, has the same bits wherever it is computed. What is between the layers of a feed-forward is computed in
+//! f32 on the GPU.
+
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable};
+use triad_kernels::OutputMut;
+use triad_kernels::activation::Activation;
+use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
+
+use super::context::{Context, UNIFORM};
+use super::kernels::Kernels;
+use super::scratch::{Buffers, Place, Scratch, Sizes};
+use crate::device::{Program, ProgramShapes};
+use crate::error::Result;
+use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
+
+/// Bytes of a number in f32 or i32, and of a word of four in INT8.
+const WORD: usize = 4;
+/// What the bytes of an input are flipped with, so that they are signed.
+const FLIP: u32 = u32::from_ne_bytes([QuantizedRows::ZERO; 4]);
+/// Invocations of a workgroup of `activate.wgsl`.
+const ACTIVATE_THREADS: usize = 64;
+/// Workgroups in one dimension, at most, on every GPU.
+const MOST_GROUPS: usize = 65535;
+
+/// What a GPU and all its programs share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub context: Arc<Context>,
+    pub kernels: Kernels,
+    pub scratch: Scratch,
+}
+
+/// A subgraph that was prepared.
+pub(super) struct GpuProgram {
+    shared: Arc<Shared>,
+    shapes: ProgramShapes,
+    /// Of gate and up, those that follow each other in a feed-forward, or of all layers; then of down.
+    products: Vec<Product>,
+    between: Option<Between>,
+    /// [`Uniforms`] of all dispatches, [`UNIFORM`] bytes apart, for so many rows.
+    uniforms: (wgpu::Buffer, usize),
+    /// Of all dispatches, for the buffers of this generation.
+    groups: (Option<u64>, Vec<wgpu::BindGroup>),
+    /// Layers whose sums leave the GPU, with the scale of their input.
+    outputs: Vec<(Arc<dyn Layer>, Option<f32>)>,
+}
+
+/// One product.
+struct Product {
+    columns: usize,
+    /// Words of a row of its input.
+    quads: usize,
+    weight: wgpu::Buffer,
+    /// Columns whose sums precede its own.
+    columns_before: usize,
+    /// What its input is flipped with.
+    flip: u32,
+}
+
+/// What is between gate, up and down.
+struct Between {
+    width: usize,
+    uniforms: FeedForwardUniforms,
+    /// As `activate.wgsl` reads them.
+    parameters: wgpu::Buffer,
+    returns_inner: bool,
+}
+
+/// As `Product` in `multiply.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct ProductUniforms {
+    rows: u32,
+    quads: u32,
+    columns: u32,
+    first: u32,
+    flip: u32,
+}
+
+/// As `FeedForward` in `activate.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct FeedForwardUniforms {
+    rows: u32,
+    width: u32,
+    quads: u32,
+    activation: u32,
+    gated: u32,
+    inverse_scale: f32,
+}
+
+impl GpuProgram {
+    pub fn new(shared: &Arc<Shared>, subgraph: &DeviceSubgraph, rows: usize) -> Result<Self> {
+        let shapes = ProgramShapes::new(subgraph, rows)?;
+        let context = &shared.context;
+        let mut products: Vec<Product> = Vec::new();
+        let mut add = |layer: &dyn Layer, flip: u32| -> Result<()> {
+            let weight = layer.weight();
+            let columns_before = products.iter().map(|product| product.columns).sum();
+            let (columns, quads) = (weight.out_features, weight.in_features.div_ceil(WORD));
+            let weight = context.filled("weights", weight.packed)?;
+            products.push(Product { columns, quads, weight, columns_before, flip });
+            Ok(())
+        };
+        let (between, outputs) = match subgraph {
+            DeviceSubgraph::Linear(linear) => {
+                linear.layers.iter().try_for_each(|layer| add(&**layer, FLIP))?;
+                (None, linear.layers.iter().map(|layer| (Arc::clone(layer), None)).collect())
+            }
+            DeviceSubgraph::FeedForward(feed_forward) => {
+                let FeedForward { up, gate, down, inner_scale, .. } = feed_forward;
+                add(&**up, FLIP)?;
+                gate.iter().try_for_each(|gate| add(&**gate, FLIP))?;
+                add(&**down, 0)?;
+                let between = Between::new(context, feed_forward)?;
+                (Some(between), vec![(Arc::clone(down), Some(*inner_scale))])
+            }
+        };
+        let dispatches = products.len() + usize::from(between.is_some());
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let uniforms = (context.buffer("uniforms", UNIFORM * dispatches as u64, usage)?, 0);
+        let groups = (None, Vec::new());
+        let program = Self { shared: Arc::clone(shared), shapes, products, between, uniforms, groups, outputs };
+        shared.scratch.reserve(program.sizes(rows))?;
+        Ok(program)
+    }
+
+    fn sizes(&self, rows: usize) -> Sizes {
+        let bytes = |words: usize| (rows * words * WORD) as u64;
+        let columns = self.products.iter().map(|product| product.columns).sum();
+        let (width, quads) = self.between.as_ref().map_or((0, 0), |it| (it.width, it.uniforms.quads as usize));
+        Sizes::default()
+            .with(Place::Input, bytes(self.products[0].quads))
+            .with(Place::Sums, bytes(columns))
+            .with(Place::Inner, bytes(width))
+            .with(Place::Quantized, bytes(quads))
+            .with(Place::Staging, bytes(self.columns_read()))
+    }
+
+    /// Columns whose sums leave the GPU, and before them those that stay.
+    fn columns_of_outputs(&self) -> (usize, usize) {
+        let last = self.products.last().expect("there is a product");
+        let end = last.columns_before + last.columns;
+        let start = if self.between.is_some() { last.columns_before } else { 0 };
+        (start, end - start)
+    }
+
+    /// Words of a row of what the CPU reads.
+    fn columns_read(&self) -> usize {
+        let (_, columns) = self.columns_of_outputs();
+        columns + self.between.as_ref().filter(|between| between.returns_inner).map_or(0, |between| between.width)
+    }
+
+    /// Writes the uniforms of all dispatches, unless they are those of so many rows.
+    fn fill_uniforms(&mut self, rows: usize) {
+        let (buffer, filled) = &mut self.uniforms;
+        if *filled == rows {
+            return;
+        }
+        let queue = &self.shared.context.queue;
+        for (index, product) in self.products.iter().enumerate() {
+            let uniforms = ProductUniforms {
+                rows: rows as u32,
+                quads: product.quads as u32,
+                columns: product.columns as u32,
+                first: (rows * product.columns_before) as u32,
+                flip: product.flip,
+            };
+            queue.write_buffer(buffer, UNIFORM * index as u64, bytemuck::bytes_of(&uniforms));
+        }
+        if let Some(between) = &self.between {
+            let uniforms = FeedForwardUniforms { rows: rows as u32, ..between.uniforms };
+            let offset = UNIFORM * self.products.len() as u64;
+            queue.write_buffer(buffer, offset, bytemuck::bytes_of(&uniforms));
+        }
+        *filled = rows;
+    }
+
+    /// The bind groups of all dispatches for `buffers`.
+    fn bind(&mut self, buffers: &Buffers) {
+        if self.groups.0 == Some(buffers.generation) {
+            return;
+        }
+        let Shared { context, kernels, .. } = &*self.shared;
+        let uniform = |index: usize, size: usize| {
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                buffer: &self.uniforms.0,
+                offset: UNIFORM * index as u64,
+                size: std::num::NonZeroU64::new(size.next_multiple_of(16) as u64),
+            })
+        };
+        let group = |pipeline: &wgpu::ComputePipeline, resources: Vec<wgpu::BindingResource>| {
+            let entries: Vec<_> =
+                (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+            let layout = &pipeline.get_bind_group_layout(0);
+            context.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
+        };
+        let is_down = |index: usize| self.between.is_some() && index + 1 == self.products.len();
+        let mut groups: Vec<_> = self
+            .products
+            .iter()
+            .enumerate()
+            .map(|(index, product)| {
+                let input = buffers.get(if is_down(index) { Place::Quantized } else { Place::Input });
+                let resources = vec![
+                    uniform(index, size_of::<ProductUniforms>()),
+                    input.as_entire_binding(),
+                    product.weight.as_entire_binding(),
+                    buffers.get(Place::Sums).as_entire_binding(),
+                ];
+                group(&kernels.multiply, resources)
+            })
+            .collect();
+        if let Some(between) = &self.between {
+            let resources = vec![
+                uniform(self.products.len(), size_of::<FeedForwardUniforms>()),
+                buffers.get(Place::Sums).as_entire_binding(),
+                between.parameters.as_entire_binding(),
+                buffers.get(Place::Inner).as_entire_binding(),
+                buffers.get(Place::Quantized).as_entire_binding(),
+            ];
+            groups.push(group(&kernels.activate, resources));
+        }
+        self.groups = (Some(buffers.generation), groups);
+    }
+
+    /// All dispatches on `rows` rows, and the copies of what the CPU reads.
+    fn encode(&self, rows: usize, buffers: &Buffers) -> wgpu::CommandEncoder {
+        let Shared { context, kernels, .. } = &*self.shared;
+        let tile = kernels.variant.tile() as usize;
+        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            let multiply = |pass: &mut wgpu::ComputePass, index: usize| {
+                let columns = self.products[index].columns;
+                pass.set_pipeline(&kernels.multiply);
+                pass.set_bind_group(0, &self.groups.1[index], &[]);
+                pass.dispatch_workgroups(columns.div_ceil(tile) as u32, rows.div_ceil(tile) as u32, 1);
+            };
+            let last = self.products.len() - 1;
+            (0..last).for_each(|index| multiply(&mut pass, index));
+            if let Some(between) = &self.between {
+                let groups = (between.uniforms.quads as usize).div_ceil(ACTIVATE_THREADS);
+                pass.set_pipeline(&kernels.activate);
+                pass.set_bind_group(0, &self.groups.1[last + 1], &[]);
+                pass.dispatch_workgroups(groups as u32, rows.min(MOST_GROUPS) as u32, 1);
+            }
+            multiply(&mut pass, last);
+        }
+        let bytes = |words: usize| (rows * words * WORD) as u64;
+        let staging = buffers.get(Place::Staging);
+        let (first, columns) = self.columns_of_outputs();
+        encoder.copy_buffer_to_buffer(buffers.get(Place::Sums), bytes(first), staging, 0, bytes(columns));
+        if let Some(between) = self.between.as_ref().filter(|between| between.returns_inner) {
+            let inner = buffers.get(Place::Inner);
+            encoder.copy_buffer_to_buffer(inner, 0, staging, bytes(columns), bytes(between.width));
+        }
+        encoder
+    }
+}
+
+impl Between {
+    fn new(context: &Context, feed_forward: &FeedForward) -> Result<Self> {
+        let FeedForward { input_scale, up, gate, activation, inner_scale, smoothing, down, return_inner } =
+            feed_forward;
+        let width = down.weight().in_features;
+        let mut parameters = Vec::with_capacity(5 * width);
+        let zeros = vec![0.0; width];
+        for layer in [Some(up), gate.as_ref()] {
+            match layer {
+                Some(layer) => {
+                    parameters.extend(layer.weight().scales.iter().map(|scale| input_scale * scale));
+                    parameters.extend_from_slice(layer.bias().unwrap_or(&zeros));
+                }
+                None => [&zeros, &zeros].into_iter().for_each(|zeros| parameters.extend_from_slice(zeros)),
+            }
+        }
+        match smoothing {
+            Some(smoothing) => parameters.extend_from_slice(smoothing),
+            None => parameters.resize(5 * width, 1.0),
+        }
+        let uniforms = FeedForwardUniforms {
+            rows: 0,
+            width: width as u32,
+            quads: width.div_ceil(WORD) as u32,
+            activation: match activation {
+                Activation::Silu => 0,
+                Activation::GeluTanh => 1,
+                Activation::Gelu => 2,
+            },
+            gated: u32::from(gate.is_some()),
+            inverse_scale: inner_scale.recip(),
+        };
+        let parameters = context.filled("scales and biases", &parameters)?;
+        Ok(Self { width, uniforms, parameters, returns_inner: *return_inner })
+    }
+}
+
+impl Program for GpuProgram {
+    fn run(&mut self, input: QuantizedView, outputs: &mut [OutputMut]) -> Result<()> {
+        self.shapes.check(input, outputs)?;
+        let shared = Arc::clone(&self.shared);
+        shared.context.check()?;
+        let rows = input.rows();
+        let buffers = shared.scratch.lock();
+        self.fill_uniforms(rows);
+        self.bind(&buffers);
+        shared.context.queue.write_buffer(buffers.get(Place::Input), 0, &input.bytes()[..rows * input.stride()]);
+        let encoder = self.encode(rows, &buffers);
+        let bytes = (rows * self.columns_read() * WORD) as u64;
+        shared.context.run(encoder, buffers.get(Place::Staging), bytes, |bytes| {
+            let mut words: &[i32] = bytemuck::cast_slice(bytes);
+            let (outputs, inner) = outputs.split_at_mut(self.outputs.len());
+            for ((layer, inner_scale), out) in self.outputs.iter().zip(outputs) {
+                let sums = words.split_off(..rows * out.columns()).expect("as many as were copied");
+                let scales = |row: usize| match inner_scale {
+                    Some(scale) if !input.scales()[row].is_nan() => *scale,
+                    _ => input.scales()[row],
+                };
+                scale_sums(sums, scales, layer.weight(), layer.bias(), out.reborrow());
+            }
+            for inner in inner {
+                inner.copy_from_rows(bytemuck::cast_slice(words), inner.columns());
+                for (row, scale) in input.scales().iter().enumerate().filter(|(_, scale)| scale.is_nan()) {
+                    inner.row_mut(row).fill(*scale);
+                }
+            }
+        })
+    }
+}

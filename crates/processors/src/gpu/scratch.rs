@@ -1,0 +1,105 @@
+//! Buffers that all programs of a GPU use, one after the other.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wgpu::BufferUsages as Usage;
+
+use super::context::Context;
+use crate::error::Result;
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// INT8 rows, `[rows, quads]` words.
+    Input,
+    /// Sums of products.
+    Sums,
+    /// Of feed-forwards: what down reads, in f32.
+    Inner,
+    /// The same in INT8.
+    Quantized,
+    /// What the CPU reads.
+    Staging,
+}
+
+/// How many there are.
+const PLACES: usize = 5;
+
+impl Place {
+    const ALL: [Self; PLACES] = [Self::Input, Self::Sums, Self::Inner, Self::Quantized, Self::Staging];
+
+    fn describe(self) -> (&'static str, Usage) {
+        match self {
+            Self::Input => ("input", Usage::STORAGE | Usage::COPY_DST),
+            Self::Sums => ("sums", Usage::STORAGE | Usage::COPY_SRC),
+            Self::Inner => ("inner activations", Usage::STORAGE | Usage::COPY_SRC),
+            Self::Quantized => ("inner activations in INT8", Usage::STORAGE),
+            Self::Staging => ("outputs", Usage::MAP_READ | Usage::COPY_DST),
+        }
+    }
+}
+
+/// Bytes of each buffer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sizes([u64; PLACES]);
+
+impl Sizes {
+    pub fn with(mut self, place: Place, bytes: u64) -> Self {
+        self.0[place as usize] = bytes;
+        self
+    }
+}
+
+/// The buffers. They grow with what is prepared.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    context: Arc<Context>,
+    buffers: Mutex<Buffers>,
+}
+
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// How often they were exchanged for larger ones.
+    pub generation: u64,
+    list: [wgpu::Buffer; PLACES],
+}
+
+impl Scratch {
+    pub fn new(context: &Arc<Context>) -> Result<Self> {
+        let buffers = Mutex::new(Buffers::new(context, 0, Sizes::default())?);
+        Ok(Self { context: Arc::clone(context), buffers })
+    }
+
+    /// Makes room for a program.
+    ///
+    /// # Errors
+    /// If there is no memory; the buffers are then as they were.
+    pub fn reserve(&self, sizes: Sizes) -> Result<()> {
+        let mut buffers = self.lock();
+        let most = Place::ALL.map(|place| buffers.get(place).size().max(sizes.0[place as usize]));
+        if Place::ALL.iter().any(|place| buffers.get(*place).size() < most[*place as usize]) {
+            *buffers = Buffers::new(&self.context, buffers.generation + 1, Sizes(most))?;
+        }
+        Ok(())
+    }
+
+    /// The buffers, for one program at a time.
+    pub fn lock(&self) -> MutexGuard<'_, Buffers> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Buffers {
+    fn new(context: &Context, generation: u64, sizes: Sizes) -> Result<Self> {
+        let buffer = |place: Place| {
+            let (what, usage) = place.describe();
+            context.buffer(what, sizes.0[place as usize], usage)
+        };
+        let [input, sums, inner, quantized, staging] = Place::ALL.map(buffer);
+        Ok(Self { generation, list: [input?, sums?, inner?, quantized?, staging?] })
+    }
+
+    pub fn get(&self, place: Place) -> &wgpu::Buffer {
+        &self.list[place as usize]
+    }
+}

@@ -1,0 +1,101 @@
+// What is between up and down of a feed-forward: both products from their sums, the activation, and INT8 again.
+
+struct FeedForward {
+    rows: u32,
+    width: u32,
+    // Words of a row of what down reads.
+    quads: u32,
+    // 0: SiLU, 1: GELU in its tanh form, 2: GELU with the error function.
+    activation: u32,
+    // 1 where there is a gate.
+    gated: u32,
+    // What one unit of what down reads is worth, inverted.
+    inverse_scale: f32,
+}
+
+@group(0) @binding(0) var<uniform> feed_forward: FeedForward;
+// [rows, width] of up, then of gate where there is one.
+@group(0) @binding(1) var<storage, read> sums: array<i32>;
+// [5, width]: scales and biases of up, the same of gate, smoothing. A scale is that of the input times that of the weight.
+@group(0) @binding(2) var<storage, read> parameters: array<f32>;
+// [rows, width].
+@group(0) @binding(3) var<storage, read_write> inner: array<f32>;
+// [rows, quads], four numbers in a word.
+@group(0) @binding(4) var<storage, read_write> quantized: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) at: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+    let quad = at.x;
+    if quad >= feed_forward.quads {
+        return;
+    }
+    for (var row = at.y; row < feed_forward.rows; row += groups.y) {
+        var word = 0u;
+        for (var lane = 0u; lane < 4u; lane++) {
+            let channel = quad * 4u + lane;
+            if channel < feed_forward.width {
+                word |= (bitcast<u32>(number(row, channel)) & 255u) << (8u * lane);
+            }
+        }
+        quantized[row * feed_forward.quads + quad] = word;
+    }
+}
+
+// One of the numbers that down reads.
+fn number(row: u32, channel: u32) -> i32 {
+    let width = feed_forward.width;
+    let index = row * width + channel;
+    let up = f32(sums[index]) * parameters[channel] + parameters[width + channel];
+    var value = 0.0;
+    if feed_forward.gated == 1u {
+        let sum = f32(sums[feed_forward.rows * width + index]);
+        value = activate(sum * parameters[2u * width + channel] + parameters[3u * width + channel]) * up;
+    } else {
+        value = activate(up);
+    }
+    inner[index] = value;
+    let smoothed = value * parameters[4u * width + channel];
+    return i32(clamp(round(smoothed * feed_forward.inverse_scale), -127.0, 127.0));
+}
+
+fn activate(x: f32) -> f32 {
+    switch feed_forward.activation {
+        case 0u: {
+            return x / (1.0 + exponential(-x));
+        }
+        case 1u: {
+            let u = 0.7978846 * (x + 0.044715 * x * x * x);
+            return x / (1.0 + exponential(-2.0 * u));
+        }
+        default: {
+            return 0.5 * x * (1.0 + error_function(x * 0.70710677));
+        }
+    }
+}
+
+// eˣ to a few units in the last place, which the function of the language need not be: x = n · ln 2 + r, and eˣ = 2ⁿ · eʳ.
+fn exponential(x: f32) -> f32 {
+    let bounded = clamp(x, -87.0, 88.0);
+    let n = round(bounded * 1.442695);
+    let r = fma(n, 2.1219444e-4, fma(n, -0.6933594, bounded));
+    var series = 1.0 / 720.0;
+    series = fma(series, r, 1.0 / 120.0);
+    series = fma(series, r, 1.0 / 24.0);
+    series = fma(series, r, 1.0 / 6.0);
+    series = fma(series, r, 0.5);
+    series = fma(series, r, 1.0);
+    series = fma(series, r, 1.0);
+    return series * bitcast<f32>(u32(i32(n) + 127) << 23u);
+}
+
+// To 3e-7: Abramowitz and Stegun, 7.1.26.
+fn error_function(x: f32) -> f32 {
+    let t = 1.0 / (1.0 + 0.3275911 * abs(x));
+    var series = 1.0614054;
+    series = series * t - 1.4531521;
+    series = series * t + 1.4214138;
+    series = series * t - 0.28449672;
+    series = series * t + 0.2548296;
+    let positive = 1.0 - series * t * exponential(-x * x);
+    return select(-positive, positive, x >= 0.0);
+}
