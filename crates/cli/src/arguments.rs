@@ -14,6 +14,7 @@ use triad_frontend::{machine, models};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, DeviceProfile};
+use triad_plan::prefill::FloatsOn;
 use triad_prepare::Prune;
 use triad_prepare::calibration::text::CalibrationText;
 
@@ -267,6 +268,25 @@ pub fn device(name: &str) -> Result<DeviceProfile> {
     let is_short = text.len() as u64 <= MOST_DEVICE_BYTES;
     ensure!(is_short, "{name}: longer than {} KiB: expected the TOML file of a device", MOST_DEVICE_BYTES >> 10);
     Ok(DeviceProfile::parse(&text, name)?)
+}
+
+/// Reads where floats run.
+pub fn floats_on(text: &str) -> Result<FloatsOn, String> {
+    match text {
+        "cpu" => Ok(FloatsOn::Cpu),
+        "gpu" => Ok(FloatsOn::Gpu),
+        _ => Err("expected cpu or gpu".into()),
+    }
+}
+
+/// Refuses floats on a GPU that a device does not have.
+pub fn check_floats(floats_on: FloatsOn, device: &DeviceProfile) -> Result<()> {
+    ensure!(
+        floats_on == FloatsOn::Cpu || device.gpu.is_some(),
+        "{} has no GPU: expected --floats cpu, or a [gpu] in its file",
+        device.name
+    );
+    Ok(())
 }
 
 /// Reads a number of sequences that run together.

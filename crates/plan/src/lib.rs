@@ -1,12 +1,13 @@
 //! What a prefill consists of and where its parts run: llm.npu's chunk-sharing graph (§3.2 of the paper) from a model
 //! description alone, without weights and without a device.
 //!
-//! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes what
-//! tasks run on, [`placement`] gives each subgraph one of them, and [`tasks`] makes tasks of both, whole or in parts, and
-//! of shadows; [`schedule`] decides which task a processor runs next
-//! (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a
-//! prefill on one of them, [`optimum`] computes how short a schedule could be, [`study`] repeats all of that
-//! over many cases, and [`reproduce`] sets it beside the paper.
+//! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes
+//! what tasks run on, [`placement`] gives each subgraph one of them, [`partition`] computes how a product is best cut
+//! across several (HeteroLLM), and [`tasks`] makes tasks of both, whole or in parts, and of shadows; [`schedule`]
+//! decides which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and
+//! [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a prefill on one of them,
+//! [`optimum`] computes how short a schedule could be, [`study`] repeats all of that over many cases, and [`reproduce`]
+//! sets it beside the paper.
 //!
 //! ```
 //! use triad_plan::graph::Graph;
@@ -21,6 +22,7 @@
 pub mod device;
 pub mod graph;
 pub mod optimum;
+pub mod partition;
 pub mod passes;
 pub mod placement;
 pub mod prefill;

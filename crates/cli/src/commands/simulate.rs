@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{self, Contention, FloatsOn, Memory, Options, Prefill, Techniques};
@@ -47,7 +47,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
     policy: Policy,
     /// Where floats run: cpu, or gpu
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = floats_on)]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on)]
     floats: FloatsOn,
     /// Share of the shadows that are left out, far from input and output first
     #[arg(long, value_name = "RATE", default_value = "0.85", value_parser = arguments::share)]
@@ -84,14 +84,6 @@ enum Technique {
     Shadow,
     OutOfOrder,
     EquivalentShapes,
-}
-
-fn floats_on(text: &str) -> Result<FloatsOn, String> {
-    match text {
-        "cpu" => Ok(FloatsOn::Cpu),
-        "gpu" => Ok(FloatsOn::Gpu),
-        _ => Err("expected cpu or gpu".into()),
-    }
 }
 
 fn technique(text: &str) -> Result<Technique, String> {
@@ -181,12 +173,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
-    let on_gpu = arguments.floats == FloatsOn::Gpu;
-    ensure!(
-        !on_gpu || device.gpu.is_some(),
-        "{} has no GPU: expected --floats cpu, or a [gpu] in its file",
-        device.name
-    );
+    arguments::check_floats(arguments.floats, device)?;
     let processors = prefill::processors(device, arguments.floats, arguments.window);
     let contention = |other: &Contend| {
         let Contend { ref processor, share, from, to } = *other;

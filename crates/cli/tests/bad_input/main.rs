@@ -393,6 +393,8 @@ fn inputs() -> Vec<Case> {
             1,
             &["32768 chunks", "--chunk"],
         ),
+        usage("partition that is none", &["plan", "--partition", "best"], &["--partition", "layer, tensor or auto"]),
+        usage("device of a plan without a partition", &["plan", "--device", "snapdragon-8gen3"], &["--partition"]),
         usage(
             "processor that is none",
             &["run", "-p", "Hi", "--processors", "gpu=0"],

@@ -283,6 +283,35 @@ fn plan_counts_the_subgraphs_of_a_model_and_where_they_would_run() {
 }
 
 #[test]
+fn plan_cuts_each_product_of_a_block_where_a_device_is_faster_so() {
+    let place = place_with_context(1024);
+    let plan = |how: &str, prompt: &str| {
+        let shape = ["plan", "--shape", "llama-2-7b", "--floats", "gpu", "--json"];
+        json(&place.triad(&[&shape[..], &["--partition", how, "--prompt", prompt]].concat()))
+    };
+    let seconds = |object: &serde_json::Value| -> Vec<f64> {
+        let products = object["products"].as_array().unwrap().iter();
+        products.map(|product| product["best"]["seconds"].as_f64().unwrap()).collect()
+    };
+    let [layer, tensor, auto] = ["layer", "tensor", "auto"].map(|how| plan(how, "600"));
+    assert_eq!((&auto["simulated"], &auto["float"], &auto["processors"][2]), (&true.into(), &1.into(), &"npu".into()));
+    // Four products of prefill and of decode.
+    let all = [seconds(&layer), seconds(&tensor), seconds(&auto)];
+    assert!(all.iter().all(|seconds| seconds.len() == 8));
+    for product in 0..8 {
+        assert_eq!(all[2][product], all[0][product].min(all[1][product]), "{}", auto["products"][product]);
+    }
+    // A longer prompt has chunks of 1024 tokens and a rest.
+    let rows =
+        |product: &serde_json::Value| [&product["chunks"], &product["shape"]["rows"]].map(|value| value.as_u64());
+    let long = plan("auto", "3100");
+    assert_eq!(rows(&long["products"][0]), [Some(2), Some(1024)]);
+    assert_eq!(rows(&long["products"][1]), [Some(1), Some(1052)]);
+    let table = succeed(&place.triad(&["plan", "-m", "model.gguf", "--prompt", "100", "--partition", "auto"]));
+    assert!(table.starts_with("simulated: ") && table.contains("gate-up") && table.contains("NPU alone"), "{table}");
+}
+
+#[test]
 fn hwbench_compares_every_kernel_with_the_peak_that_binds_it() {
     let object = json(&Place::new().triad(&["hwbench", "--rows", "8", "--threads", "1", "--json"]));
     assert_eq!(keys(&object), ["shape", "peaks", "kernels"]);

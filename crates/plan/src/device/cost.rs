@@ -32,6 +32,14 @@ impl DeviceProfile {
         weights / (npu.gigabytes_per_second * GIGA) + streaming * flat
     }
 
+    /// Seconds of an INT8 product on the NPU and of its activations: a subgraph that is nothing else, in the fastest
+    /// shape.
+    pub fn npu_product(&self, rows: usize, in_features: usize, out_features: usize) -> f64 {
+        let npu = &self.npu;
+        let activations = activation_bytes(rows, in_features, out_features) / (npu.gigabytes_per_second * GIGA);
+        npu.launch_milliseconds * MILLI + self.npu_matmul(rows, in_features, out_features, true) + activations
+    }
+
     /// Seconds of an INT8 subgraph on the NPU, its linear layers and its activations, without those that it waits.
     pub fn npu_subgraph(&self, subgraph: &Subgraph, linears: &[LinearShape], rows: usize, how: NpuUse) -> f64 {
         let npu = &self.npu;
@@ -56,8 +64,18 @@ impl Float {
         self.launch() + self.bytes(bytes) + operations / (self.int8_tera_operations * TERA)
     }
 
-    /// Seconds of the shadow of linear layers: `channels` outlier channels of each row times the weights that read them,
-    /// and the sum, written.
+    /// Seconds of an INT8 product, with its activations and weights: a subgraph that is nothing else.
+    pub fn int8_product(&self, rows: usize, in_features: usize, out_features: usize) -> f64 {
+        // A scale and a sum for each output channel.
+        let weights = out_features as f64 * (in_features as f64 + 2.0 * F32);
+        let operations = 2.0 * rows as f64 * in_features as f64 * out_features as f64;
+        self.launch()
+            + self.bytes(activation_bytes(rows, in_features, out_features) + weights)
+            + operations / (self.int8_tera_operations * TERA)
+    }
+
+    /// Seconds of the shadow of linear layers: `channels` outlier channels of each row times the weights that read
+    /// them, and the sum, written.
     pub fn shadow(&self, linears: &[LinearShape], rows: usize, channels: f64) -> f64 {
         let outputs: usize = linears.iter().map(|shape| shape.out_features).sum();
         let products = 2.0 * channels * (rows * outputs) as f64;
@@ -87,9 +105,15 @@ impl Float {
     }
 }
 
+/// Bytes of the inputs of a product, in INT8, and of its outputs.
+fn activation_bytes(rows: usize, in_features: usize, out_features: usize) -> f64 {
+    rows as f64 * (in_features as f64 + out_features as f64 * F32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::{Graph, Role};
     use proptest::prelude::*;
 
     fn device() -> DeviceProfile {
@@ -111,6 +135,30 @@ mod tests {
         let device = DeviceProfile { npu: super::super::Npu { step: 1, ..device().npu }, ..device() };
         let ratio = device.npu_matmul(few, 4096, large, true) / device.npu_matmul(large, 4096, few, true);
         assert!((5.5..6.5).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn a_product_takes_what_the_subgraph_that_it_is_takes() {
+        let (device, description) = (device(), triad_model::family::shape("llama-2-7b").unwrap());
+        let graph = Graph::with_splits(&description, 256, 256, |_| true);
+        let gpu = device.gpu.as_ref().unwrap();
+        let how = NpuUse { equivalent_shapes: true, per_tensor: true };
+        for subgraph in graph.subgraphs().iter().filter(|subgraph| subgraph.role.is_product()) {
+            let linears = description.blocks[subgraph.block].linears(description.hidden);
+            let linears: Vec<_> = linears.into_iter().filter(|shape| subgraph.role.has(shape.linear)).collect();
+            let depth = if subgraph.role == Role::Down { 11_008 } else { 4096 };
+            let (rows, columns) = (256, subgraph.output_columns);
+            let pairs = [
+                (device.npu_product(rows, depth, columns), device.npu_subgraph(subgraph, &linears, rows, how)),
+                (
+                    gpu.int8_product(rows, depth, columns),
+                    gpu.int8_subgraph(subgraph, rows, subgraph.operations(rows, 0) as f64),
+                ),
+            ];
+            for (product, whole) in pairs {
+                assert!((product / whole - 1.0).abs() < 1e-9, "{:?}: {product} and {whole}", subgraph.role);
+            }
+        }
     }
 
     proptest! {

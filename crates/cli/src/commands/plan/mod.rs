@@ -1,9 +1,13 @@
-//! `triad plan`: what a prefill consists of, and where its parts would run.
+//! `triad plan`: what a prefill consists of, and where its parts would run; or how its products would be cut.
+
+mod partition;
 
 use anyhow::Result;
 use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
+use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::{Place, Placement, Reason};
+use triad_plan::prefill::FloatsOn;
 use triad_plan::processors::{Processors, label};
 
 use crate::{arguments, output};
@@ -14,11 +18,15 @@ use crate::{arguments, output};
 /// subgraphs are built once for all chunks; attention, whose shape depends on what came before, once for each. INT8
 /// subgraphs go to the NPU, feed-forwards first, as far as the memory that it can address reaches; floats to the CPU.
 /// Counted from the model's description: nothing runs.
+///
+/// With --partition, show instead how each product of a block would be cut across the processors of a device
+/// (HeteroLLM, tensor partition), in prefill and for one token of decode: simulated by the device's profile.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad plan --shape qwen1.5-1.8b --prompt 1024 --chunk 256
   triad plan -m model.gguf --prompt 600 --window 0.5
-  triad plan --shape llama-2-7b --json")]
+  triad plan --shape llama-2-7b --json
+  triad plan --shape llama-2-7b --prompt 600 --partition auto --floats gpu")]
 pub struct Arguments {
     #[command(flatten)]
     model: arguments::DescriptionArguments,
@@ -31,6 +39,16 @@ pub struct Arguments {
     /// GiB of memory that the NPU can address
     #[arg(long, value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
     window: usize,
+    /// How products are cut across the processors of a device: layer (not at all), tensor (all of them), or auto (where
+    /// that is faster)
+    #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with_all = ["chunk", "window"])]
+    partition: Option<Restriction>,
+    /// With --partition, a device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", requires = "partition")]
+    device: String,
+    /// With --partition, where floats run, which outputs are joined for: cpu, or gpu
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on, requires = "partition")]
+    floats: FloatsOn,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -74,6 +92,11 @@ struct OfRole {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
+    if let Some(restriction) = arguments.partition {
+        let device = arguments::device(&arguments.device)?;
+        let plan = partition::plan(name, &description, prompt, &device, arguments.floats, restriction)?;
+        return if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) };
+    }
     arguments::check_chunks(prompt, arguments.chunk, arguments::MOST_CHUNKS)?;
     let graph = Graph::new(&description, prompt, arguments.chunk);
     let processors = Processors::cpu_and_npu(Some(arguments.window));

@@ -1,0 +1,231 @@
+//! The partitions of a product that the solver chooses from: one processor alone, and cuts for two and for three.
+//!
+//! Processors with static shapes come first, so that what is no multiple of a cut is left to one that computes any
+//! shape.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::ops::Range;
+
+use super::{COLUMN_MULTIPLE, Participant, Partition, Phase, Piece, ProductShape, ROW_MULTIPLE, Strategy};
+use crate::processors::ProcessorId;
+use crate::schedule::parts::Part;
+
+/// Places at which columns are cut three ways, at most: with more columns, cuts are at a larger multiple.
+const MOST_PLACES_OF_THREE: usize = 64;
+
+/// A processor, and the ways in which it can compute some rows: the lengths of each, one after the other.
+struct Member<'a> {
+    processor: ProcessorId,
+    covers: &'a [Vec<usize>],
+}
+
+/// Calls `visit` with every candidate of a product that one of the participants computes as a whole: in one go, padded
+/// to a standard length, or as a pipe of several.
+///
+/// # Errors
+/// What `visit` returns.
+pub fn whole<E>(
+    shape: ProductShape,
+    phase: Phase,
+    participants: &[Participant],
+    visit: impl FnMut(Strategy, &[Piece]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut generator = Generator { shape, phase, pieces: Vec::new(), visit };
+    participants.iter().try_for_each(|participant| generator.whole(participant))
+}
+
+/// Calls `visit` with every candidate that gives a product to two of the participants, then to three.
+///
+/// # Errors
+/// What `visit` returns.
+pub fn cuts<E>(
+    shape: ProductShape,
+    phase: Phase,
+    participants: &[Participant],
+    visit: impl FnMut(Strategy, &[Piece]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut generator = Generator { shape, phase, pieces: Vec::new(), visit };
+    let mut sorted: Vec<_> = participants.iter().collect();
+    sorted.sort_by_key(|participant| !participant.is_static());
+    for (index, &first) in sorted.iter().enumerate() {
+        for &second in &sorted[index + 1..] {
+            generator.cut_columns_of_all_rows(&[first, second])?;
+            generator.cut_rows(first, second)?;
+        }
+    }
+    for (index, &first) in sorted.iter().enumerate() {
+        for (other, &second) in sorted.iter().enumerate().skip(index + 1) {
+            for &third in &sorted[other + 1..] {
+                generator.cut_columns_of_all_rows(&[first, second, third])?;
+                for [one, two, margin] in [[first, second, third], [first, third, second], [second, third, first]] {
+                    generator.cut_rows_and_columns(one, two, margin)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every candidate of a product, whole ones first.
+pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> Vec<Partition> {
+    let mut partitions = Vec::new();
+    let mut keep = |strategy, pieces: &[Piece]| {
+        partitions.push(Partition { strategy, pieces: pieces.to_vec() });
+        Ok::<_, Infallible>(())
+    };
+    let (Ok(()), Ok(())) = (whole(shape, phase, participants, &mut keep), cuts(shape, phase, participants, &mut keep));
+    partitions
+}
+
+/// What has to be known to choose among all candidates of a product: the shapes that a profiler runs on each processor
+/// in real execution (§4.3).
+pub fn shapes(
+    shape: ProductShape,
+    phase: Phase,
+    participants: &[Participant],
+) -> BTreeSet<(ProcessorId, ProductShape)> {
+    let mut shapes = BTreeSet::new();
+    let mut keep = |_, pieces: &[Piece]| {
+        shapes.extend(pieces.iter().map(|piece| (piece.processor, piece.shape(shape.depth))));
+        Ok::<_, Infallible>(())
+    };
+    let (Ok(()), Ok(())) = (whole(shape, phase, participants, &mut keep), cuts(shape, phase, participants, &mut keep));
+    shapes
+}
+
+/// Ways to cut `columns` into as many ranges as there are members, each given by its bounds.
+fn bounds(columns: usize, members: usize) -> Vec<[usize; 4]> {
+    let places = (columns - 1) / COLUMN_MULTIPLE;
+    if members == 2 {
+        return (1..=places).map(|place| [0, place * COLUMN_MULTIPLE, columns, columns]).collect();
+    }
+    let step = COLUMN_MULTIPLE * places.div_ceil(MOST_PLACES_OF_THREE).max(1);
+    let at = |place: usize| place * step;
+    let places = (columns - 1) / step;
+    let pairs = (1..=places).flat_map(|first| (first + 1..=places).map(move |second| (first, second)));
+    pairs.map(|(first, second)| [0, at(first), at(second), columns]).collect()
+}
+
+struct Generator<V> {
+    shape: ProductShape,
+    phase: Phase,
+    /// Those of the candidate that is visited.
+    pieces: Vec<Piece>,
+    visit: V,
+}
+
+impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
+    fn whole(&mut self, participant: &Participant) -> Result<(), E> {
+        for cover in participant.covers(self.shape.rows, self.phase) {
+            self.pieces.clear();
+            self.push(participant.processor, &cover, 0..self.shape.rows, 0..self.shape.columns);
+            let strategy = match &*self.pieces {
+                [piece] if piece.is_padded() => Strategy::Padding,
+                [_] => Strategy::Alone,
+                _ => Strategy::Pipe,
+            };
+            (self.visit)(strategy, &self.pieces)?;
+        }
+        Ok(())
+    }
+
+    /// Row-cutting and hybrid cutting.
+    fn cut_columns_of_all_rows(&mut self, participants: &[&Participant]) -> Result<(), E> {
+        let (rows, columns) = (self.shape.rows, self.shape.columns);
+        let covers: Vec<_> = participants.iter().map(|participant| participant.covers(rows, self.phase)).collect();
+        let members: Vec<_> = participants
+            .iter()
+            .zip(&covers)
+            .map(|(participant, covers)| Member { processor: participant.processor, covers })
+            .collect();
+        self.cut_columns(&members, rows, None, &bounds(columns, members.len()))
+    }
+
+    /// Sequence-length cutting and multi-sequence-length cutting.
+    fn cut_rows(&mut self, first: &Participant, second: &Participant) -> Result<(), E> {
+        let (rows, columns) = (self.shape.rows, self.shape.columns);
+        for place in self.row_places() {
+            let Some(before) = first.exactly(place) else { continue };
+            for behind in second.covers(rows - place, self.phase) {
+                self.pieces.clear();
+                self.push(first.processor, &before, 0..place, 0..columns);
+                self.push(second.processor, &behind, place..rows, 0..columns);
+                let strategy = match self.pieces.len() {
+                    2 => Strategy::SequenceLengthCutting,
+                    _ => Strategy::MultiSequenceLengthCutting,
+                };
+                (self.visit)(strategy, &self.pieces)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The margin of the rows on one processor, if it computes any shape, and the columns of the other rows cut.
+    fn cut_rows_and_columns(&mut self, one: &Participant, two: &Participant, margin: &Participant) -> Result<(), E> {
+        if margin.is_static() {
+            return Ok(());
+        }
+        let (rows, columns) = (self.shape.rows, self.shape.columns);
+        let bounds = bounds(columns, 2);
+        for place in self.row_places() {
+            let (Some(of_one), Some(of_two)) = (one.exactly(place), two.exactly(place)) else { continue };
+            let members = [
+                Member { processor: one.processor, covers: &[of_one] },
+                Member { processor: two.processor, covers: &[of_two] },
+            ];
+            let part = Part { rows: place..rows, columns: 0..columns };
+            let margin = Piece { processor: margin.processor, rows: part.rows.len(), part };
+            self.cut_columns(&members, place, Some(&margin), &bounds)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the columns of the first `rows` rows, with every combination of the covers of the members.
+    fn cut_columns(
+        &mut self,
+        members: &[Member],
+        rows: usize,
+        margin: Option<&Piece>,
+        bounds: &[[usize; 4]],
+    ) -> Result<(), E> {
+        let combinations: usize = members.iter().map(|member| member.covers.len()).product();
+        for bounds in bounds {
+            for combination in 0..combinations {
+                self.pieces.clear();
+                let mut choice = combination;
+                for (index, Member { processor, covers }) in members.iter().enumerate() {
+                    let cover = &covers[choice % covers.len()];
+                    choice /= covers.len();
+                    self.push(*processor, cover, 0..rows, bounds[index]..bounds[index + 1]);
+                }
+                let in_one_go = self.pieces.len() == members.len() && !self.pieces.iter().any(Piece::is_padded);
+                let strategy = match (margin, in_one_go) {
+                    (Some(_), _) => Strategy::MarginAndRowCutting,
+                    (None, true) => Strategy::RowCutting,
+                    (None, false) => Strategy::HybridCutting,
+                };
+                self.pieces.extend(margin.cloned());
+                (self.visit)(strategy, &self.pieces)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where rows can be cut: nowhere in decode.
+    fn row_places(&self) -> impl Iterator<Item = usize> + use<E, V> {
+        let end = if self.phase == Phase::Prefill { self.shape.rows } else { 0 };
+        (ROW_MULTIPLE..end).step_by(ROW_MULTIPLE)
+    }
+
+    /// Adds a piece for each length of `cover`, one below the other.
+    fn push(&mut self, processor: ProcessorId, cover: &[usize], rows: Range<usize>, columns: Range<usize>) {
+        let mut start = rows.start;
+        for length in cover {
+            let end = (start + length).min(rows.end);
+            let part = Part { rows: start..end, columns: columns.clone() };
+            self.pieces.push(Piece { processor, part, rows: *length });
+            start = end;
+        }
+    }
+}
