@@ -303,7 +303,7 @@ fn plan_cuts_each_product_of_a_block_where_a_device_is_faster_so() {
     }
     // A longer prompt has chunks of 1024 tokens and a rest.
     let rows =
-        |product: &serde_json::Value| [&product["chunks"], &product["shape"]["rows"]].map(|value| value.as_u64());
+        |product: &serde_json::Value| [&product["chunks"], &product["shape"]["rows"]].map(serde_json::Value::as_u64);
     let long = plan("auto", "3100");
     assert_eq!(rows(&long["products"][0]), [Some(2), Some(1024)]);
     assert_eq!(rows(&long["products"][1]), [Some(1), Some(1052)]);

@@ -1,5 +1,7 @@
 //! `out = x · Wᵀ + bias` in INT8: checks the shapes and cuts the output into tasks.
 
+use smallvec::SmallVec;
+
 use super::{Int8Weight, QuantizedView};
 use crate::kernel::best;
 use crate::kernel::int8::Rectangle;
@@ -70,9 +72,15 @@ pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
         let stretch = product.weight.out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
         if rows <= FEW_ROWS { least_columns.max(stretch) } else { least_columns }
     };
-    let counts = products.iter().map(|product| down * product.weight.out_features.div_ceil(task_columns(product)));
+    // Of each product, columns of a task and tasks: once, not for every task.
+    let tasks = products.iter().map(|product| {
+        let columns = task_columns(product);
+        (columns, down * product.weight.out_features.div_ceil(columns))
+    });
+    let tasks: SmallVec<[_; 4]> = tasks.collect();
+    let counts = tasks.iter().map(|(_, count)| *count);
     pool::for_each_of(&counts, |index, task| {
-        let task_columns = task_columns(&products[index]);
+        let (task_columns, _) = tasks[index];
         let Int8Product { weight, bias, out } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
         let (row, column) = (task % down * task_rows, task / down * task_columns);
