@@ -49,8 +49,9 @@ pub struct DeviceArguments {
     /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
-    /// Which GPU: a part of its name, as `triad devices` lists it [default: the fastest kind that is there]
-    #[arg(long, value_name = "NAME", env = "TRIAD_GPU")]
+    /// Which GPU: a part of its name, as `triad devices` lists it [default: the one that the environment variable
+    /// TRIAD_GPU names, or the fastest kind that is there]
+    #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
     /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
     #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
@@ -64,11 +65,13 @@ pub struct DeviceArguments {
 
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
-    ///
-    /// The name of a GPU may come from the environment, and is of no matter there.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let is_default = self.npu == Npu::Kernels && self.window.is_none() && self.cuts.is_empty();
-        ensure!(has_processors || is_default, "--npu, --window and --cut are for --processors: expected it, too");
+        let Self { npu, gpu, window, cuts } = self;
+        let is_default = *npu == Npu::Kernels && gpu.is_none() && window.is_none() && cuts.is_empty();
+        ensure!(
+            has_processors || is_default,
+            "--npu, --gpu, --window and --cut are for --processors: expected it, too"
+        );
         Ok(())
     }
 
@@ -86,7 +89,8 @@ impl DeviceArguments {
 
     #[cfg(feature = "gpu")]
     fn open_gpu(&self) -> Result<Opened> {
-        let options = GpuOptions { adapter: self.gpu.clone(), ..GpuOptions::default() };
+        let options = GpuOptions::from_environment();
+        let options = GpuOptions { adapter: self.gpu.clone().or(options.adapter), ..options };
         Ok(Opened {
             device: Arc::new(Gpu::open(&options)?),
             #[cfg(feature = "npu")]

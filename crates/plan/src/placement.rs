@@ -61,8 +61,8 @@ pub struct Placement {
 impl Placement {
     /// Places every subgraph on a processor that computes its format and has room in its window.
     ///
-    /// INT8 subgraphs are placed on processors that are preferred for INT8 while these have room, feed-forwards first, as the paper does (§4), since they
-    /// have the most operations; then what else is in INT8, in the order of the blocks. What does not fit, and all that
+    /// INT8 subgraphs are placed on processors that are preferred for INT8 while these have room, feed-forwards first, as
+    /// the paper does (§4), since they have the most operations; then what else is in INT8, in the order of the blocks. What does not fit, and all that
     /// is in float, is placed on other processors. Of several that are equally suited, a subgraph goes to the one whose
     /// work is done first if each takes `seconds(subgraph, processor)` for a chunk; of equal ones, to the first. Where
     /// seconds are not known, another measure of the work is as good.

@@ -1,6 +1,6 @@
 //! What is particular to GPUs: how one is found, what is refused, and what happens when it fails.
 
-use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, VariantState, adapters};
+use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, VariantState};
 use triad_processors::{Device, Error};
 
 /// The GPU that the environment names.
@@ -19,7 +19,7 @@ fn a_gpu_that_is_not_there_is_an_error_that_lists_what_is() {
     let error = Gpu::open(&options).unwrap_err();
     let Error::GpuNotFound { wanted, found } = &error else { panic!("{error:?}") };
     assert_eq!(wanted, "no such GPU");
-    for adapter in adapters() {
+    for (adapter, _) in Gpu::open_each() {
         assert!(found.contains(&adapter.name), "{found}");
     }
 }

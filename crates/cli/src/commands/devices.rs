@@ -43,12 +43,11 @@ struct GpuReport {
 impl GpuReport {
     #[cfg(feature = "gpu")]
     fn all() -> Vec<Self> {
-        use triad_processors::gpu::{Adapter, Gpu, GpuOptions, VariantState, adapters};
+        use triad_processors::gpu::{Adapter, Gpu, VariantState};
 
-        let report = |adapter: &Adapter| {
-            let options = GpuOptions { adapter: Some(adapter.name.clone()), ..GpuOptions::default() };
+        let report = |(adapter, opened): (Adapter, triad_processors::Result<Gpu>)| {
             let (mut variant, mut refused) = (None, Vec::new());
-            match Gpu::open(&options) {
+            match opened {
                 Ok(gpu) => {
                     for (tried, state) in gpu.variants() {
                         match state {
@@ -62,7 +61,7 @@ impl GpuReport {
             }
             Self { gpu: adapter.to_string(), variant, refused }
         };
-        adapters().iter().map(report).collect()
+        Gpu::open_each().into_iter().map(report).collect()
     }
 
     #[cfg(not(feature = "gpu"))]

@@ -70,12 +70,19 @@ pub fn cuts<E>(
 /// Every candidate of a product, whole ones first.
 pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> Vec<Partition> {
     let mut partitions = Vec::new();
-    let mut keep = |strategy, pieces: &[Piece]| {
-        partitions.push(Partition { strategy, pieces: pieces.to_vec() });
+    let keep = |strategy, pieces: &[Piece]| partitions.push(Partition { strategy, pieces: pieces.to_vec() });
+    each(shape, phase, participants, keep);
+    partitions
+}
+
+/// Calls `visit` with every candidate, whole ones first.
+fn each(shape: ProductShape, phase: Phase, participants: &[Participant], mut visit: impl FnMut(Strategy, &[Piece])) {
+    let mut visit = |strategy, pieces: &[Piece]| {
+        visit(strategy, pieces);
         Ok::<_, Infallible>(())
     };
-    let (Ok(()), Ok(())) = (whole(shape, phase, participants, &mut keep), cuts(shape, phase, participants, &mut keep));
-    partitions
+    let Ok(()) = whole(shape, phase, participants, &mut visit);
+    let Ok(()) = cuts(shape, phase, participants, &mut visit);
 }
 
 /// What has to be known to choose among all candidates of a product: the shapes that a profiler runs on each processor
@@ -86,11 +93,9 @@ pub fn shapes(
     participants: &[Participant],
 ) -> BTreeSet<(ProcessorId, ProductShape)> {
     let mut shapes = BTreeSet::new();
-    let mut keep = |_, pieces: &[Piece]| {
+    each(shape, phase, participants, |_, pieces| {
         shapes.extend(pieces.iter().map(|piece| (piece.processor, piece.shape(shape.depth))));
-        Ok::<_, Infallible>(())
-    };
-    let (Ok(()), Ok(())) = (whole(shape, phase, participants, &mut keep), cuts(shape, phase, participants, &mut keep));
+    });
     shapes
 }
 

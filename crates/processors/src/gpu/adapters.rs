@@ -66,22 +66,15 @@ impl fmt::Display for Adapter {
     }
 }
 
-/// Every GPU that this machine's drivers list; none where it has no driver.
-pub fn adapters() -> Vec<Adapter> {
-    listed().iter().map(describe).collect()
-}
-
 /// The adapter whose name contains `wanted`, in small or capital letters; without a name, the fastest kind of GPU that is
 /// there, and never software in its place.
 ///
 /// # Errors
 /// If there is none.
 pub(super) fn choose(wanted: Option<&str>) -> Result<(wgpu::Adapter, Adapter)> {
-    let mut all: Vec<_> = listed().into_iter().map(|adapter| (describe(&adapter), adapter)).collect();
-    let described: Vec<_> = all.iter().map(|(described, _)| described.clone()).collect();
-    let index = choose_from(&described, wanted)?;
-    let (described, adapter) = all.swap_remove(index);
-    Ok((adapter, described))
+    let mut all = listed();
+    let described: Vec<_> = all.iter().map(|(_, described)| described.clone()).collect();
+    Ok(all.swap_remove(choose_from(&described, wanted)?))
 }
 
 fn choose_from(all: &[Adapter], wanted: Option<&str>) -> Result<usize> {
@@ -94,14 +87,20 @@ fn choose_from(all: &[Adapter], wanted: Option<&str>) -> Result<usize> {
     all.iter().position(is_wanted).ok_or_else(|| Error::GpuNotFound { wanted: wanted.to_owned(), found: names() })
 }
 
-fn listed() -> Vec<wgpu::Adapter> {
+/// Every GPU that this machine's drivers list; none where it has no driver.
+pub(super) fn listed() -> Vec<(wgpu::Adapter, Adapter)> {
     let backends = wgpu::Backends::VULKAN | wgpu::Backends::METAL | wgpu::Backends::DX12;
     let descriptor = wgpu::InstanceDescriptor {
         backends,
         flags: wgpu::InstanceFlags::empty(),
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     };
-    pollster::block_on(wgpu::Instance::new(descriptor).enumerate_adapters(backends))
+    let adapters = pollster::block_on(wgpu::Instance::new(descriptor).enumerate_adapters(backends));
+    let described = |adapter| {
+        let described = describe(&adapter);
+        (adapter, described)
+    };
+    adapters.into_iter().map(described).collect()
 }
 
 fn describe(adapter: &wgpu::Adapter) -> Adapter {

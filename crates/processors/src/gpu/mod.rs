@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use triad_plan::graph::Format;
 
-pub use adapters::{ADAPTER, Adapter, AdapterKind, adapters};
+pub use adapters::{ADAPTER, Adapter, AdapterKind};
 pub use kernels::Variant;
 
 use crate::device::{Capabilities, Device, Program};
@@ -74,9 +74,21 @@ impl Gpu {
     /// # Errors
     /// If there is none, its driver refuses it, or no variant of the shaders computes rightly on it.
     pub fn open(options: &GpuOptions) -> Result<Self> {
-        let (opened, adapter) = adapters::choose(options.adapter.as_deref())?;
-        let context = Arc::new(Context::open(&opened, &adapter)?);
-        let all = options.variants.as_deref().unwrap_or(&Variant::ALL);
+        let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
+        Self::with(&listed, adapter, options.variants.as_deref().unwrap_or(&Variant::ALL))
+    }
+
+    /// Opens every GPU that this machine's drivers list, software among them; of each that can't be used, the error.
+    pub fn open_each() -> Vec<(Adapter, Result<Self>)> {
+        let open = |(listed, adapter): (wgpu::Adapter, Adapter)| {
+            let opened = Self::with(&listed, adapter.clone(), &Variant::ALL);
+            (adapter, opened)
+        };
+        adapters::listed().into_iter().map(open).collect()
+    }
+
+    fn with(listed: &wgpu::Adapter, adapter: Adapter, all: &[Variant]) -> Result<Self> {
+        let context = Arc::new(Context::open(listed, &adapter)?);
         let (mut used, mut variants) = (None, Vec::new());
         for variant in all {
             let state = match used {

@@ -39,7 +39,7 @@ pub(super) struct Shared {
 pub(super) struct GpuProgram {
     shared: Arc<Shared>,
     shapes: ProgramShapes,
-    /// Of gate and up, those that follow each other in a feed-forward, or of all layers; then of down.
+    /// Of all layers, or of up, gate if there is one, and down.
     products: Vec<Product>,
     between: Option<Between>,
     /// [`Uniforms`] of all dispatches, [`UNIFORM`] bytes apart, for so many rows.
@@ -142,7 +142,7 @@ impl GpuProgram {
             .with(Place::Staging, bytes(self.columns_read()))
     }
 
-    /// Columns whose sums leave the GPU, and before them those that stay.
+    /// How many columns' sums stay on the GPU, and how many behind them leave it.
     fn columns_of_outputs(&self) -> (usize, usize) {
         let last = self.products.last().expect("there is a product");
         let end = last.columns_before + last.columns;
