@@ -285,6 +285,11 @@ impl Pass {
         let rows: SmallVec<[usize; SEGMENTS]> = rows.collect();
         logits.resize(rows.len() * vocab, 0.0);
         pass.logits(buffers, rows.into_iter(), Phase::Decode, logits);
+        // A large vocabulary takes a while to copy.
+        if let [request] = &self.requests[..] {
+            request.swap_logits(logits);
+            return;
+        }
         let mut logits = &logits[..];
         for request in &self.requests {
             let rows = request.wanted_rows().len();

@@ -156,6 +156,15 @@ impl Request {
         }
     }
 
+    /// As [`Request::write_logits`] with all that are wanted, by exchanging buffers.
+    pub(super) fn swap_logits(&self, logits: &mut Vec<f32>) {
+        let mut progress = self.lock();
+        // Whoever cancelled it has taken the buffer and gone.
+        if progress.logits.len() == logits.len() {
+            std::mem::swap(&mut progress.logits, logits);
+        }
+    }
+
     /// Writes logits of `rows` of those that are wanted, counted from the first of them.
     pub(super) fn write_logits(&self, rows: std::ops::Range<usize>, logits: &[f32]) {
         let mut progress = self.lock();

@@ -92,11 +92,15 @@ impl LeasedMatrix {
     pub fn write_part(&self, width: usize, rows: Range<usize>, columns: Range<usize>) -> PartLease<'_> {
         let rectangle = Rectangle { width, rows, columns };
         rectangle.check(self.len);
+        if rectangle.columns == (0..width) {
+            let rows = self.lease_rows(Access::Write, width, rectangle.rows.clone());
+            return PartLease { rectangle, rows: Some(rows), matrix: self };
+        }
         let entry = Entry { access: Access::Write, rectangle };
         if let Err(held) = self.leases.acquire(entry.clone()) {
             refuse(&entry, &held);
         }
-        PartLease { entry, matrix: self }
+        PartLease { rectangle: entry.rectangle, rows: None, matrix: self }
     }
 
     fn lease_rows(&self, access: Access, width: usize, rows: Range<usize>) -> Rows {
@@ -147,13 +151,15 @@ pub struct WriteLease<'a> {
 #[derive(Debug)]
 pub struct PartLease<'a> {
     matrix: &'a LeasedMatrix,
-    entry: Entry,
+    rectangle: Rectangle,
+    /// Where it is whole rows, leased as these.
+    rows: Option<Rows>,
 }
 
 impl PartLease<'_> {
     /// Returns the rectangle.
     pub fn output(&mut self) -> OutputMut<'_> {
-        let Rectangle { width, rows, columns } = &self.entry.rectangle;
+        let Rectangle { width, rows, columns } = &self.rectangle;
         // SAFETY: the rectangle is in the matrix, and this lease alone has it.
         #[allow(unsafe_code)]
         unsafe {
@@ -214,6 +220,9 @@ impl Drop for WriteLease<'_> {
 
 impl Drop for PartLease<'_> {
     fn drop(&mut self) {
-        self.matrix.leases.release(&self.entry);
+        match self.rows {
+            Some(rows) => self.matrix.leases.release_rows(rows),
+            None => self.matrix.leases.release(&Entry { access: Access::Write, rectangle: self.rectangle.clone() }),
+        }
     }
 }
