@@ -144,6 +144,8 @@ pub struct Subgraph {
     /// Bytes of inputs, outputs and what is between them, for each row. Attention goes over the cache block by block
     /// and keeps no scores.
     pub activation_bytes_per_row: usize,
+    /// How many numbers these are, in any format.
+    pub activation_numbers_per_row: usize,
     /// Features of its output; of query, key and value together, and of up and gate.
     pub output_columns: usize,
     /// Products and additions of linear layers, for each row.
@@ -177,19 +179,20 @@ impl Subgraph {
         };
         let qk_norm = if role == Role::Attention { attention.qk_norm.map_or(0, |_| 2 * attention.head_dim) } else { 0 };
         let inner = if block.feed_forward.gated { 2 * width } else { width };
-        let activations = match role {
+        // Numbers in f32, and quantized ones.
+        let (floats, quantized) = match role {
             // Two summands and their sum; the first block has the embedding alone.
-            Role::AttentionNorm if index == 0 => hidden * (F32 + INT8),
-            Role::AttentionNorm => hidden * (3 * F32 + INT8),
-            Role::QueryKeyValue => hidden * INT8 + (query + 2 * key_value) * F32,
-            Role::Attention => (query + 2 * key_value) * F32 + query * INT8,
-            Role::AttentionOutput => query * INT8 + hidden * F32,
-            Role::FeedForwardNorm if block.residual == Residual::Parallel => hidden * 3 * F32,
-            Role::FeedForwardNorm => hidden * (3 * F32 + INT8),
-            Role::FeedForward => hidden * INT8 + inner * F32 + width * INT8 + hidden * F32,
-            Role::GateUp => hidden * INT8 + inner * F32,
-            Role::Activation => inner * F32 + width * INT8,
-            Role::Down => width * INT8 + hidden * F32,
+            Role::AttentionNorm if index == 0 => (hidden, hidden),
+            Role::AttentionNorm => (3 * hidden, hidden),
+            Role::QueryKeyValue => (query + 2 * key_value, hidden),
+            Role::Attention => (query + 2 * key_value, query),
+            Role::AttentionOutput => (hidden, query),
+            Role::FeedForwardNorm if block.residual == Residual::Parallel => (3 * hidden, 0),
+            Role::FeedForwardNorm => (3 * hidden, hidden),
+            Role::FeedForward => (inner + hidden, hidden + width),
+            Role::GateUp => (inner, hidden),
+            Role::Activation => (inner, width),
+            Role::Down => (hidden, width),
         };
         let output_columns = match role {
             Role::QueryKeyValue => query + 2 * key_value,
@@ -205,7 +208,8 @@ impl Subgraph {
             block: index,
             role,
             weight_bytes: linears.iter().map(bytes).sum::<usize>() + (norms * norm + qk_norm) * F32,
-            activation_bytes_per_row: activations,
+            activation_bytes_per_row: floats * F32 + quantized * INT8,
+            activation_numbers_per_row: floats + quantized,
             output_columns,
             operations_per_row: linears.iter().map(operations).sum(),
             attention_width: if is_attention { query } else { 0 },

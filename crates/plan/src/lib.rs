@@ -21,6 +21,7 @@
 
 pub mod device;
 pub mod graph;
+pub mod hetero;
 pub mod optimum;
 pub mod partition;
 pub mod passes;

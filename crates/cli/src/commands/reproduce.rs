@@ -1,35 +1,48 @@
-//! `triad reproduce`: the paper's tables and figures beside ours.
+//! `triad reproduce`: the papers' tables and figures beside ours.
 
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use triad_plan::reproduce::{Kind, NAMES, Section, Value, section};
+use triad_plan::reproduce::{Kind, Paper, Section, Value, mean_error, section};
 
 use crate::output;
 
-/// Set the tables and figures of the llm.npu paper beside our own values.
+/// Set the tables and figures of the llm.npu and HeteroLLM papers beside our own values.
 ///
-/// Simulated values come from a profile of the paper's phone. Each is marked: `fitted` to the paper's value, `seen` where
+/// Simulated values come from a profile of the papers' phone. Each is marked: `fitted` to the paper's value, `seen` where
 /// that informed a choice, `held out` where it had no part in any. Only what was held out is a prediction, and some of them
 /// miss: docs/scheduling.md explains why. Nothing here was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad reproduce
+  triad reproduce llm.npu
+  triad reproduce heterollm --json
   triad reproduce table-4
-  triad reproduce figure-17 --json")]
+  triad reproduce heterollm/figure-13")]
 pub struct Arguments {
-    /// sharing, figure-8, figure-13 to figure-17, table-4, or all
-    #[arg(value_name = "NAME", default_value = "all", value_parser = PossibleValuesParser::new(["all"].into_iter().chain(NAMES)))]
+    /// A paper (llm.npu or heterollm), one of its tables and figures, or all
+    #[arg(value_name = "NAME", default_value = ALL, value_parser = PossibleValuesParser::new(names()))]
     name: String,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
+/// Both papers.
+const ALL: &str = "all";
+
+/// All that can be asked for.
+fn names() -> impl Iterator<Item = &'static str> {
+    let of_paper = |paper: Paper| [paper.name()].into_iter().chain(paper.names().iter().copied());
+    [ALL].into_iter().chain(Paper::ALL.into_iter().flat_map(of_paper))
+}
+
 /// What `reproduce --json` prints.
 #[derive(Serialize)]
 struct Reproduced {
     sections: Vec<WithError>,
+    /// Of each paper that all sections of were asked for.
+    papers: Vec<PaperError>,
 }
 
 #[derive(Serialize)]
@@ -42,20 +55,52 @@ struct WithError {
     mean_error_seen: Option<f64>,
 }
 
+/// How far the predictions of a whole paper are off.
+#[derive(Serialize)]
+struct PaperError {
+    paper: Paper,
+    /// Values that were held out.
+    held_out: usize,
+    /// The mean of their errors, relative to the paper's values.
+    mean_error_held_out: Option<f64>,
+}
+
+impl PaperError {
+    fn new(paper: Paper, sections: &[Section]) -> Self {
+        let values = sections.iter().flat_map(|section| &section.values);
+        let held_out = values.filter(|value| value.kind == Kind::HeldOut).count();
+        Self { paper, held_out, mean_error_held_out: mean_error(sections, Kind::HeldOut) }
+    }
+}
+
 /// Simulates, counts and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let chosen = NAMES.into_iter().filter(|name| arguments.name == "all" || arguments.name == *name);
+    let asked = arguments.name.as_str();
+    let (mut sections, mut papers) = (Vec::new(), Vec::new());
+    for paper in Paper::ALL {
+        let is_whole = [ALL, paper.name()].contains(&asked);
+        let names = paper.names().iter().filter(|name| is_whole || **name == asked);
+        let of_paper: Vec<_> = names.filter_map(|name| section(name)).collect();
+        papers.extend(is_whole.then(|| PaperError::new(paper, &of_paper)));
+        sections.extend(of_paper);
+    }
     let with_error = |section: Section| WithError {
         mean_error_held_out: section.mean_error(Kind::HeldOut),
         mean_error_seen: section.mean_error(Kind::Seen),
         section,
     };
-    let reproduced = Reproduced { sections: chosen.filter_map(section).map(with_error).collect() };
+    let reproduced = Reproduced { sections: sections.into_iter().map(with_error).collect(), papers };
     if arguments.json {
         return output::json(&reproduced);
     }
-    let sections: Vec<_> = reproduced.sections.iter().map(text).collect();
-    output::text(&sections.join("\n\n"))
+    let sections = reproduced.sections.iter().map(text);
+    let all: Vec<_> = sections.chain(reproduced.papers.iter().filter_map(of_paper)).collect();
+    output::text(&all.join("\n\n"))
+}
+
+fn of_paper(PaperError { paper, held_out, mean_error_held_out }: &PaperError) -> Option<String> {
+    let percent = 100.0 * (*mean_error_held_out)?;
+    Some(format!("{}: mean error of all {held_out} values that were held out: {percent:.1} %", paper.name()))
 }
 
 fn text(WithError { section, mean_error_held_out, mean_error_seen }: &WithError) -> String {
@@ -67,7 +112,8 @@ fn text(WithError { section, mean_error_held_out, mean_error_seen }: &WithError)
         })
     };
     let errors = of(Kind::HeldOut, *mean_error_held_out) + &of(Kind::Seen, *mean_error_seen);
-    format!("{}: {}\n\n{table}{errors}", section.name, section.about)
+    let cited = section.cited.iter().map(|cited| format!("\nthe paper alone: {}: {}", cited.what, number(cited.paper)));
+    format!("{}: {}\n\n{table}{errors}{}", section.name, section.about, cited.collect::<String>())
 }
 
 fn cells(value: &Value) -> Vec<String> {

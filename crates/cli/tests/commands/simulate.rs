@@ -57,9 +57,9 @@ fn a_timeline_is_a_picture_or_a_trace_with_every_task() {
 
 #[test]
 fn reproduce_sets_the_papers_values_beside_ours() {
-    let all = json(&Place::new().triad(&["reproduce", "--json"]));
+    let all = json(&Place::new().triad(&["reproduce", "llm.npu", "--json"]));
     let sections = all["sections"].as_array().unwrap();
-    assert_eq!(sections.len(), 8);
+    assert_eq!((sections.len(), &all["papers"][0]["paper"]), (8, &"llm.npu".into()));
     let values = |section: &Json| section["values"].as_array().unwrap().clone();
     let sharing = values(&sections[0]);
     assert_eq!((&sharing[1]["ours"], &sharing[1]["kind"]), (&120.0.into(), &"counted".into()));

@@ -1,5 +1,6 @@
 //! Well-known models as descriptions without weights: speed does not depend on the weights' values, so
-//! benchmarks run random ones in these shapes. The first five are those of the llm.npu paper (section 4.1).
+//! benchmarks run random ones in these shapes. The first five are those of the llm.npu paper (section 4.1); with
+//! llama-2-7b, those from llama-3-8b on are those of the HeteroLLM paper (section 5.2), which does not name their versions.
 
 use serde_json::{Value, json};
 
@@ -8,7 +9,17 @@ use crate::description::ModelDescription;
 use crate::error::Result;
 
 /// Names that [`shape`] accepts.
-pub const SHAPES: [&str; 6] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "mistral-7b", "smollm2-135m"];
+pub const SHAPES: [&str; 9] = [
+    "qwen1.5-1.8b",
+    "gemma-2b",
+    "phi-2",
+    "llama-2-7b",
+    "mistral-7b",
+    "smollm2-135m",
+    "llama-3-8b",
+    "llama-3.2-3b",
+    "internlm2-1.8b",
+];
 
 /// The description of the model called `name`, from its published configuration.
 ///
@@ -58,6 +69,23 @@ fn config(name: &str) -> Option<Value> {
             "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3,
             "max_position_embeddings": 8192, "rope_theta": 1e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": true
         }),
+        "llama-3-8b" => json!({
+            "model_type": "llama", "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336,
+            "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+            "max_position_embeddings": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": false
+        }),
+        // Without the scaling of RoPE for contexts beyond 8,192 tokens.
+        "llama-3.2-3b" => json!({
+            "model_type": "llama", "vocab_size": 128_256, "hidden_size": 3072, "intermediate_size": 8192,
+            "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128,
+            "max_position_embeddings": 8192, "rope_theta": 5e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": true
+        }),
+        // Published as `internlm2`, whose fused query, key and value have the sizes of Llama's three.
+        "internlm2-1.8b" => json!({
+            "model_type": "llama", "vocab_size": 92_544, "hidden_size": 2048, "intermediate_size": 8192,
+            "num_hidden_layers": 24, "num_attention_heads": 16, "num_key_value_heads": 8,
+            "max_position_embeddings": 32_768, "rope_theta": 1e6, "rms_norm_eps": 1e-5, "tie_word_embeddings": false
+        }),
         _ => return None,
     };
     Some(config)
@@ -76,6 +104,9 @@ mod tests {
             ("llama-2-7b", 6_738_415_616),
             ("mistral-7b", 7_241_732_096),
             ("smollm2-135m", 134_515_008),
+            ("llama-3-8b", 8_030_261_248),
+            ("llama-3.2-3b", 3_212_749_824),
+            ("internlm2-1.8b", 1_889_110_016),
         ];
         assert_eq!(published.map(|(name, _)| name), SHAPES);
         for (name, parameters) in published {

@@ -4,8 +4,11 @@
 //! a profile into seconds.
 
 pub mod cost;
+pub mod weight_only;
 
 use serde::{Deserialize, Serialize};
+
+use weight_only::WeightOnly;
 
 /// Names of the built-in profiles.
 pub const NAMES: [&str; 2] = ["snapdragon-8gen3", "snapdragon-8gen2"];
@@ -24,6 +27,9 @@ pub struct DeviceProfile {
     pub cpu: Float,
     /// The GPU; without one, floats run on the CPU.
     pub gpu: Option<Float>,
+    /// GPU and NPU for products of INT4 weights in f16, if that was characterized.
+    #[serde(default)]
+    pub w4a16: Option<WeightOnly>,
 }
 
 /// A processor for static INT8 subgraphs.
@@ -134,8 +140,11 @@ impl DeviceProfile {
     fn check(&self) -> Result<(), String> {
         use Range::{Factor, NotNegative, Positive};
         let npu = &self.npu;
-        if !(1..=4096).contains(&npu.step) {
-            return Err(format!("npu.step is {}: expected a whole number from 1 to 4096", npu.step));
+        let w4a16_step = self.w4a16.as_ref().map(|w4a16| ("w4a16.npu.step", w4a16.npu.step));
+        for (field, step) in [("npu.step", npu.step)].into_iter().chain(w4a16_step) {
+            if !(1..=4096).contains(&step) {
+                return Err(format!("{field} is {step}: expected a whole number from 1 to 4096"));
+            }
         }
         let mut fields = vec![
             ("wake_milliseconds".to_owned(), self.wake_milliseconds, NotNegative),
@@ -162,6 +171,7 @@ impl DeviceProfile {
                 (format!("{of}.idle_watts"), float.idle_watts, NotNegative),
             ]);
         }
+        fields.extend(self.w4a16.iter().flat_map(WeightOnly::fields));
         for (field, value, range) in fields {
             let (fits, expected) = match range {
                 // Rates that are almost nothing would make times that are not finite.
@@ -203,6 +213,10 @@ mod tests {
             ("step = 32", "step = -1", "step"),
             ("step = 32", "stepp = 32", "stepp"),
             ("step = 32", "", "step"),
+            ("weight_bits = 4.125", "weight_bits = 0.0", "w4a16.weight_bits"),
+            ("order_slowdown", "order", "order"),
+            ("step = 32\n# [H] 1: up", "step = 0\n# [H] 1: up", "w4a16.npu.step"),
+            ("copy_microseconds = 400.0", "copy_microseconds = -1.0", "w4a16.synchronization.copy_microseconds"),
             ("float_giga_operations = 300.0", "float_giga_operations = 0.0", "cpu.float_giga_operations"),
             ("float_giga_operations = 300.0", "float_giga_operations = nan", "cpu.float_giga_operations"),
             ("float_giga_operations = 300.0", "float_giga_operations = inf", "cpu.float_giga_operations"),

@@ -13,11 +13,24 @@ pub trait Costs {
     /// # Errors
     /// If they are not known. They are never guessed.
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost>;
+
+    /// The same while other processors compute parts of the product, too, and share memory. Where nobody knows better, as
+    /// alone.
+    ///
+    /// # Errors
+    /// As [`Costs::seconds`].
+    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        self.seconds(processor, shape)
+    }
 }
 
 impl<C: Costs + ?Sized> Costs for &C {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
         (**self).seconds(processor, shape)
+    }
+
+    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        (**self).seconds_beside(processor, shape)
     }
 }
 

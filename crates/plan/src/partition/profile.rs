@@ -3,6 +3,7 @@
 use super::costs::{Costs, Joins};
 use super::{PartitionError, ProductShape, UnknownCost};
 use crate::device::DeviceProfile;
+use crate::device::weight_only::WeightOnly;
 use crate::prefill::FloatsOn;
 use crate::processors::{Processor, ProcessorId, ProcessorKind, Processors};
 
@@ -54,5 +55,76 @@ impl Costs for ProfileCosts<'_> {
             None => None,
         };
         on.map(|on| on.int8_product(rows, depth, columns)).ok_or(UnknownCost { processor, shape })
+    }
+}
+
+/// How processors wait for each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Waiting {
+    /// In memory that all share, by a thread that sleeps for the expected time and then polls a flag (§4.2).
+    Fast,
+    /// By the driver, with a copy of what one processor computed to where the other one reads it (§3.1).
+    Blocking,
+}
+
+/// Seconds of products of INT4 weights in f16 on a device, by its [profile](crate::device::weight_only).
+#[derive(Clone, Debug)]
+pub struct WeightOnlyCosts<'a> {
+    device: &'a WeightOnly,
+    processors: Processors,
+}
+
+impl<'a> WeightOnlyCosts<'a> {
+    /// The GPU, which computes floats, too.
+    pub const GPU: ProcessorId = ProcessorId::new(0);
+    /// The NPU.
+    pub const NPU: ProcessorId = ProcessorId::new(1);
+
+    /// Of `gpu` and `npu`.
+    pub fn new(device: &'a WeightOnly) -> Self {
+        let list = vec![Processor::gpu("gpu"), Processor::npu("npu", None)];
+        Self { device, processors: Processors::new(list).expect("names of their own") }
+    }
+
+    /// The processors.
+    pub fn processors(&self) -> &Processors {
+        &self.processors
+    }
+
+    /// Joins of the NPU with the GPU. Where the NPU computes longest, the GPU's queue is empty after it; where the GPU
+    /// does, its next kernel waits in the queue already, unless the driver has to be asked whether both are done.
+    ///
+    /// # Errors
+    /// If a time of the profile is negative or not finite.
+    pub fn joins(&self, waiting: Waiting) -> Result<Joins, PartitionError> {
+        const MICRO: f64 = 1e-6;
+        let times = &self.device.synchronization;
+        let [poll, empty_queue, copy] =
+            [times.poll_microseconds, times.empty_queue_microseconds, times.copy_microseconds].map(|time| time * MICRO);
+        match waiting {
+            Waiting::Fast => Joins::new(Self::GPU, poll, poll + empty_queue, 0.0),
+            // The input to the NPU, and its output back.
+            Waiting::Blocking => Joins::new(Self::GPU, empty_queue, empty_queue, 2.0 * copy),
+        }
+    }
+
+    fn product(&self, processor: ProcessorId, shape: ProductShape, is_beside: bool) -> Result<f64, UnknownCost> {
+        let ProductShape { rows, columns, depth } = shape;
+        match processor {
+            Self::GPU => Ok(self.device.gpu_product(rows, columns, depth, is_beside)),
+            Self::NPU => Ok(self.device.npu_product(rows, columns, depth, is_beside)),
+            _ => Err(UnknownCost { processor, shape }),
+        }
+    }
+}
+
+impl Costs for WeightOnlyCosts<'_> {
+    fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        self.product(processor, shape, false)
+    }
+
+    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        self.product(processor, shape, true)
     }
 }

@@ -213,8 +213,13 @@ impl<'a, C: Costs> Search<'a, C> {
     fn total(&mut self, pieces: &[Piece]) -> Result<Option<f64>, PartitionError> {
         self.busy.clear();
         let mut longest = 0.0f64;
+        let is_cut = pieces.iter().any(|piece| piece.processor != pieces[0].processor);
         for piece in pieces {
-            let seconds = self.solver.costs.seconds(piece.processor, piece.shape(self.shape.depth))?;
+            let (costs, shape) = (&self.solver.costs, piece.shape(self.shape.depth));
+            let seconds = match is_cut {
+                true => costs.seconds_beside(piece.processor, shape)?,
+                false => costs.seconds(piece.processor, shape)?,
+            };
             // The pieces of a processor are behind each other.
             match self.busy.last_mut() {
                 Some((processor, sum)) if *processor == piece.processor => *sum += seconds,

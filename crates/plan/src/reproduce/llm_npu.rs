@@ -1,101 +1,20 @@
-//! The paper's values beside ours: llm.npu's tables and figures, as far as its text has numbers.
+//! llm.npu's tables and figures, as far as its text has numbers.
 //!
-//! The profile of the device is fitted to a few values of Qwen1.5-1.8B. Others informed a choice without being fitted to, and
-//! the rest had no part in any: each value is marked by its [`Kind`], and only those that were held out are predictions.
-//! Of figures 8 and 14 to 17 the text has ranges and single values alone, not the height of each bar.
+//! The profile of the device is fitted to a few values of Qwen1.5-1.8B. Of figures 8 and 14 to 17
+//! the text has ranges and single values alone, not the height of each bar.
 
-use serde::Serialize;
 use triad_model::description::ModelDescription;
 use triad_model::family;
 
 use crate::device::DeviceProfile;
 use crate::graph::{Graph, Role};
 use crate::prefill::{Options, Outcome, Prefill, Techniques};
+use crate::reproduce::{Kind, Section, more_than, one, value};
 use crate::schedule::Policy;
 
 /// What can be reproduced.
 pub const NAMES: [&str; 8] =
     ["sharing", "figure-8", "figure-13", "figure-14", "figure-15", "figure-16", "figure-17", "table-4"];
-
-/// How ours came to be, and what part the paper's value had in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// From the model's description alone.
-    Counted,
-    /// Simulated on a profile of the device, or with another number, that was fitted to this very value.
-    Fitted,
-    /// Simulated, and nothing was fitted to this value, but it informed a choice or nearly follows from fitted values: it
-    /// tests less than one that was held out.
-    Seen,
-    /// Simulated, and the paper's value had no part in any choice: a prediction.
-    #[serde(rename = "held out")]
-    HeldOut,
-    /// Simulated, without a value of the paper to compare with.
-    Simulated,
-}
-
-impl Kind {
-    /// Name for people, and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counted => "counted",
-            Self::Fitted => "fitted",
-            Self::Seen => "seen",
-            Self::HeldOut => "held out",
-            Self::Simulated => "simulated",
-        }
-    }
-}
-
-/// One value.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Value {
-    /// What it is, with its unit.
-    pub what: String,
-    /// The paper's value: one value twice, or from and to, where infinity (in JSON `null`) is no upper end; none where
-    /// its text has no number.
-    pub paper: Option<(f64, f64)>,
-    /// What we have.
-    pub ours: f64,
-    /// How.
-    pub kind: Kind,
-}
-
-impl Value {
-    /// How far ours is from the paper's, relative to it; within a range 0.
-    pub fn error(&self) -> Option<f64> {
-        self.paper.map(|(low, high)| {
-            if self.ours < low {
-                self.ours / low - 1.0
-            } else if self.ours > high {
-                self.ours / high - 1.0
-            } else {
-                0.0
-            }
-        })
-    }
-}
-
-/// A table or a figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Section {
-    /// One of [`NAMES`].
-    pub name: &'static str,
-    /// What it shows, and remarks.
-    pub about: &'static str,
-    /// Its values.
-    pub values: Vec<Value>,
-}
-
-impl Section {
-    /// Mean distance of the values of `kind` from the paper's, relative to them; none where there is nothing to compare.
-    pub fn mean_error(&self, kind: Kind) -> Option<f64> {
-        let of_kind = self.values.iter().filter(|value| value.kind == kind);
-        let errors: Vec<_> = of_kind.filter_map(Value::error).map(f64::abs).collect();
-        (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
-    }
-}
 
 /// The paper's models.
 const MODELS: [&str; 5] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b", "mistral-7b"];
@@ -121,18 +40,6 @@ fn model(name: &str) -> ModelDescription {
     family::shape(name).expect("a shape of ours")
 }
 
-fn value(what: impl Into<String>, paper: impl Into<Option<(f64, f64)>>, ours: f64, kind: Kind) -> Value {
-    Value { what: what.into(), paper: paper.into(), ours, kind }
-}
-
-fn one(value: f64) -> (f64, f64) {
-    (value, value)
-}
-
-fn more_than(value: f64) -> (f64, f64) {
-    (value, f64::INFINITY)
-}
-
 /// The paper's system: its policy, and all of a model on the NPU unless `options` say otherwise.
 fn run(device: &DeviceProfile, name: &str, prompt: usize, options: &Options) -> Outcome {
     Prefill::new(device, &model(name), prompt, options).run()
@@ -156,6 +63,7 @@ fn sharing() -> Section {
             value("memory saved, %", one(75.0), 100.0 * memory.saved(), Kind::Counted),
             value("memory saved, GB", one(7.2), saved, Kind::Counted),
         ],
+        cited: Vec::new(),
     }
 }
 
@@ -180,6 +88,7 @@ fn figure_8(device: &DeviceProfile) -> Section {
         about: "Per-token latency of one block's linear layers by chunk length. The text has no numbers, but that 256 is \
                 where the NPU is used well.",
         values,
+        cited: Vec::new(),
     }
 }
 
@@ -198,6 +107,7 @@ fn figure_13(device: &DeviceProfile) -> Section {
             value("in order, 512 tokens, %", one(37.0), two, Kind::HeldOut),
             value("equation 5, 1024 tokens, %", None, bubbles(1024, &paper()), Kind::Simulated),
         ],
+        cited: Vec::new(),
     }
 }
 
@@ -236,6 +146,7 @@ fn figure_14(device: &DeviceProfile) -> Section {
                 564 tokens/s at 256 is HeteroLLM's measurement (its §5.2.1) of the same system on a model of 1.8B; it \
                 nearly follows from the two times that were fitted.",
         values,
+        cited: Vec::new(),
     }
 }
 
@@ -257,6 +168,7 @@ fn figure_15(device: &DeviceProfile) -> Section {
         name: "figure-15",
         about: "Energy. The text has ratios to engines that are not simulated here; the power of the CPU is assumed.",
         values,
+        cited: Vec::new(),
     }
 }
 
@@ -282,6 +194,7 @@ fn figure_16(device: &DeviceProfile) -> Section {
         name: "figure-16",
         about: "Memory at 512 tokens: at most 1.32 times that of engines that reuse buffers, 0.6 to 1 % of it for shadows.",
         values,
+        cited: Vec::new(),
     }
 }
 
@@ -303,6 +216,7 @@ fn figure_17(device: &DeviceProfile) -> Section {
         name: "figure-17",
         about: "Ablation at 512 tokens, each technique on top of those before it; the text has ranges over three models.",
         values,
+        cited: Vec::new(),
     }
 }
 
@@ -344,6 +258,7 @@ fn table_4(device: &DeviceProfile) -> Section {
                 row. The others were seen when the model of a product on the NPU was chosen. The 7B models have 6.5 and 7 GB of linear layers: with 4 GiB in the NPU's reach the rest would run on \
                 the CPU, many times slower than the paper's result, which must have reached all of them; so do ours.",
         values,
+        cited: Vec::new(),
     }
 }
 
@@ -402,13 +317,5 @@ mod tests {
         let values = section("figure-14").unwrap().values;
         let fastest = values.iter().find(|value| value.what == "qwen1.5-1.8b, 1024 tokens, tokens/s").unwrap();
         assert_eq!(fastest.paper, Some((1000.0, f64::INFINITY)));
-    }
-
-    #[test]
-    fn an_error_is_the_distance_to_the_nearer_end_of_a_range() {
-        let of = |ours| value("", (2.0, 4.0), ours, Kind::HeldOut).error();
-        assert_eq!([of(1.0), of(2.0), of(3.0), of(5.0)], [Some(-0.5), Some(0.0), Some(0.0), Some(0.25)]);
-        let at_least = |ours| value("", more_than(2.0), ours, Kind::HeldOut).error();
-        assert_eq!([at_least(1.0), at_least(9.0)], [Some(-0.5), Some(0.0)]);
     }
 }
