@@ -6,7 +6,7 @@
 //! across several (HeteroLLM), and [`tasks`] makes tasks of both, whole or in parts, and of shadows; [`schedule`]
 //! decides which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and
 //! [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a prefill on one of them,
-//! [`optimum`] computes how short a schedule could be, [`study`] repeats all of that over many cases, and [`reproduce`]
+//! [`hetero`] one of HeteroLLM, whose products are cut across GPU and NPU; [`optimum`] computes how short a schedule could be, [`study`] repeats all of that over many cases, and [`reproduce`]
 //! sets it beside the paper.
 //!
 //! ```

@@ -11,7 +11,7 @@ use crate::output;
 ///
 /// Simulated values come from a profile of the papers' phone. Each is marked: `fitted` to the paper's value, `seen` where
 /// that informed a choice, `held out` where it had no part in any. Only what was held out is a prediction, and some of them
-/// miss: docs/scheduling.md explains why. Nothing here was measured on such a phone.
+/// miss: docs/scheduling.md and docs/heterollm.md explain why. Nothing here was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad reproduce

@@ -75,6 +75,24 @@ fn reproduce_sets_the_papers_values_beside_ours() {
     assert!(text.contains("> 1000") && !text.contains("mean error of what was held out"), "{text}");
 }
 
+#[test]
+fn a_paper_ends_with_the_mean_error_of_its_predictions() {
+    let found = json(&Place::new().triad(&["reproduce", "heterollm", "--json"]));
+    let sections = found["sections"].as_array().unwrap();
+    assert!(sections.iter().all(|section| section["name"].as_str().unwrap().starts_with("heterollm/")));
+    let values = || sections.iter().flat_map(|section| section["values"].as_array().unwrap());
+    let held_out = values().filter(|value| value["kind"] == "held out").count();
+    let paper = &found["papers"][0];
+    assert_eq!((&paper["paper"], &paper["held_out"]), (&"heterollm".into(), &held_out.into()));
+    let text = succeed(&Place::new().triad(&["reproduce", "heterollm"]));
+    let percent = format!("{:.1} %", 100.0 * number(&paper["mean_error_held_out"]));
+    let last = text.trim_end().lines().next_back().unwrap();
+    assert!(last.starts_with("heterollm: mean error") && last.ends_with(&percent), "{last}");
+    assert!(text.contains("the paper alone: Llama-8B, 256 tokens, Hetero-layer over MLC (§5.2.1): 5.64"), "{text}");
+    let one = succeed(&Place::new().triad(&["reproduce", "heterollm/figure-16"]));
+    assert!(one.contains("14.0") && !one.contains("heterollm: mean error"), "{one}");
+}
+
 /// A study on the smallest shape, and that it draws a figure.
 fn study(name: &str, more: &[&str]) -> Json {
     let place = Place::new();
