@@ -15,8 +15,8 @@ use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, DeviceProfile};
 use triad_plan::prefill::FloatsOn;
-use triad_prepare::Prune;
 use triad_prepare::calibration::text::CalibrationText;
+use triad_prepare::{PrepareOptions, Prune};
 
 use crate::{inputs, preparing, progress};
 
@@ -60,6 +60,20 @@ impl DescriptionArguments {
         let path = self.name.path()?;
         let description = models::description(&path, &mut progress::checking(&path))?;
         Ok((self.name.model.clone(), description))
+    }
+}
+
+impl DescriptionArguments {
+    /// The package of the model, which it may be itself; not made if it is not there.
+    pub fn package(&self) -> Result<PathBuf> {
+        let path = self.name.path()?;
+        let package = if Package::is_at(&path) {
+            path
+        } else {
+            preparing::cached(&path, &PrepareOptions::default(), &CalibrationText::builtin())?
+        };
+        ensure!(Package::is_at(&package), "{} has no package yet: run `triad prepare` first", self.name.model);
+        Ok(package)
     }
 }
 

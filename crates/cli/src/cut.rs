@@ -77,7 +77,7 @@ mod tests {
         let cut: CutArgument = "down=columns:3:1".parse().unwrap();
         assert_eq!(cut, CutArgument { role: Role::Down, axis: Axis::Columns, shares: vec![3.0, 1.0] });
         assert_eq!(cut.to_string(), "down=columns:3:1");
-        assert_eq!(cut.cut(2).unwrap().1.parts(10, 128)[1].1.columns, 96..128);
+        assert_eq!(cut.cut(2).unwrap().1.parts(10, 128).unwrap()[1].1.columns, 96..128);
         assert!(cut.cut(3).unwrap_err().to_string().contains("2 shares for 3 processors"));
         assert!("gate-up=rows:0:0".parse::<CutArgument>().unwrap().cut(2).is_err());
         for wrong in

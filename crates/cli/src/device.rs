@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use triad_engine::execute::Device;
 use triad_engine::{Model, Threads};
+use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
 #[cfg(feature = "gpu")]
 use triad_processors::gpu::{Gpu, GpuOptions};
@@ -13,6 +14,7 @@ use triad_processors::gpu::{Gpu, GpuOptions};
 use triad_processors::npu::Provider;
 
 use crate::cut::CutArgument;
+use crate::partition;
 
 /// A device that runs programs, and what it reports once they are prepared.
 #[derive(Clone)]
@@ -61,30 +63,53 @@ pub struct DeviceArguments {
     /// times
     #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE")]
     pub cuts: Vec<CutArgument>,
+    /// Give products to the processors by what `triad profile` measured: layer (each whole, to the fastest), tensor (each
+    /// cut across them, if it can be), or auto (cut where that is faster)
+    #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with = "cuts")]
+    pub partition: Option<Restriction>,
+}
+
+impl Default for DeviceArguments {
+    /// As without any of them.
+    fn default() -> Self {
+        Self { npu: Npu::Kernels, gpu: None, window: None, cuts: Vec::new(), partition: None }
+    }
 }
 
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, gpu, window, cuts } = self;
+        let Self { npu, gpu, window, cuts, partition } = self;
         let is_default = *npu == Npu::Kernels && gpu.is_none() && window.is_none() && cuts.is_empty();
         ensure!(
-            has_processors || is_default,
-            "--npu, --gpu, --window and --cut are for --processors: expected it, too"
+            has_processors || (is_default && partition.is_none()),
+            "--npu, --gpu, --window, --cut and --partition are for --processors: expected it, too"
         );
         Ok(())
     }
 
-    /// The device of a processor, which `threads` drive; `None` for our own kernels.
+    /// The device of a processor, which `threads` drive; `None` for our own kernels. Graphs that it compiles are kept in
+    /// the package of the model if they are `kept`.
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn open(&self, kind: ProcessorKind, model: &Arc<Model>, threads: &Threads) -> Result<Option<Opened>> {
+    pub fn open(
+        &self,
+        kind: ProcessorKind,
+        model: &Arc<Model>,
+        threads: &Threads,
+        kept: bool,
+    ) -> Result<Option<Opened>> {
         match kind {
             ProcessorKind::Cpu => Ok(None),
             ProcessorKind::Gpu => self.open_gpu().map(Some),
-            ProcessorKind::Npu => self.npu.open(model, self.window, threads),
+            ProcessorKind::Npu => self.npu.open(model, self.window, threads, kept),
         }
+    }
+
+    /// Processors that compute all of every product, each by itself.
+    pub fn uncut(&self) -> Self {
+        Self { cuts: Vec::new(), partition: None, ..self.clone() }
     }
 
     #[cfg(feature = "gpu")]
@@ -107,7 +132,10 @@ impl DeviceArguments {
     pub fn name(&self, kind: ProcessorKind, label: String) -> String {
         match kind {
             ProcessorKind::Cpu => label,
-            ProcessorKind::Gpu => self.gpu.as_ref().map_or(label, |name| format!("GPU {name}")),
+            ProcessorKind::Gpu => match self.gpu.clone().or_else(gpu_from_environment) {
+                Some(name) => format!("GPU {name}"),
+                None => label,
+            },
             ProcessorKind::Npu => self.npu.to_string(),
         }
     }
@@ -140,7 +168,7 @@ impl FromStr for Npu {
 impl Npu {
     /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes; `None` for our own kernels.
     #[cfg_attr(not(feature = "npu"), allow(unused_variables, clippy::unnecessary_wraps))]
-    fn open(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads) -> Result<Option<Opened>> {
+    fn open(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads, kept: bool) -> Result<Option<Opened>> {
         match self {
             Self::Kernels => Ok(None),
             #[cfg(feature = "npu")]
@@ -149,7 +177,7 @@ impl Npu {
                 use triad_processors::npu;
 
                 let options = npu::NpuOptions::new(npu::library_from_environment()?, provider);
-                let cache = model.package().map(Package::compiled);
+                let cache = model.package().filter(|_| kept).map(Package::compiled);
                 let bytes = model.package().map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
                 let cache_bytes = bytes.transpose()?.map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
                 let (threads, driver) = (threads.count(), drivers());
@@ -178,6 +206,17 @@ impl std::fmt::Display for Npu {
             Self::OnnxRuntime(provider) => write!(f, "ONNX Runtime's {provider} provider as NPU"),
         }
     }
+}
+
+/// The GPU that the environment names.
+#[cfg(feature = "gpu")]
+fn gpu_from_environment() -> Option<String> {
+    GpuOptions::from_environment().adapter
+}
+
+#[cfg(not(feature = "gpu"))]
+fn gpu_from_environment() -> Option<String> {
+    None
 }
 
 /// Compiled graphs take about what the package takes, for each device and chunk length. Those of so many are kept; the

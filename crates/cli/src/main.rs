@@ -21,6 +21,7 @@ mod interrupt;
 mod output;
 mod output_file;
 mod package_fields;
+mod partition;
 mod preparing;
 mod processors;
 mod progress;

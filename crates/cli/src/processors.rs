@@ -17,7 +17,7 @@ use triad_plan::timeline::{Label, Lane, Record, Source};
 
 use crate::device::{DeviceArguments, Opened};
 use crate::timeline_file::TimelineFile;
-use crate::{inputs, output, progress};
+use crate::{inputs, output, partition, progress};
 
 /// Processors that compute.
 #[derive(Clone, Debug)]
@@ -105,7 +105,44 @@ impl Processors {
     /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
     pub fn engine(&self, devices: &DeviceArguments, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
-        let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads);
+        let session = &options.session;
+        let plans = devices.partition.map(|how| {
+            let costs = partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
+            Ok::<_, anyhow::Error>(costs.plans(model.description(), session.chunk.min(session.context), how)?)
+        });
+        let plans = plans.transpose()?;
+        let (processors, opened) = self.open(devices, model, true)?;
+        let mut bar = None;
+        let mut progress = |done, subgraphs| {
+            if opened.iter().any(Option::is_some) {
+                bar.get_or_insert_with(|| {
+                    progress::subgraphs(format!("preparing {}", self.devices(devices)), subgraphs)
+                })
+                .set(done);
+            }
+        };
+        let engine = answer::engine(model, EngineOptions { processors, cuts, plans, ..options }, &mut progress)?;
+        drop(bar);
+        note_moved(&engine);
+        for error in opened.iter().flatten().filter_map(Opened::not_kept) {
+            output::note(&format!("note: {error}, and every run compiles them again"));
+        }
+        if let Some(package) = model.package()
+            && let Some(costs) = CostTable::open(package)?.of(&self.key(devices))
+        {
+            engine.set_costs(costs.clone());
+        }
+        Ok(engine)
+    }
+
+    /// Opens their devices, whose compiled graphs are `kept` in the package of the model or nowhere.
+    pub fn open(
+        &self,
+        devices: &DeviceArguments,
+        model: &Arc<Model>,
+        kept: bool,
+    ) -> Result<(Vec<ProcessorOptions>, Vec<Option<Opened>>)> {
+        let open = |Named { kind, threads, .. }: &Named| devices.open(*kind, model, threads, kept);
         let opened: Vec<_> = self.list.iter().map(open).collect::<Result<_>>()?;
         let describe = |(Named { name, kind, threads }, opened): (&Named, &Option<Opened>)| {
             let cpu = Processor::cpu(name);
@@ -120,28 +157,12 @@ impl Processors {
             let device = opened.as_ref().map(|opened| Arc::clone(&opened.device));
             ProcessorOptions { description, threads: threads.clone(), device }
         };
-        let processors = self.list.iter().zip(&opened).map(describe).collect();
-        let mut bar = None;
-        let mut progress = |done, subgraphs| {
-            if opened.iter().any(Option::is_some) {
-                bar.get_or_insert_with(|| {
-                    progress::subgraphs(format!("preparing {}", self.devices(devices)), subgraphs)
-                })
-                .set(done);
-            }
-        };
-        let engine = answer::engine(model, EngineOptions { processors, cuts, ..options }, &mut progress)?;
-        drop(bar);
-        note_moved(&engine);
-        for error in opened.iter().flatten().filter_map(Opened::not_kept) {
-            output::note(&format!("note: {error}, and every run compiles them again"));
-        }
-        if let Some(package) = model.package()
-            && let Some(costs) = CostTable::open(package)?.of(&self.key(devices))
-        {
-            engine.set_costs(costs.clone());
-        }
-        Ok(engine)
+        Ok((self.list.iter().zip(&opened).map(describe).collect(), opened))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.list.len()
     }
 
     /// The CPUs of them, where there is more.
@@ -153,7 +174,13 @@ impl Processors {
     /// What their costs are kept under: their names, and how products are cut.
     pub fn key(&self, devices: &DeviceArguments) -> String {
         let cuts = devices.cuts.iter().map(|cut| format!("; {cut}"));
-        self.names(devices).join(", ") + &cuts.collect::<String>()
+        let partition = devices.partition.map(|how| format!("; partition {}", how.name()));
+        self.list_key(devices) + &cuts.chain(partition).collect::<String>()
+    }
+
+    /// What the costs of products are kept under: their names.
+    pub fn list_key(&self, devices: &DeviceArguments) -> String {
+        self.names(devices).join(", ")
     }
 
     /// The largest difference of logits, relative to the largest, that the rounding of its devices explains.
@@ -168,7 +195,7 @@ impl Processors {
     }
 
     /// Names for people, with cores.
-    fn names(&self, devices: &DeviceArguments) -> Vec<String> {
+    pub fn names(&self, devices: &DeviceArguments) -> Vec<String> {
         let cores = |threads: &Threads| match threads {
             Threads::On(cores) => {
                 let list: Vec<_> = cores.iter().map(|core| core.to_string()).collect();
@@ -217,6 +244,7 @@ impl ProcessorArguments {
         }
         self.devices.check(self.processors.is_some())?;
         let has_device = self.processors.as_ref().is_some_and(|processors| processors.cpu_alone().is_some());
+        ensure!(!(float && self.devices.partition.is_some()), "--partition cuts products in INT8: leave out --float");
         ensure!(
             !(float && has_device),
             "--float leaves the NPU or GPU of --processors without work, which is INT8: leave out either"

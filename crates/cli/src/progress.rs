@@ -42,6 +42,11 @@ pub fn prompts(what: impl Into<String>, total: usize) -> Shown {
     bar(what, total, "{msg} [{bar:30}] {pos}/{len} prompts")
 }
 
+/// A bar that counts up to `total` products; gone when dropped.
+pub fn products(what: impl Into<String>, total: usize) -> Shown {
+    bar(what, total, "{msg} [{bar:30}] {pos}/{len} products")
+}
+
 /// A bar for work whose size is known as a share only; gone when dropped.
 pub fn share(what: &'static str) -> Shown {
     bar(what, STEPS, "{msg} [{bar:30}] {percent} %, {eta} left")

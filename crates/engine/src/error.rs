@@ -159,6 +159,40 @@ pub enum Error {
     /// A cut that can't be made.
     #[error(transparent)]
     Cut(#[from] triad_plan::schedule::parts::CutError),
+    /// Products that can't be planned.
+    #[error(transparent)]
+    Partition(#[from] triad_plan::partition::PartitionError),
+    /// A chunk that is longer than those that products were measured for.
+    #[error(
+        "chunks of {chunk} tokens, but products were measured for at most {measured}: run `triad profile --chunk {chunk}`"
+    )]
+    UnmeasuredChunk {
+        /// Tokens.
+        chunk: usize,
+        /// Tokens of the longest chunk that was measured.
+        measured: usize,
+    },
+    /// Costs of products that are none.
+    #[error("what products take is damaged: {problem}: run `triad profile` again")]
+    ProductCosts {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Products that can't be predicted.
+    #[error("what products take can't be predicted: {0}")]
+    Prediction(Box<triad_plan::partition::judge::JudgeError>),
+    /// A product of the model that is not in the plans for its products.
+    #[error(
+        "there is no plan for {role} with {columns} output and {depth} input features: expected plans of this model"
+    )]
+    Unplanned {
+        /// The name of the [`Role`](triad_plan::graph::Role).
+        role: &'static str,
+        /// Output features.
+        columns: usize,
+        /// Input features.
+        depth: usize,
+    },
     /// A part of INT8 products that begins within a block of packed weights.
     #[error(
         "a part of {role} begins at output feature {start} of {linear:?}: expected a multiple of {multiple}, as INT8 weights are packed"

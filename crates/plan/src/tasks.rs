@@ -123,7 +123,7 @@ impl TaskOptions {
         let multiplies_alone = |id: ProcessorId| processors[id].multiplies_alone();
         let of_subgraph = |(index, subgraph): (usize, &Subgraph)| {
             let is_apart = match self.cut(index) {
-                Some(cut) => cut.shares().iter().any(|share| share.share > 0.0 && multiplies_alone(share.processor)),
+                Some(cut) => cut.processors().any(multiplies_alone),
                 None => multiplies_alone(self.placement.places()[index].processor),
             };
             blocks.get(subgraph.block).filter(|_| is_apart)?.of_role(subgraph.role)
@@ -254,7 +254,7 @@ fn pieces(
     let home = |subgraph: usize| options.placement.places()[subgraph].processor;
     let parts = match options.cut(whole.subgraph) {
         Some(_) if !role.is_product() => return Err(CutError::Role { role }),
-        Some(cut) => cut.parts(all.rows.len(), all.columns.len()),
+        Some(cut) => cut.parts(all.rows.len(), all.columns.len())?,
         None => vec![(home(whole.subgraph), all.clone())],
     };
     if let Some((processor, _)) = parts.iter().find(|(processor, _)| !processors[*processor].computes(role.format())) {

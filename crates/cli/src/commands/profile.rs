@@ -1,11 +1,13 @@
 //! `triad profile`: what the parts of a model take on each processor.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::{self, CostTable, Costs};
-use triad_engine::{Cancel, EngineOptions, Error, SessionOptions};
+use triad_engine::execute::{self, CostTable, Costs, MeasureOptions, ProductCosts, ProductTable, ProductTime};
+use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
+use triad_plan::partition::judge::{Judged, JudgedProcessor};
 use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::tasks::Operation;
@@ -22,9 +24,15 @@ use crate::{output, progress};
 /// Schedules go by what tasks are expected to take. Without this a process learns it from its first prompt; with it the
 /// first one is scheduled as well as later ones. Measured are the processors together, and the CPU alone, which takes over
 /// when the NPU fails.
+///
+/// Of several processors, products are measured, too, each processor alone and beside the others, and what it takes to
+/// join their parts (HeteroLLM's profiler): what --partition cuts products by. With --predict, predictions are fitted to
+/// half of these times, a decision tree for a processor with static shapes and rates for others, and compared with the
+/// other half, and what is chosen by them with what is chosen by all times.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad profile --processors cpu=0,npu=1
+  triad profile --processors cpu=0,cpu=1 --predict
   triad profile -m model.triad --processors cpu=0-3,npu=4 --npu openvino --chunk 512 --json")]
 pub struct Arguments {
     #[command(flatten)]
@@ -37,9 +45,15 @@ pub struct Arguments {
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
-    /// Measured runs of each set of processors
+    /// Measured runs of each set of processors, and of each product
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]
     repeat: usize,
+    /// Measure no products by themselves
+    #[arg(long, conflicts_with = "predict")]
+    no_products: bool,
+    /// Measure every number of columns that a cut can give, and how well some of the times predict the others
+    #[arg(long)]
+    predict: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -54,6 +68,13 @@ struct Report<'a> {
     tokens: usize,
     chunk: usize,
     costs: &'a Costs,
+    /// Where products are kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    products_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    products: Option<&'a ProductCosts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predictions: Option<&'a Judged>,
 }
 
 /// Measures, writes, and prints what was measured.
@@ -62,8 +83,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared(false)?;
     let package = model.package().context("expected a package")?;
+    ensure!(
+        !arguments.predict || processors.count() > 1,
+        "--predict is of products on several processors: expected more than one in --processors"
+    );
     // A table that is damaged is not overwritten.
-    let mut table = CostTable::open(package)?;
+    let (mut table, mut product_table) = (CostTable::open(package)?, ProductTable::open(package)?);
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    let interrupted = |error| match error {
+        Error::Cancelled => Interrupted.into(),
+        error => run_error(error, name),
+    };
+    // First: what the rest of the profile is measured with may depend on it.
+    let products = if processors.count() > 1 && !arguments.no_products {
+        let measured = measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
+        product_table.set(&processors.list_key(devices), measured.clone());
+        product_table.save(package)?;
+        Some(measured)
+    } else {
+        None
+    };
+    let judge = |products: &ProductCosts| products.judge(model.description());
+    let predictions = products.as_ref().filter(|_| arguments.predict).map(judge).transpose()?;
     // The last chunk is a short one: what does not depend on a chunk's tokens shows.
     let tokens = (7 * chunk / 2).max(1).min(model.description().context);
     let chunks = tokens.div_ceil(*chunk);
@@ -76,27 +119,108 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut engines = vec![processors.engine(devices, &model, options())?];
     if let Some(alone) = processors.cpu_alone() {
         // One processor alone computes all of every product.
-        let uncut = DeviceArguments { cuts: Vec::new(), ..devices.clone() };
-        engines.push(alone.engine(&uncut, &model, options())?);
+        engines.push(alone.engine(&devices.uncut(), &model, options())?);
     }
-    let cancel = Cancel::new();
-    let on_ctrl_c = cancel.clone();
-    let _guard = on_interrupt(move || on_ctrl_c.cancel());
     let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), engines.len() * (repeat + 1));
     let measured = execute::profile(&engines, *repeat, &cancel, |done| bar.set(done));
     drop(bar);
-    let costs = match measured {
-        Err(Error::Cancelled) => return Err(Interrupted.into()),
-        measured => measured.map_err(|error| run_error(error, name))?,
-    };
+    let costs = measured.map_err(interrupted)?;
+    let names: Vec<_> = processors.names(devices);
     let (processors, file) = (processors.key(devices), CostTable::path(package));
     table.set(&processors, costs.clone());
     table.save(package)?;
     if arguments.json {
-        return output::json(&Report { model: name, processors, file, tokens, chunk: *chunk, costs: &costs });
+        return output::json(&Report {
+            model: name,
+            processors,
+            file,
+            tokens,
+            chunk: *chunk,
+            costs: &costs,
+            products_file: products.as_ref().map(|_| ProductTable::path(package)),
+            products: products.as_ref(),
+            predictions: predictions.as_ref(),
+        });
     }
     output::text(&text(&processors, &costs, *chunk))?;
-    output::text(&format!("kept in {}", file.display()))
+    if let Some(products) = &products {
+        output::text(&format!("\n{}", products_text(products, &names)))?;
+    }
+    if let Some(predictions) = &predictions {
+        output::text(&format!("\n{}", predictions_text(predictions, &names)))?;
+    }
+    let products_file = products.map(|_| format!(" and {}", ProductTable::path(package).display()));
+    output::text(&format!("kept in {}{}", file.display(), products_file.unwrap_or_default()))
+}
+
+/// Measures products, with a bar.
+fn measure_products(arguments: &Arguments, model: &Arc<Model>, cancel: &Cancel) -> Result<Result<ProductCosts, Error>> {
+    let Arguments { processors, devices, chunk, repeat, predict, .. } = arguments;
+    // There are more graphs than a run needs: none of them is kept.
+    let (options, _opened) = processors.open(devices, model, false)?;
+    let measure = MeasureOptions { chunk: *chunk, repeat: *repeat, all_columns: *predict };
+    let mut bar = None;
+    let mut show = |done, all| bar.get_or_insert_with(|| progress::products("measuring products", all)).set(done);
+    Ok(execute::measure_products(model, &options, measure, cancel, &mut show))
+}
+
+/// What the largest products take on each processor, and the joins.
+fn products_text(products: &ProductCosts, names: &[String]) -> String {
+    let mut shapes: Vec<_> = products.products.iter().map(|time| (time.depth, time.columns, time.rows)).collect();
+    shapes.sort_unstable();
+    shapes.dedup();
+    // Of each depth, all columns, with the fewest and the most rows.
+    let most_columns = |depth| shapes.iter().filter(|shape| shape.0 == depth).map(|shape| shape.1).max();
+    let rows = [shapes.iter().map(|shape| shape.2).min(), Some(products.chunk)];
+    let shown = shapes
+        .iter()
+        .filter(|(depth, columns, of_shape)| most_columns(*depth) == Some(*columns) && rows.contains(&Some(*of_shape)));
+    let row = |(depth, columns, rows): &(usize, usize, usize)| {
+        let of_processor = |index| {
+            let is_it = |time: &&ProductTime| {
+                time.processor.index() == index && (time.depth, time.columns, time.rows) == (*depth, *columns, *rows)
+            };
+            let time = products.products.iter().find(is_it);
+            time.map_or("-".into(), |time| format!("{:.0} / {:.0}", 1e6 * time.alone, 1e6 * time.beside))
+        };
+        let sizes = [rows, columns, depth].map(usize::to_string);
+        sizes.into_iter().chain((0..names.len()).map(of_processor)).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = shown.map(row).collect();
+    let header: Vec<_> = ["rows", "columns", "depth"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let joins = &products.joins;
+    format!(
+        "{} products, µs alone / beside the others, the largest of each depth\n{}\na task begins {:.1} µs behind one of \
+         the same processor, a part elsewhere {:.1} µs behind what it waits for, and what waits for that {:.1} µs behind it",
+        products.products.len(),
+        output::table(&header, 0, &rows),
+        1e6 * joins.own_seconds,
+        1e6 * joins.begin_seconds,
+        1e6 * joins.end_seconds
+    )
+}
+
+/// How well half of the times predict the others.
+fn predictions_text(judged: &Judged, names: &[String]) -> String {
+    let percent = |share: f64| format!("{:.1}", 100.0 * share);
+    let row = |one: &JudgedProcessor| {
+        let [alone, beside] = [&one.alone, &one.beside];
+        let numbers = [one.fitted.to_string(), alone.measurements.to_string()];
+        let errors = [alone.mean, alone.largest, beside.mean, beside.largest].map(percent);
+        let labels = [names[one.processor.index()].clone(), one.method.to_owned()];
+        labels.into_iter().chain(numbers).chain(errors).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = judged.processors.iter().map(row).collect();
+    let header = ["processor", "by", "fitted to", "held out", "mean error %", "largest %", "beside %", "largest %"];
+    format!(
+        "{}\nby predictions {} of {} products and lengths are cut as by all times; the choices take {:.2} % more on \
+         average, {:.1} % at most",
+        output::table(&header, 2, &rows),
+        judged.same,
+        judged.choices,
+        100.0 * judged.mean_excess,
+        100.0 * judged.largest_excess
+    )
 }
 
 /// A table of what a full chunk takes, the first of a prompt and one behind others.

@@ -91,7 +91,9 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
     assert!(on("npu").iter().all(|(role, is_shadow)| is_int8(role) && !is_shadow) && on("npu").len() >= 3);
     seen.retain(|seen| seen["role"] == "feed-forward");
     assert!(seen.iter().all(|seen| seen["cost"]["seconds_per_token"].as_f64().unwrap() >= 0.0));
-    succeed(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--processors", "cpu"]));
+    assert!(report["products"]["products"].as_array().unwrap().len() > 8 && report.get("predictions").is_none());
+    let alone = json(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--processors", "cpu", "--json"]));
+    assert!(alone.get("products").is_none(), "nothing is cut on one processor");
     let kept: Json = serde_json::from_str(&std::fs::read_to_string(place.path("package/costs.json")).unwrap()).unwrap();
     let kept = kept.as_object().unwrap();
     assert_eq!(kept.len(), 2, "{kept:?}");
@@ -137,6 +139,60 @@ fn a_package_is_verified_with_products_that_two_processors_compute_together() {
     let wrong =
         place.triad(&["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--cut", "down=rows:1"]);
     assert!(stderr(&wrong).contains("--cut down has 1 shares for 2 processors"), "{}", stderr(&wrong));
+}
+
+#[test]
+fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
+    let place = packaged();
+    for processors in ["cpu,npu", "cpu,cpu"] {
+        let on = ["--processors", processors, "--chunk", "40"];
+        let run = ["run", "-m", "package", "-p", "Hello Hello Hello", "-n", "4", "--json"];
+        let alone = json(&place.triad(&run));
+        let unmeasured = place.triad(&[&run[..], &on, &["--partition", "auto"]].concat());
+        let command = format!("run `triad profile -m package --processors {processors}` first");
+        assert!(stderr(&unmeasured).contains(&command), "{}", stderr(&unmeasured));
+        let profile = succeed(&place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &on].concat()));
+        assert!(profile.contains("µs alone / beside the others") && profile.contains("products.json"), "{profile}");
+        for how in ["layer", "tensor", "auto"] {
+            let planned = json(&place.triad(&[&run[..], &on, &["--partition", how]].concat()));
+            assert_eq!(planned["text"], alone["text"], "{how}");
+            let plan = ["plan", "-m", "package", "--prompt", "100", "--partition", how, "--json"];
+            let plan = json(&place.triad(&[&plan[..], &on].concat()));
+            assert_eq!((&plan["simulated"], &plan["restriction"]), (&Json::from(false), &Json::from(how)));
+            // Two chunks and a rest of each product, cut as chunks of 64 and 32 tokens.
+            let rows: Vec<_> = plan["products"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|product| (product["chunks"].as_u64().unwrap(), product["shape"]["rows"].as_u64().unwrap()))
+                .collect();
+            assert!(rows.contains(&(2, 64)) && rows.contains(&(1, 32)) && rows.len() >= 8, "{rows:?}");
+        }
+        let verify = [&["verify", "package"][..], &on, &["--partition", "tensor"]].concat();
+        let verdict = succeed(&place.triad(&verify));
+        assert!(verdict.contains("have the same logits, bit for bit, on"), "{verdict}");
+        let longer =
+            place.triad(&[&run[..], &["--processors", processors, "--chunk", "80"], &["--partition", "auto"]].concat());
+        assert!(stderr(&longer).contains("run `triad profile --chunk"), "{}", stderr(&longer));
+    }
+    let both = [
+        "run",
+        "-m",
+        "package",
+        "-p",
+        "Hello",
+        "--processors",
+        "cpu,cpu",
+        "--partition",
+        "auto",
+        "--cut",
+        "down=rows:1:1",
+    ];
+    assert_eq!(place.triad(&both).status.code(), Some(2));
+    std::fs::write(place.path("package/products.json"), "{\"a\": {}}").unwrap();
+    let damaged =
+        place.triad(&["run", "-m", "package", "-p", "Hello", "--processors", "cpu,cpu", "--partition", "auto"]);
+    assert!(stderr(&damaged).contains("products.json: not what `triad profile` writes"), "{}", stderr(&damaged));
 }
 
 #[test]

@@ -14,6 +14,7 @@
 
 mod costs;
 mod pass;
+mod products;
 mod profile;
 mod programs;
 mod request;
@@ -35,6 +36,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use triad_kernels::Phase;
 use triad_plan::graph::{Format, Graph, Role};
+use triad_plan::partition::plans::Plans;
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_plan::schedule::Policy;
 use triad_plan::schedule::parts::Cut;
@@ -43,6 +45,9 @@ use triad_plan::timeline::Timeline;
 
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
+pub use products::{
+    MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable, ProductTime, measure_products,
+};
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
 pub use triad_processors::Device;
@@ -57,7 +62,7 @@ use crate::model::Model;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
 use units::Unit;
-use work::PromptTasks;
+use work::{Cuts, PromptTasks};
 
 /// How an engine is set up.
 pub struct EngineOptions {
@@ -77,6 +82,8 @@ pub struct EngineOptions {
     pub policy: Policy,
     /// Roles whose outputs are cut across processors: of query-key-value, attention-output, gate-up and down.
     pub cuts: Vec<(Role, Cut)>,
+    /// How the outputs of all products are cut instead, for all lengths of a chunk.
+    pub plans: Option<Plans>,
     /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
     /// computes one after the other.
     pub chunks_in_flight: usize,
@@ -94,6 +101,7 @@ impl Default for EngineOptions {
             processors: Vec::new(),
             policy: Policy::CriticalPath,
             cuts: Vec::new(),
+            plans: None,
             chunks_in_flight: 4,
             time_out: Duration::from_secs(60),
         }
@@ -202,7 +210,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, .. } = options;
+        let EngineOptions { chunks_in_flight, time_out, plans, .. } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -243,7 +251,8 @@ impl Engine {
         };
         let devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
         let chunks = (chunk, in_flight);
-        let (tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, &cuts, progress)?;
+        let cuts = Cuts { by_role: &cuts, plans: plans.as_ref() };
+        let (tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
         for (unit, programs) in units.iter_mut().zip(programs) {
             unit.programs = programs.map(Mutex::new);
         }

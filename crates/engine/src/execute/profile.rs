@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
@@ -15,6 +16,8 @@ use crate::error::{Error, Result};
 
 /// The file in a package.
 const FILE: &str = "costs.json";
+/// Bytes of a file of measurements, at most.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// The costs of several sets of processors, by name; in a package they are `costs.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,15 +35,7 @@ impl CostTable {
     /// # Errors
     /// If it can't be read, or is none.
     pub fn open(package: &Path) -> Result<Self> {
-        let path = Self::path(package);
-        match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                let problem = "not what `triad profile` writes: delete the file, or measure again";
-                Error::File { path, problem, source: error.into() }
-            }),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
-            Err(error) => Err(Error::File { path, problem: "cannot read the file", source: error.into() }),
-        }
+        read(Self::path(package))
     }
 
     /// Those of a set of processors, if they were measured.
@@ -58,18 +53,47 @@ impl CostTable {
     /// # Errors
     /// If it can't be written.
     pub fn save(&self, package: &Path) -> Result<()> {
-        let path = Self::path(package);
-        let write = || {
-            let mut file = NamedTempFile::new_in(package)?;
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            Ok::<_, std::io::Error>(())
-        };
-        let written = write();
-        written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
+        write(self, package, Self::path(package))
     }
+}
+
+/// What a file of measurements holds; the default where there is none.
+///
+/// # Errors
+/// If it can't be read, is larger than any that was written, or holds something else.
+pub(super) fn read<T: DeserializeOwned + Default>(path: PathBuf) -> Result<T> {
+    let bytes = || {
+        let mut bytes = Vec::new();
+        fs::File::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(bytes)
+    };
+    let wrong = |source| {
+        let problem = "not what `triad profile` writes: delete the file, or measure again";
+        Err(Error::File { path: path.clone(), problem, source })
+    };
+    match bytes() {
+        Ok(bytes) if bytes.len() as u64 > MOST_BYTES => wrong(format!("expected at most {MOST_BYTES} bytes").into()),
+        Ok(bytes) => serde_json::from_slice(&bytes).or_else(|error| wrong(error.into())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(T::default()),
+        Err(error) => Err(Error::File { path, problem: "cannot read the file", source: error.into() }),
+    }
+}
+
+/// Writes measurements beside those of the package, and renames the file.
+///
+/// # Errors
+/// If it can't be written.
+pub(super) fn write(measurements: &impl Serialize, package: &Path, path: PathBuf) -> Result<()> {
+    let write = || {
+        let mut file = NamedTempFile::new_in(package)?;
+        serde_json::to_writer_pretty(&mut file, measurements)?;
+        file.write_all(b"\n")?;
+        file.as_file().sync_all()?;
+        file.persist(&path)?;
+        Ok::<_, std::io::Error>(())
+    };
+    let written = write();
+    written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
 }
 
 /// Has each engine run a prompt that fills its context, `repeat` times after one that does not count, and returns what

@@ -93,13 +93,15 @@ impl Backend for DeviceBackend<'_> {
         let is_same = |(linear, columns): &(description::Linear, Range<usize>), out: &LinearOutput| {
             *linear == out.linear && *columns == out.columns
         };
-        let prepared = blocks[block].iter_mut().find(|prepared| {
+        let fits = |prepared: &&mut SubgraphProgram| {
             let outputs = prepared.outputs.iter().zip(&*outs);
             prepared.role == role
                 && x.rows() <= prepared.rows
                 && prepared.outputs.len() == outs.len()
                 && outputs.into_iter().all(|(output, out)| is_same(output, out))
-        });
+        };
+        // Static shapes compute all rows that they were prepared for.
+        let prepared = blocks[block].iter_mut().filter(fits).min_by_key(|prepared| prepared.rows);
         let Some(prepared) = prepared else { return self.kernels.multiply(block, role, x, outs) };
         let mut outs: Vec<_> = outs.iter_mut().map(|output| output.out.reborrow()).collect();
         let run = prepared.program.run(x, &mut outs);
@@ -117,6 +119,19 @@ impl Backend for DeviceBackend<'_> {
         run.map_err(|error| refused(processor, block, Role::FeedForward, error.into()))?;
         Ok(true)
     }
+}
+
+/// The scale of what the layers of a role read.
+///
+/// # Errors
+/// If they don't read INT8 with a scale that is known before.
+pub(super) fn input_scale(model: &Model, processor: &str, block: usize, role: Role) -> Result<f32> {
+    let description = model.description();
+    let layers = layers(&description.blocks[block], description.hidden, role);
+    let (first, _) = layers.first().expect("a role that is products has layers");
+    let preparing = Preparing { model, block };
+    let scaled = preparing.scaled(LinearInput::of(*first));
+    scaled.map(|scaled| scaled.scale).map_err(|error| refused(processor, block, role, error))
 }
 
 fn refused(processor: &str, block: usize, role: Role, source: SubgraphError) -> Error {

@@ -3,6 +3,7 @@
 mod cuts;
 mod devices;
 mod ends;
+mod plans;
 mod prefixes;
 mod save;
 mod sequences;

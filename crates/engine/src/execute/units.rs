@@ -13,6 +13,7 @@ use crate::model::Model;
 use crate::threads::Threads;
 
 /// A processor of an engine.
+#[derive(Clone)]
 pub struct ProcessorOptions {
     /// Its name and kind, and the formats that it computes, or that the threads that drive it compute.
     pub description: Processor,

@@ -4,9 +4,11 @@
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Graph, Role, Subgraph};
+use triad_plan::partition::plans::Plans;
+use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
 use triad_plan::processors::{ProcessorId, Processors};
-use triad_plan::schedule::parts::{Cut, CutError, Part};
+use triad_plan::schedule::parts::{Cut, CutError, Part, Piece};
 use triad_plan::tasks::{BlockShadows, PrefillTask, PrefillTasks, TaskOptions};
 use triad_processors::Device;
 
@@ -17,12 +19,26 @@ use crate::linear::{columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 
+/// Columns of a product are cut at multiples of this, or of a multiple of it.
+const COLUMNS: usize = 64;
+/// At so many places at most.
+const MOST_PLACES: usize = 16;
+
 /// How the prompts of an engine become tasks.
 pub(crate) struct PromptTasks {
     /// By block, whether its feed-forward is three subgraphs.
     splits: Vec<bool>,
     chunk: usize,
     pub(super) options: TaskOptions,
+}
+
+/// How outputs of products are cut.
+#[derive(Clone, Copy)]
+pub(super) struct Cuts<'a> {
+    /// By role, each once.
+    pub(super) by_role: &'a [(Role, Cut)],
+    /// Of all products; none of them is cut by role, too.
+    pub(super) plans: Option<&'a Plans>,
 }
 
 /// The devices of an engine, by processor.
@@ -40,27 +56,20 @@ impl PromptTasks {
         processors: &Processors,
         devices: &Devices,
         (chunk, chunks_in_flight): (usize, usize),
-        cuts: &[(Role, Cut)],
+        cuts: Cuts,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(Self, Vec<Option<Programs>>)> {
-        if let Some((role, _)) = cuts.iter().find(|(role, _)| !role.is_product()) {
-            return Err(CutError::Role { role: *role }.into());
-        }
-        let is_twice = |(index, (role, _)): (usize, &(Role, Cut))| cuts[..index].iter().any(|(other, _)| other == role);
-        if let Some((role, _)) = cuts.iter().enumerate().find(|cut| is_twice(*cut)).map(|(_, cut)| cut) {
-            return Err(CutError::Twice { role: *role }.into());
-        }
+        cuts.check()?;
         let shadows = shadows(model);
         let shadows_apart = processors.iter().any(|(_, processor)| processor.multiplies_alone());
-        let cuts_inside = cuts.iter().any(|(role, _)| matches!(role, Role::GateUp | Role::Down));
+        let cuts_inside = cuts.cuts_feed_forwards();
         let splits: Vec<_> = shadows.iter().map(|block| cuts_inside || (shadows_apart && block.splits())).collect();
         let graph = Graph::with_splits(model.description(), chunk, chunk, |block| splits[block]);
         let guess = |subgraph, _| costs::guess(&graph, &whole(&graph, subgraph));
         let placement = Placement::new(&graph, processors, guess)?;
-        let cut =
-            |subgraph: &Subgraph| cuts.iter().find(|(role, _)| *role == subgraph.role).map(|(_, cut)| cut.clone());
         let mut options = TaskOptions::whole(placement, chunks_in_flight);
-        options.cuts = graph.subgraphs().iter().map(cut).collect();
+        let cut = |subgraph| Ok(cuts.of(model.description(), subgraph)?.cloned());
+        options.cuts = graph.subgraphs().iter().map(cut).collect::<Result<_>>()?;
         let mut all: Vec<_> = devices.iter().map(|device| device.map(|device| Programs::new(model, device))).collect();
         let mut order: Vec<_> = (0..graph.subgraphs().len()).collect();
         order.sort_by_key(|subgraph| !graph.subgraphs()[*subgraph].role.is_feed_forward());
@@ -98,6 +107,66 @@ impl PromptTasks {
     }
 }
 
+impl<'a> Cuts<'a> {
+    /// # Errors
+    /// If what is not a product is cut, or a product twice.
+    fn check(&self) -> Result<()> {
+        let Self { by_role, plans } = *self;
+        if let Some((role, _)) = by_role.iter().find(|(role, _)| !role.is_product()) {
+            return Err(CutError::Role { role: *role }.into());
+        }
+        let is_twice = |(index, (role, _)): (usize, &(Role, Cut))| {
+            plans.is_some() || by_role[..index].iter().any(|(other, _)| other == role)
+        };
+        match by_role.iter().enumerate().find(|cut| is_twice(*cut)) {
+            Some((_, (role, _))) => Err(CutError::Twice { role: *role }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether feed-forwards are three subgraphs.
+    fn cuts_feed_forwards(&self) -> bool {
+        let is_inside = |(role, _): &(Role, Cut)| matches!(role, Role::GateUp | Role::Down);
+        self.plans.is_some() || self.by_role.iter().any(is_inside)
+    }
+
+    /// How the output of a subgraph is cut, if it is.
+    ///
+    /// # Errors
+    /// If there are plans, and none for this product.
+    fn of(&self, description: &ModelDescription, subgraph: &Subgraph) -> Result<Option<&'a Cut>> {
+        let Subgraph { block, role, output_columns: columns, .. } = *subgraph;
+        let Some(plans) = self.plans.filter(|_| role.is_product()) else {
+            return Ok(self.by_role.iter().find(|(other, _)| *other == role).map(|(_, cut)| cut));
+        };
+        let products = products(&description.blocks[block], description.hidden, 1)?;
+        let depth = products.iter().find(|(other, _)| *other == role).map_or(0, |(_, shape)| shape.depth());
+        match plans.cut(role, columns, depth) {
+            Some(cut) => Ok(Some(cut)),
+            None => Err(Error::Unplanned { role: role.name(), columns, depth }),
+        }
+    }
+}
+
+/// Where the output of a product may be cut by a plan: at a multiple of packed INT8 weights in each of its layers, and
+/// at no more than [`MOST_PLACES`] columns, so that they can all be measured.
+pub(super) fn alignment(description: &ModelDescription, role: Role, shape: ProductShape) -> Alignment {
+    let columns = if columns_can_be_cut(description, role) {
+        COLUMNS * shape.columns().div_ceil(MOST_PLACES * COLUMNS)
+    } else {
+        shape.columns()
+    };
+    Alignment { columns, ..Alignment::default() }
+}
+
+/// Whether each layer of a role begins with a block of packed INT8 weights where their outputs are side by side.
+pub(super) fn columns_can_be_cut(description: &ModelDescription, role: Role) -> bool {
+    description.blocks.iter().all(|block| {
+        let layers = layers(block, description.hidden, role);
+        layers.iter().rev().skip(1).all(|(_, features)| features.is_multiple_of(Int8Weight::COLUMNS))
+    })
+}
+
 /// Prepares what devices run of a subgraph, where one does; it is placed elsewhere where there is no room for it.
 fn prepare_one(
     model: &Model,
@@ -111,20 +180,17 @@ fn prepare_one(
     let Subgraph { block, role, output_columns, .. } = graph.subgraphs()[subgraph];
     let chunk = graph.chunk_length();
     let whole = whole(graph, subgraph).part;
-    let parts = match options.cut(subgraph) {
-        // A shorter chunk may be cut into parts that have some rows more than their share.
-        Some(cut) => cut
-            .parts(chunk, output_columns)
-            .into_iter()
-            .map(|(home, part)| {
-                let rows = (part.rows.len() + cut.multiple()).min(chunk);
-                (home, part, rows)
-            })
-            .collect(),
-        None => vec![(options.placement.places()[subgraph].processor, whole, chunk)],
+    let pieces = match options.cut(subgraph) {
+        Some(cut) => cut.pieces(chunk, output_columns)?,
+        None => {
+            let processor = options.placement.places()[subgraph].processor;
+            vec![Piece { processor, part: whole, rows: chunk }]
+        }
     };
-    for (home, part, rows) in parts {
-        check_columns(model, block, role, &part)?;
+    for Piece { part, .. } in &pieces {
+        check_columns(model, block, role, part)?;
+    }
+    for Piece { processor: home, part, rows } in distinct(pieces, devices) {
         let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()]) else { continue };
         if !role.is_product() && role != Role::FeedForward {
             continue;
@@ -137,6 +203,25 @@ fn prepare_one(
         }
     }
     Ok(())
+}
+
+/// Pieces that take a program of their own: of static shapes, each number of rows of some columns; of others, the most
+/// rows.
+fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
+    let mut distinct: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        let is_static = devices[piece.processor.index()].is_some_and(|device| device.capabilities().static_shapes);
+        let known = distinct.iter_mut().find(|known| {
+            known.processor == piece.processor
+                && known.part.columns == piece.part.columns
+                && (!is_static || known.rows == piece.rows)
+        });
+        match known {
+            Some(known) => known.rows = known.rows.max(piece.rows),
+            None => distinct.push(piece),
+        }
+    }
+    distinct
 }
 
 fn has_no_room(error: &SubgraphError) -> bool {

@@ -7,9 +7,8 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
 
-use super::{COLUMN_MULTIPLE, Participant, Partition, Phase, Piece, ProductShape, ROW_MULTIPLE, Strategy};
+use super::{Alignment, Part, Participant, Partition, Phase, Piece, ProductShape, Strategy};
 use crate::processors::ProcessorId;
-use crate::schedule::parts::Part;
 
 /// Places at which columns are cut three ways, at most: with more columns, cuts are at a larger multiple.
 const MOST_PLACES_OF_THREE: usize = 64;
@@ -31,11 +30,12 @@ pub fn whole<E>(
     participants: &[Participant],
     visit: impl FnMut(Strategy, &[Piece]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut generator = Generator { shape, phase, pieces: Vec::new(), visit };
+    let mut generator = Generator { shape, phase, alignment: Alignment::default(), pieces: Vec::new(), visit };
     participants.iter().try_for_each(|participant| generator.whole(participant))
 }
 
-/// Calls `visit` with every candidate that gives a product to two of the participants, then to three.
+/// Calls `visit` with every candidate that gives a product to two of the participants, then to three, cut where
+/// `alignment` allows.
 ///
 /// # Errors
 /// What `visit` returns.
@@ -43,9 +43,10 @@ pub fn cuts<E>(
     shape: ProductShape,
     phase: Phase,
     participants: &[Participant],
+    alignment: Alignment,
     visit: impl FnMut(Strategy, &[Piece]) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut generator = Generator { shape, phase, pieces: Vec::new(), visit };
+    let mut generator = Generator { shape, phase, alignment, pieces: Vec::new(), visit };
     let mut sorted: Vec<_> = participants.iter().collect();
     sorted.sort_by_key(|participant| !participant.is_static());
     for (index, &first) in sorted.iter().enumerate() {
@@ -67,7 +68,7 @@ pub fn cuts<E>(
     Ok(())
 }
 
-/// Every candidate of a product, whole ones first.
+/// Every candidate of a product, cut where the paper does, whole ones first.
 pub fn all(shape: ProductShape, phase: Phase, participants: &[Participant]) -> Vec<Partition> {
     let mut partitions = Vec::new();
     let keep = |strategy, pieces: &[Piece]| partitions.push(Partition { strategy, pieces: pieces.to_vec() });
@@ -82,7 +83,7 @@ fn each(shape: ProductShape, phase: Phase, participants: &[Participant], mut vis
         Ok::<_, Infallible>(())
     };
     let Ok(()) = whole(shape, phase, participants, &mut visit);
-    let Ok(()) = cuts(shape, phase, participants, &mut visit);
+    let Ok(()) = cuts(shape, phase, participants, Alignment::default(), &mut visit);
 }
 
 /// What has to be known to choose among all candidates of a product: the shapes that a profiler runs on each processor
@@ -99,13 +100,13 @@ pub fn shapes(
     shapes
 }
 
-/// Ways to cut `columns` into as many ranges as there are members, each given by its bounds.
-fn bounds(columns: usize, members: usize) -> Vec<[usize; 4]> {
-    let places = (columns - 1) / COLUMN_MULTIPLE;
+/// Ways to cut `columns` at multiples into as many ranges as there are members, each given by its bounds.
+fn bounds(columns: usize, multiple: usize, members: usize) -> Vec<[usize; 4]> {
+    let places = (columns - 1) / multiple;
     if members == 2 {
-        return (1..=places).map(|place| [0, place * COLUMN_MULTIPLE, columns, columns]).collect();
+        return (1..=places).map(|place| [0, place * multiple, columns, columns]).collect();
     }
-    let step = COLUMN_MULTIPLE * places.div_ceil(MOST_PLACES_OF_THREE).max(1);
+    let step = multiple * places.div_ceil(MOST_PLACES_OF_THREE).max(1);
     let at = |place: usize| place * step;
     let places = (columns - 1) / step;
     let pairs = (1..=places).flat_map(|first| (first + 1..=places).map(move |second| (first, second)));
@@ -115,6 +116,7 @@ fn bounds(columns: usize, members: usize) -> Vec<[usize; 4]> {
 struct Generator<V> {
     shape: ProductShape,
     phase: Phase,
+    alignment: Alignment,
     /// Those of the candidate that is visited.
     pieces: Vec<Piece>,
     visit: V,
@@ -144,7 +146,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
             .zip(&covers)
             .map(|(participant, covers)| Member { processor: participant.processor, covers })
             .collect();
-        self.cut_columns(&members, rows, None, &bounds(columns, members.len()))
+        self.cut_columns(&members, rows, None, &bounds(columns, self.alignment.columns, members.len()))
     }
 
     /// Sequence-length cutting and multi-sequence-length cutting.
@@ -172,7 +174,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
             return Ok(());
         }
         let (rows, columns) = (self.shape.rows, self.shape.columns);
-        let bounds = bounds(columns, 2);
+        let bounds = bounds(columns, self.alignment.columns, 2);
         for place in self.row_places() {
             let (Some(of_one), Some(of_two)) = (one.exactly(place), two.exactly(place)) else { continue };
             let members = [
@@ -220,7 +222,7 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
     /// Where rows can be cut: nowhere in decode.
     fn row_places(&self) -> impl Iterator<Item = usize> + use<E, V> {
         let end = if self.phase == Phase::Prefill { self.shape.rows } else { 0 };
-        (ROW_MULTIPLE..end).step_by(ROW_MULTIPLE)
+        (self.alignment.rows..end).step_by(self.alignment.rows)
     }
 
     /// Adds a piece for each length of `cover`, one below the other.

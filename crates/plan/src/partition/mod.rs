@@ -6,11 +6,16 @@
 //! weights: what the paper calls row-cutting cuts columns here, and its sequence-length cutting cuts rows.
 //!
 //! [`candidates`] lists the partitions of a product, [`costs`] has the seconds of a product on a processor as measured,
-//! [`predict`] predicts them from measurements by a decision tree or by fixed rates, [`profile`] has them from the
-//! profile of a device that is not here, and [`solve`] chooses the partition that is complete first.
+//! [`interpolate`] has them between measured ones, [`predict`] predicts them from measurements by a decision tree or by
+//! fixed rates, [`profile`] has them from the profile of a device that is not here. [`solve`] chooses the partition that
+//! is complete first; [`plans`] has the choices for all products of a model and all lengths of a chunk, and [`judge`]
+//! compares those that predictions lead to with those of measurements.
 
 pub mod candidates;
 pub mod costs;
+pub mod interpolate;
+pub mod judge;
+pub mod plans;
 pub mod predict;
 pub mod profile;
 pub mod solve;
@@ -24,7 +29,8 @@ use triad_model::description::BlockDescription;
 
 use crate::graph::Role;
 use crate::processors::{Processor, ProcessorId, ProcessorKind, Processors};
-use crate::schedule::parts::Part;
+use crate::schedule::parts::CutError;
+pub use crate::schedule::parts::{Part, Piece};
 
 /// Columns are cut at multiples of this: "row partitions aligned to 256" (§4.3).
 pub const COLUMN_MULTIPLE: usize = 256;
@@ -119,6 +125,22 @@ pub fn products(
         Ok((role, ProductShape::new(rows, columns, depth)?))
     };
     roles.map(of_role).collect()
+}
+
+/// Where a product can be cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Alignment {
+    /// Columns are cut at multiples of this.
+    pub columns: usize,
+    /// Rows are cut at multiples of this.
+    pub rows: usize,
+}
+
+impl Default for Alignment {
+    /// That of the paper (§4.3).
+    fn default() -> Self {
+        Self { columns: COLUMN_MULTIPLE, rows: ROW_MULTIPLE }
+    }
 }
 
 /// Which of the two phases a product is part of.
@@ -248,17 +270,6 @@ impl Participant {
     }
 }
 
-/// What one processor computes in one go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Piece {
-    /// Where.
-    pub processor: ProcessorId,
-    /// The outputs that it gives.
-    pub part: Part,
-    /// Rows that are computed for it: those of the part, or a standard length with padding behind them.
-    pub rows: usize,
-}
-
 impl Piece {
     /// Whether rows are computed that nobody needs.
     pub fn is_padded(&self) -> bool {
@@ -379,13 +390,14 @@ pub enum PartitionError {
         most: usize,
     },
     /// A product has to be cut and can't be.
-    #[error(
-        "{shape} can't be cut: expected two processors, and more than {COLUMN_MULTIPLE} columns or more than {ROW_MULTIPLE} rows"
-    )]
+    #[error("{shape} can't be cut: expected two processors, and a multiple of columns or rows within it")]
     NoCut {
         /// The product.
         shape: ProductShape,
     },
+    /// Pieces that are no cut.
+    #[error(transparent)]
+    Cut(#[from] CutError),
     /// A cost that the choice depends on is not known.
     #[error(transparent)]
     Unknown(#[from] UnknownCost),

@@ -34,6 +34,19 @@ pub enum Method {
     Rates,
 }
 
+impl Method {
+    /// The tree for processors with static shapes.
+    pub const TREE: Self = Self::Tree { step: 32, depth: 10, leaf: 2 };
+
+    /// Name for people and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tree { .. } => "tree",
+            Self::Rates => "rates",
+        }
+    }
+}
+
 /// A processor that can't be predicted from what was measured on it.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum FitError {
@@ -58,8 +71,8 @@ pub enum FitError {
     Measurement(#[from] MeasurementError),
 }
 
-/// How far predictions are off for shapes that they were not fitted to: |predicted / measured − 1|. Measured shapes are
-/// cut into five parts, and each part is predicted by a fit to the other four.
+/// How far predictions are off for shapes that they were not fitted to: |predicted / measured − 1|. Those of a
+/// [`Prediction`] are of measured shapes cut into five parts, each of which is predicted by a fit to the other four.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
     /// Times that were predicted.
@@ -68,6 +81,15 @@ pub struct HeldOut {
     pub mean: f64,
     /// The largest one.
     pub largest: f64,
+}
+
+impl HeldOut {
+    /// Of some errors.
+    pub(super) fn of(errors: &[f64]) -> Self {
+        let (measurements, sum): (_, f64) = (errors.len(), errors.iter().sum());
+        let largest = errors.iter().copied().fold(0.0, f64::max);
+        Self { measurements, mean: sum / measurements.max(1) as f64, largest }
+    }
 }
 
 /// Predicts seconds of products on one processor.
@@ -113,12 +135,7 @@ impl Prediction {
             let model = Model::fit(method, &fitted);
             errors.extend(held.iter().map(|(shape, seconds)| (model.seconds(*shape) / seconds - 1.0).abs()));
         }
-        let held_out = HeldOut {
-            measurements: errors.len(),
-            mean: errors.iter().sum::<f64>() / errors.len() as f64,
-            largest: errors.iter().copied().fold(0.0, f64::max),
-        };
-        Ok(Self { model: Model::fit(method, &measured), range, held_out })
+        Ok(Self { model: Model::fit(method, &measured), range, held_out: HeldOut::of(&errors) })
     }
 
     /// How far it is off.
@@ -153,7 +170,7 @@ impl Costs for PredictedCosts {
 }
 
 /// Orders shapes as if by chance, and always in the same way.
-fn scatter(shape: &ProductShape) -> u64 {
+pub(super) fn scatter(shape: &ProductShape) -> u64 {
     [shape.rows, shape.columns, shape.depth].iter().fold(0, |hash: u64, size| {
         let mixed = (hash ^ *size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ (mixed >> 29)
@@ -275,7 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     const NPU: ProcessorId = ProcessorId::new(0);
-    const TREE: Method = Method::Tree { step: 32, depth: 10, leaf: 2 };
+    const TREE: Method = Method::TREE;
 
     fn shape(rows: usize, columns: usize, depth: usize) -> ProductShape {
         ProductShape::new(rows, columns, depth).unwrap()

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::costs::{Costs, Joins};
 use super::{
-    LONGEST, MOST_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece, ProductShape, Strategy, candidates,
+    Alignment, LONGEST, MOST_DECODE_ROWS, Participant, Partition, PartitionError, Phase, Piece, ProductShape, Strategy,
+    candidates,
 };
 use crate::processors::ProcessorId;
 
@@ -132,6 +133,20 @@ impl<C: Costs> Solver<C> {
     /// if a cost is not known that could matter: of each processor alone, and of pieces of a candidate whose other
     /// pieces do not take longer than what was found before.
     pub fn solve(&self, shape: ProductShape, phase: Phase, restriction: Restriction) -> Result<Choice, PartitionError> {
+        self.solve_aligned(shape, phase, restriction, Alignment::default())
+    }
+
+    /// As [`Solver::solve`], cut at multiples of this alignment, which are above 0.
+    ///
+    /// # Errors
+    /// As [`Solver::solve`].
+    pub fn solve_aligned(
+        &self,
+        shape: ProductShape,
+        phase: Phase,
+        restriction: Restriction,
+        alignment: Alignment,
+    ) -> Result<Choice, PartitionError> {
         let most = if phase == Phase::Decode { MOST_DECODE_ROWS } else { MOST_PREFILL_ROWS };
         if shape.rows > most {
             return Err(PartitionError::Rows { shape, most });
@@ -149,11 +164,20 @@ impl<C: Costs> Solver<C> {
             alone.extend(of_one.best());
         }
         if restriction != Restriction::Layer {
-            candidates::cuts(shape, phase, &self.participants, |strategy, pieces| search.consider(strategy, pieces))?;
+            let visit = |strategy, pieces: &[Piece]| search.consider(strategy, pieces);
+            candidates::cuts(shape, phase, &self.participants, alignment, visit)?;
         }
         let considered = search.considered;
         let best = search.best().ok_or(PartitionError::NoCut { shape })?;
         Ok(Choice { shape, phase, best, alone, considered })
+    }
+
+    /// T_total of some pieces of a product, by the costs of this solver.
+    ///
+    /// # Errors
+    /// If one of them is not known.
+    pub fn seconds(&self, pieces: &[Piece], shape: ProductShape) -> Result<f64, PartitionError> {
+        Ok(Search::new(self, shape).total(pieces)?.unwrap_or(f64::INFINITY))
     }
 
     /// The plan of a product whose rows are a prompt of any length: as many chunks of 1,024 rows as leave between 1,024

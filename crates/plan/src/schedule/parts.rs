@@ -1,9 +1,11 @@
 //! Parts of a task: how the output of one subgraph on one chunk is cut across processors.
 //!
-//! A [`Cut`] gives each of several processors a share of the rows or of the columns of an output; [`Cut::parts`] makes
-//! rectangles of it that cover the output without overlap. What reads the output waits for all of them:
-//! [`PrefillTasks`](crate::tasks::PrefillTasks) has the tasks of a prefill in which some subgraphs are cut.
+//! A [`Cut`] gives parts of an output to several processors, by fixed [`Shares`] of its rows or columns, or as
+//! [`Planned`] for each number of rows; [`Cut::parts`] returns rectangles that cover the output without overlap. What
+//! reads the output waits for all of them: [`PrefillTasks`](crate::tasks::PrefillTasks) has the tasks of a prefill in
+//! which some subgraphs are cut.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -40,12 +42,41 @@ pub struct Share {
     pub share: f64,
 }
 
+/// What one processor computes in one go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Piece {
+    /// Where.
+    pub processor: ProcessorId,
+    /// The outputs that it gives.
+    pub part: Part,
+    /// Rows that are computed for it: those of the part, or a standard length with padding behind them.
+    pub rows: usize,
+}
+
 /// How an output is cut.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cut {
+#[serde(rename_all = "lowercase")]
+pub enum Cut {
+    /// In the same proportion whatever the number of rows.
+    Shares(Shares),
+    /// As somebody planned for each number of rows.
+    Planned(Planned),
+}
+
+/// Rows or columns in a fixed proportion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shares {
     axis: Axis,
     shares: Vec<Share>,
     multiple: usize,
+}
+
+/// Pieces for each of some numbers of rows. An output with another number of rows is cut as the next larger one, without
+/// the rows that it does not have.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Planned {
+    columns: usize,
+    by_rows: BTreeMap<usize, Vec<Piece>>,
 }
 
 /// A cut that is refused.
@@ -71,6 +102,26 @@ pub enum CutError {
     /// Parts would have to begin at multiples of 0.
     #[error("the multiple of a cut is 0: expected at least 1")]
     Multiple,
+    /// Pieces that are not all of an output, each element once.
+    #[error("the parts of a cut of {rows} rows by {columns} columns are not all of it, each element once")]
+    Cover {
+        /// Of the output.
+        rows: usize,
+        /// Of the output.
+        columns: usize,
+    },
+    /// An output that nobody planned.
+    #[error("there is no plan for {rows} rows by {columns} columns: expected at most {most_rows} by {planned_columns}")]
+    Unplanned {
+        /// Of the output.
+        rows: usize,
+        /// Of the output.
+        columns: usize,
+        /// Most rows of a plan.
+        most_rows: usize,
+        /// Columns of the plans.
+        planned_columns: usize,
+    },
     /// A subgraph that is not products alone: its parts would need more than their share of the input.
     #[error("{} can't be cut: expected {}", role.name(), PRODUCTS)]
     Role {
@@ -103,6 +154,109 @@ impl Cut {
     /// # Errors
     /// If a share is negative or not finite, all are zero, a processor has two, or `multiple` is zero.
     pub fn new(axis: Axis, shares: Vec<Share>, multiple: usize) -> Result<Self, CutError> {
+        Ok(Self::Shares(Shares::new(axis, shares, multiple)?))
+    }
+
+    /// Cuts outputs of `columns` columns into pieces that are planned for some numbers of rows.
+    ///
+    /// # Errors
+    /// If there are none, or the pieces of a number of rows are not all of the output, each element once.
+    pub fn planned(columns: usize, by_rows: BTreeMap<usize, Vec<Piece>>) -> Result<Self, CutError> {
+        if by_rows.is_empty() {
+            return Err(CutError::Empty);
+        }
+        match by_rows.iter().find(|(rows, pieces)| !covers(pieces, **rows, columns)) {
+            Some((rows, _)) => Err(CutError::Cover { rows: *rows, columns }),
+            None => Ok(Self::Planned(Planned { columns, by_rows })),
+        }
+    }
+
+    /// The parts of an output of `rows` by `columns`: together they are all of it, without overlap. A share that comes to
+    /// nothing has no part.
+    ///
+    /// # Errors
+    /// If nobody planned an output of so many rows or columns.
+    pub fn parts(&self, rows: usize, columns: usize) -> Result<Vec<(ProcessorId, Part)>, CutError> {
+        match self {
+            Self::Shares(shares) => Ok(shares.parts(rows, columns)),
+            Self::Planned(planned) => planned.parts(rows, columns),
+        }
+    }
+
+    /// The processors that have a part of some output, those with several more than once.
+    pub fn processors(&self) -> impl Iterator<Item = ProcessorId> {
+        let (shares, pieces) = match self {
+            Self::Shares(shares) => (Some(shares.shares.iter()), None),
+            Self::Planned(planned) => (None, Some(planned.by_rows.values().flatten())),
+        };
+        let shares = shares.into_iter().flatten().filter(|share| share.share > 0.0).map(|share| share.processor);
+        shares.chain(pieces.into_iter().flatten().map(|piece| piece.processor))
+    }
+
+    /// What processors are given of outputs of at most `rows` rows and `columns` columns: of each range of columns, the
+    /// rows that are computed in one go. Those with graphs of static shapes need one for each.
+    ///
+    /// # Errors
+    /// If nobody planned an output of so many rows or columns.
+    pub fn pieces(&self, rows: usize, columns: usize) -> Result<Vec<Piece>, CutError> {
+        let parts = self.parts(rows, columns)?;
+        match self {
+            // Of fewer rows, a part may have some more than its share.
+            Self::Shares(Shares { multiple, .. }) => {
+                let piece = |(processor, part): (ProcessorId, Part)| {
+                    let rows = part.rows.len().saturating_add(*multiple).min(rows);
+                    Piece { processor, part, rows }
+                };
+                Ok(parts.into_iter().map(piece).collect())
+            }
+            Self::Planned(planned) => {
+                let enough = planned.by_rows.range(..rows).chain(planned.by_rows.range(rows..).take(1));
+                Ok(enough.flat_map(|(_, pieces)| pieces).cloned().collect())
+            }
+        }
+    }
+}
+
+impl Planned {
+    fn parts(&self, rows: usize, columns: usize) -> Result<Vec<(ProcessorId, Part)>, CutError> {
+        let plan = self.by_rows.range(rows..).next().filter(|_| columns == self.columns);
+        let Some((_, pieces)) = plan else {
+            let most_rows = self.by_rows.keys().next_back().copied().unwrap_or(0);
+            return Err(CutError::Unplanned { rows, columns, most_rows, planned_columns: self.columns });
+        };
+        let part = |piece: &Piece| {
+            let Part { rows: of_part, columns } = &piece.part;
+            let rows = of_part.start.min(rows)..of_part.end.min(rows);
+            (!rows.is_empty()).then(|| (piece.processor, Part { rows, columns: columns.clone() }))
+        };
+        Ok(pieces.iter().filter_map(part).collect())
+    }
+}
+
+/// Whether pieces are all of an output of `rows` by `columns`, each element once.
+fn covers(pieces: &[Piece], rows: usize, columns: usize) -> bool {
+    let is_piece = |Piece { part, rows: computed, .. }: &Piece| {
+        let Part { rows: of_part, columns: of_columns } = part;
+        let is_within = of_part.end <= rows && of_columns.end <= columns;
+        is_within && !of_part.is_empty() && !of_columns.is_empty() && of_part.len() <= *computed
+    };
+    let overlap = |one: &Range<usize>, other: &Range<usize>| one.start < other.end && other.start < one.end;
+    let is_apart = |(index, piece): (usize, &Piece)| {
+        let part = &piece.part;
+        let mut before = pieces[..index].iter().map(|other| &other.part);
+        !before.any(|other| overlap(&part.rows, &other.rows) && overlap(&part.columns, &other.columns))
+    };
+    let area: usize = pieces.iter().map(|piece| piece.part.rows.len() * piece.part.columns.len()).sum();
+    pieces.iter().all(is_piece) && pieces.iter().enumerate().all(is_apart) && area == rows * columns
+}
+
+impl Shares {
+    /// Cuts `axis` in the proportion of `shares`, in their order. All parts but the last begin and end at a multiple of
+    /// `multiple`, as of the columns of a kernel's tile.
+    ///
+    /// # Errors
+    /// If a share is negative or not finite, all are zero, a processor has two, or `multiple` is zero.
+    fn new(axis: Axis, shares: Vec<Share>, multiple: usize) -> Result<Self, CutError> {
         for (index, Share { processor, share }) in shares.iter().copied().enumerate() {
             if !(share >= 0.0 && share.is_finite()) {
                 return Err(CutError::Share { processor, share });
@@ -119,19 +273,9 @@ impl Cut {
         }
     }
 
-    /// The shares, in order.
-    pub fn shares(&self) -> &[Share] {
-        &self.shares
-    }
-
-    /// What parts begin and end at a multiple of.
-    pub fn multiple(&self) -> usize {
-        self.multiple
-    }
-
     /// The parts of an output of `rows` by `columns`, in the order of the shares: together they are all of it, without
     /// overlap. A share that comes to nothing has no part.
-    pub fn parts(&self, rows: usize, columns: usize) -> Vec<(ProcessorId, Part)> {
+    fn parts(&self, rows: usize, columns: usize) -> Vec<(ProcessorId, Part)> {
         let length = if self.axis == Axis::Rows { rows } else { columns };
         let sum: f64 = self.shares.iter().map(|share| share.share).sum();
         let last = self.shares.iter().rposition(|share| share.share > 0.0);
@@ -165,13 +309,13 @@ mod tests {
             shares in prop::collection::vec(prop_oneof![1 => Just(0.0), 4 => 0f64..1.0], 1..5),
             some in 0usize..5,
             multiple in 1usize..40,
-        ) -> Cut {
+        ) -> Shares {
             let shares = shares.iter().enumerate();
             let mut shares: Vec<_> =
                 shares.map(|(index, share)| Share { processor: ProcessorId::new(index), share: *share }).collect();
             let some = some % shares.len();
             shares[some].share += 0.1;
-            Cut::new(axis, shares, multiple).unwrap()
+            Shares::new(axis, shares, multiple).unwrap()
         }
     }
 
@@ -182,7 +326,7 @@ mod tests {
             let mut computed = vec![0; rows * columns];
             for (processor, part) in &parts {
                 prop_assert!(!part.rows.is_empty() && !part.columns.is_empty());
-                let share = cut.shares().iter().find(|share| share.processor == *processor).unwrap();
+                let share = cut.shares.iter().find(|share| share.processor == *processor).unwrap();
                 prop_assert!(share.share > 0.0, "nothing is computed without a share");
                 part.rows.clone().for_each(|row| part.columns.clone().for_each(|column| computed[row * columns + column] += 1));
             }
@@ -199,9 +343,9 @@ mod tests {
         #[test]
         fn a_part_is_as_large_as_its_share_but_for_a_tile(cut in cuts(), rows in 1usize..400, columns in 1usize..900) {
             let length = if cut.axis == Axis::Rows { rows } else { columns };
-            let sum: f64 = cut.shares().iter().map(|share| share.share).sum();
+            let sum: f64 = cut.shares.iter().map(|share| share.share).sum();
             let parts = cut.parts(rows, columns);
-            for share in cut.shares() {
+            for share in &cut.shares {
                 let part = parts.iter().find(|(processor, _)| *processor == share.processor);
                 let of_axis = |part: &Part| if cut.axis == Axis::Rows { part.rows.len() } else { part.columns.len() };
                 let size = part.map_or(0, |(_, part)| of_axis(part)) as f64;

@@ -2,7 +2,7 @@
 
 mod partition;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 use triad_plan::graph::{Format, Graph, GraphMemory, Role, Subgraph};
 use triad_plan::partition::solve::Restriction;
@@ -10,7 +10,11 @@ use triad_plan::placement::{Place, Placement, Reason};
 use triad_plan::prefill::FloatsOn;
 use triad_plan::processors::{Processors, label};
 
+use crate::device::{DeviceArguments, Npu};
 use crate::{arguments, output};
+
+/// Tokens of a chunk, unless another number is given.
+const CHUNK: usize = 256;
 
 /// Show how a prefill is cut into subgraphs and chunks, and where they would run.
 ///
@@ -20,29 +24,40 @@ use crate::{arguments, output};
 /// Counted from the model's description: nothing runs.
 ///
 /// With --partition, show instead how each product of a block would be cut across the processors of a device
-/// (HeteroLLM, tensor partition), in prefill and for one token of decode: simulated by the device's profile.
+/// (HeteroLLM, tensor partition), in prefill and for one token of decode: simulated by the device's profile. With
+/// --processors, too, how products of a package are cut across those of this machine, by what `triad profile` measured.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad plan --shape qwen1.5-1.8b --prompt 1024 --chunk 256
   triad plan -m model.gguf --prompt 600 --window 0.5
   triad plan --shape llama-2-7b --json
-  triad plan --shape llama-2-7b --prompt 600 --partition auto --floats gpu")]
+  triad plan --shape llama-2-7b --prompt 600 --partition auto --floats gpu
+  triad plan -m model.triad --prompt 600 --partition auto --processors cpu=0,cpu=1")]
 pub struct Arguments {
     #[command(flatten)]
     model: arguments::DescriptionArguments,
     /// Tokens of the prompt [default: 1024, or what the model was made for if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
     prompt: Option<usize>,
-    /// Tokens of a chunk
-    #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
-    chunk: usize,
+    /// Tokens of a chunk [default: 256]
+    #[arg(long, value_name = "N", value_parser = arguments::tokens)]
+    chunk: Option<usize>,
     /// GiB of memory that the NPU can address
     #[arg(long, value_name = "GIB", default_value = "4", value_parser = arguments::gibibytes)]
     window: usize,
     /// How products are cut across the processors of a device: layer (not at all), tensor (all of them), or auto (where
     /// that is faster)
-    #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with_all = ["chunk", "window"])]
+    #[arg(long, value_name = "HOW", value_parser = crate::partition::restriction, conflicts_with = "window")]
     partition: Option<Restriction>,
+    /// With --partition, processors of this machine on which `triad profile` measured the package: cpu=0,cpu=1
+    #[arg(long, value_name = "LIST", requires = "partition", conflicts_with_all = ["device", "floats", "shape"])]
+    processors: Option<crate::processors::Processors>,
+    /// What the NPU is of --processors, as for `triad profile`
+    #[arg(long, value_name = "WHAT", requires = "processors", default_value = "kernels")]
+    npu: Npu,
+    /// Which GPU of --processors, as for `triad profile`
+    #[arg(long, value_name = "NAME", requires = "processors")]
+    gpu: Option<String>,
     /// With --partition, a device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
     #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", requires = "partition")]
     device: String,
@@ -92,13 +107,24 @@ struct OfRole {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
+    let chunk = arguments.chunk.unwrap_or(CHUNK);
+    if let (Some(restriction), Some(processors)) = (arguments.partition, &arguments.processors) {
+        let devices = DeviceArguments { npu: arguments.npu, gpu: arguments.gpu.clone(), ..DeviceArguments::default() };
+        let package = arguments.model.package()?;
+        let key = processors.list_key(&devices);
+        let costs = crate::partition::product_costs(Some(&package), &key, &processors.to_string())?;
+        let names = processors.names(&devices);
+        let plan = partition::measured(name, &description, (prompt, chunk), (&costs, names), restriction)?;
+        return if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) };
+    }
     if let Some(restriction) = arguments.partition {
+        ensure!(arguments.chunk.is_none(), "--chunk is not for --partition without --processors: leave it out");
         let device = arguments::device(&arguments.device)?;
         let plan = partition::plan(name, &description, prompt, &device, arguments.floats, restriction)?;
         return if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) };
     }
-    arguments::check_chunks(prompt, arguments.chunk, arguments::MOST_CHUNKS)?;
-    let graph = Graph::new(&description, prompt, arguments.chunk);
+    arguments::check_chunks(prompt, chunk, arguments::MOST_CHUNKS)?;
+    let graph = Graph::new(&description, prompt, chunk);
     let processors = Processors::cpu_and_npu(Some(arguments.window));
     // One processor is preferred for each format: nothing is to be balanced by seconds.
     let placement = Placement::new(&graph, &processors, |_, _| 1.0)?;
@@ -106,7 +132,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = Plan {
         model: name,
         prompt,
-        chunk: arguments.chunk,
+        chunk,
         chunks: graph.chunks().len(),
         subgraphs: graph.subgraphs().len(),
         static_subgraphs: graph.static_subgraphs(),

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde::Serialize;
+use triad_engine::execute::ProductCosts;
 use triad_model::description::ModelDescription;
 use triad_plan::device::DeviceProfile;
 use triad_plan::graph::Role;
+use triad_plan::partition::plans::ModelProduct;
 use triad_plan::partition::profile::ProfileCosts;
 use triad_plan::partition::solve::{Choice, Restriction, Solver, Timed};
 use triad_plan::partition::{Participant, Phase, Piece, ProductShape, products};
@@ -15,17 +17,12 @@ use triad_plan::processors::{ProcessorId, label};
 
 use crate::{arguments, output};
 
-/// Reads a restriction by its name.
-pub fn restriction(text: &str) -> Result<Restriction, String> {
-    let named = Restriction::ALL.into_iter().find(|restriction| restriction.name() == text);
-    named.ok_or_else(|| "expected layer, tensor or auto".into())
-}
-
 /// What `plan --partition --json` prints.
 #[derive(Serialize)]
 pub struct Partitions {
     simulated: bool,
     model: String,
+    /// The profile of a device, or the processors of this machine.
     device: String,
     restriction: Restriction,
     prompt: usize,
@@ -97,6 +94,36 @@ pub fn plan(
     })
 }
 
+/// The partitions of the products of a prompt, as the engine runs it on processors with these `names`: in chunks of
+/// `chunk` tokens and a rest, by costs that were measured.
+///
+/// # Errors
+/// If the costs are of shorter chunks or of another model.
+pub fn measured(
+    model: String,
+    description: &ModelDescription,
+    (prompt, chunk): (usize, usize),
+    (costs, names): (&ProductCosts, Vec<String>),
+    restriction: Restriction,
+) -> Result<Partitions> {
+    let chunk = chunk.min(prompt);
+    let plans = costs.plans(description, chunk, restriction)?;
+    let processors: Vec<_> = costs.processors.iter().map(|processor| processor.name.clone()).collect();
+    let lengths = [(prompt / chunk, chunk), (usize::from(prompt % chunk > 0), prompt % chunk)];
+    let products = plans.products().iter().flat_map(|plan| {
+        let of_length = |(chunks, rows): (usize, usize)| {
+            let choice = plan.choice(rows).filter(|_| chunks > 0)?.clone();
+            let because = because(&choice, restriction, &processors);
+            let ModelProduct { role, blocks, .. } = plan.product;
+            Some(Product { role, blocks, chunks, choice, because })
+        };
+        lengths.into_iter().filter_map(of_length).collect::<Vec<_>>()
+    });
+    let (device, float, simulated) = (names.join(", "), costs.joins.float, false);
+    let products = products.collect();
+    Ok(Partitions { simulated, model, device, restriction, prompt, processors, float, products })
+}
+
 /// Why a partition was chosen, in a few words.
 fn because(choice: &Choice, restriction: Restriction, processors: &[String]) -> String {
     let (best, alone) = (&choice.best, choice.best_alone());
@@ -149,15 +176,22 @@ impl Partitions {
 
 impl std::fmt::Display for Partitions {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Self { model, device, restriction, prompt, processors, float, products, .. } = self;
+        let Self { simulated, model, device, restriction, prompt, processors, float, products } = self;
+        let simulated = *simulated;
+        let (how, decode) = match simulated {
+            true => ("simulated", " and one of decode"),
+            false => ("measured", ""),
+        };
         writeln!(
             f,
-            "simulated: products of {model} on {device}, {prompt} tokens of prefill and one of decode, cut by {}; floats \
-             on the {}",
+            "{how}: products of {model} on {device}, {prompt} tokens of prefill{decode}, cut by {}; floats on the {}",
             restriction.name(),
             label(&processors[float.index()])
         )?;
         for (phase, name) in [(Phase::Prefill, "prefill"), (Phase::Decode, "decode")] {
+            if !products.iter().any(|product| product.choice.phase == phase) {
+                continue;
+            }
             let here = || products.iter().filter(|product| product.choice.phase == phase);
             let sum = |seconds: fn(&Choice) -> f64| {
                 let all = here().map(|product| (product.blocks * product.chunks) as f64 * seconds(&product.choice));

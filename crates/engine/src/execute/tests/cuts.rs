@@ -71,7 +71,7 @@ proptest! {
         let of_chunk = |rows: usize| {
             let subgraphs = execution.graph.subgraphs().iter();
             let cut = subgraphs.flat_map(|subgraph| by_role.iter().filter(|(role, _)| *role == subgraph.role).map(|(_, cut)| {
-                cut.parts(rows, subgraph.output_columns).len() - 1
+                cut.parts(rows, subgraph.output_columns).unwrap().len() - 1
             }));
             cut.sum::<usize>()
         };

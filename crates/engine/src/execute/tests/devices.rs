@@ -43,6 +43,12 @@ impl TestDevice {
         Self { cpu, capabilities, prepared: Mutex::default(), on_run: Arc::new(|_, _, _| Ok(())), room: usize::MAX }
     }
 
+    /// One that computes all rows of its programs.
+    pub(super) fn with_static_shapes() -> Self {
+        let device = Self::new();
+        Self { capabilities: Capabilities { static_shapes: true, ..device.capabilities.clone() }, ..device }
+    }
+
     fn on_run(on_run: OnRun) -> Arc<Self> {
         Arc::new(Self { on_run, ..Self::new() })
     }

@@ -1,0 +1,120 @@
+//! What it takes until a processor begins what another one has ended, measured in the engine: T_sync of §4.3.
+
+use triad_kernels::int8::Int8Weight;
+use triad_plan::graph::Role;
+use triad_plan::processors::ProcessorId;
+use triad_plan::schedule::parts::{Axis, Cut, Share};
+use triad_plan::tasks::PrefillTasks;
+use triad_plan::timeline::Timeline;
+
+use super::MeasuredJoins;
+use super::measure::median;
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::execute::{Engine, EngineOptions};
+
+/// Rows of each processor in the prompt that joins are measured with: tasks are short, so that there are many.
+const ROWS: usize = 16;
+
+/// Seconds from the end of what a task waited for to its beginning, of tasks whose processor had nothing else to do.
+#[derive(Debug, Default, PartialEq)]
+struct Gaps {
+    /// On the float processor, behind a task of its own.
+    own: Vec<f64>,
+    /// On another processor, behind a task of the float processor.
+    begin: Vec<f64>,
+    /// On the float processor, behind a task of another one.
+    end: Vec<f64>,
+}
+
+impl Gaps {
+    fn add(&mut self, tasks: &PrefillTasks, timeline: &Timeline, float: ProcessorId) {
+        let events = timeline.events();
+        for event in events {
+            let before = tasks.dag.predecessors(event.task);
+            let before = events.iter().filter(|other| before.contains(&other.task));
+            let Some(last) = before.max_by(|a, b| a.end.total_cmp(&b.end)) else { continue };
+            let own = events.iter().filter(|other| other.processor == event.processor && other.start < event.start);
+            if own.map(|other| other.end).fold(0.0, f64::max) > last.end {
+                // It was busy then.
+                continue;
+            }
+            let gap = (event.start - last.end).max(0.0);
+            match (last.processor == float, event.processor == float) {
+                (true, true) => self.own.push(gap),
+                (true, false) => self.begin.push(gap),
+                (false, true) => self.end.push(gap),
+                (false, false) => {}
+            }
+        }
+    }
+}
+
+/// Runs short prompts in which every processor has a part of attention's output layer, `repeat` times after one that
+/// does not count. `options` has the processors.
+///
+/// # Errors
+/// If `cancel` is set, or a processor fails.
+pub(super) fn measure(
+    start: impl FnOnce(EngineOptions) -> Result<Engine>,
+    (processors, most_rows, float): (usize, usize, ProcessorId),
+    repeat: usize,
+    cancel: &Cancel,
+) -> Result<MeasuredJoins> {
+    let shares = (0..processors).map(|index| Share { processor: ProcessorId::new(index), share: 1.0 });
+    let cut = Cut::new(Axis::Columns, shares.collect(), Int8Weight::COLUMNS)?;
+    let rows = (ROWS * processors).min(most_rows);
+    let mut options = EngineOptions { cuts: vec![(Role::AttentionOutput, cut)], ..EngineOptions::default() };
+    (options.session.context, options.session.chunk) = (rows, rows);
+    let engine = start(options)?;
+    let mut session = engine.session();
+    let prompt = crate::execute::any_tokens(rows, engine.model().description().vocab);
+    let mut gaps = Gaps::default();
+    for round in 0..=repeat {
+        session.truncate(0);
+        session.prefill(&prompt, cancel, |_| {})?;
+        let latest = session.execution().expect("a prompt ran");
+        if let Some(failure) = latest.failures.first() {
+            return Err(Error::Processor(Box::new(failure.clone())));
+        }
+        if round > 0 {
+            gaps.add(&latest.tasks, &latest.timeline, float);
+        }
+    }
+    let [own_seconds, begin_seconds, end_seconds] = [gaps.own, gaps.begin, gaps.end].map(median);
+    Ok(MeasuredJoins { float, own_seconds, begin_seconds, end_seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use triad_plan::graph::Graph;
+    use triad_plan::placement::Placement;
+    use triad_plan::processors::Processors;
+    use triad_plan::tasks::TaskOptions;
+    use triad_plan::timeline::Event;
+
+    #[test]
+    fn a_gap_is_between_what_was_waited_for_and_what_waited_idly() {
+        let mut description = triad_model::family::shape("smollm2-135m").unwrap();
+        description.blocks.truncate(1);
+        let graph = Graph::new(&description, 8, 8);
+        let processors = Processors::cpu_and_npu(None);
+        let placement = Placement::new(&graph, &processors, |_, _| 1.0).unwrap();
+        let tasks = PrefillTasks::new(&graph, &processors, &TaskOptions::whole(placement, 1), |_, _| 1.0).unwrap();
+        let [cpu, npu] = [0, 1].map(ProcessorId::new);
+        let event = |task, processor, start: f64, end: f64| Event { task, processor, start, end };
+        // Norm, query-key-value, attention, output, norm, feed-forward, each behind the one before.
+        let events = vec![
+            event(0, cpu, 0.0, 1.0),
+            event(1, npu, 1.5, 3.0),
+            event(2, cpu, 5.0, 6.0),
+            event(3, cpu, 6.25, 7.0),
+            event(4, cpu, 7.0, 8.0),
+            event(5, npu, 9.5, 10.0),
+        ];
+        let mut gaps = Gaps::default();
+        gaps.add(&tasks, &Timeline::new(events, 2), cpu);
+        assert_eq!(gaps, Gaps { own: vec![0.25, 0.0], begin: vec![0.5, 1.5], end: vec![2.0] });
+    }
+}

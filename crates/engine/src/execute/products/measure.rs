@@ -1,0 +1,332 @@
+//! The profiler's real execution (§4.3): products run on each processor with weights of the model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use triad_kernels::OutputMut;
+use triad_kernels::int8::QuantizedRows;
+use triad_plan::graph::{Format, Role};
+use triad_plan::partition::plans::{ModelProduct, products_of};
+use triad_plan::partition::{Part, ProductShape, StandardLengths};
+use triad_plan::processors::ProcessorId;
+use triad_processors::Device;
+
+use super::{MeasuredProcessor, ProductCosts, ProductTime, joins};
+use crate::cancel::Cancel;
+use crate::error::{Error, Result};
+use crate::execute::programs::{DeviceBackend, Programs, Wanted, input_scale};
+use crate::execute::units::{self, ProcessorOptions, Unit};
+use crate::execute::work::alignment;
+use crate::execute::{Engine, lock};
+use crate::linear::{Backend, LinearOutput, OwnKernels, columns_of, layers};
+use crate::model::Model;
+
+/// Numbers of columns that are measured of a product, at most: those between are on lines.
+const MOST_COLUMNS: usize = 6;
+/// Blocks whose weights a device gets for each measurement. Kernels of our own take all blocks in turns, as a prompt does.
+const BLOCKS_OF_DEVICE: usize = 2;
+
+/// How products are measured.
+#[derive(Clone, Copy, Debug)]
+pub struct MeasureOptions {
+    /// Rows of a chunk, at most.
+    pub chunk: usize,
+    /// Runs of each product, after one that does not count; what it took is their median.
+    pub repeat: usize,
+    /// Whether every number of columns is measured that a cut can give, rather than some.
+    pub all_columns: bool,
+}
+
+/// Measures the products of `model` on each processor alone and beside the others, and what it takes to join them.
+/// `progress` is called with how many products of how many are done.
+///
+/// # Errors
+/// If there are fewer than two processors, the model does not read INT8 with static scales, a device refuses or fails,
+/// or `cancel` is set.
+pub fn measure_products(
+    model: &Arc<Model>,
+    processors: &[ProcessorOptions],
+    options: MeasureOptions,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<ProductCosts> {
+    if processors.len() < 2 {
+        let (value, expected) = (processors.len().to_string(), "at least two, among which products can be cut");
+        return Err(Error::Option { name: "the number of processors", value, expected });
+    }
+    let (list, units, devices) = units::start(model, processors.to_vec())?;
+    let description = model.description();
+    let rows = products_of(description, options.chunk, |role, shape| alignment(description, role, shape))?;
+    let multiple = rows.first().map_or(1, |product| product.alignment.rows);
+    let chunk = options.chunk.next_multiple_of(multiple);
+    let products = products_of(description, chunk, |role, shape| alignment(description, role, shape))?;
+    let measured: Vec<_> = list
+        .iter()
+        .zip(&devices)
+        .map(|((_, processor), device)| {
+            let is_static = device.as_ref().is_some_and(|device| device.capabilities().static_shapes);
+            let lengths = is_static.then(|| lengths(chunk).0);
+            MeasuredProcessor { name: processor.name.clone(), lengths }
+        })
+        .collect();
+    let wanted = wanted(&products, &measured, options.all_columns);
+    let total = wanted.values().map(BTreeSet::len).sum();
+    let bench = Bench { model, units: &units, devices: &devices, repeat: options.repeat.max(1) };
+    let mut times = Vec::with_capacity(total);
+    for (role, shapes) in &wanted {
+        let product = products.iter().find(|product| product.role == *role).expect("a product of the model");
+        let loads = bench.loads(*role, product.shape)?;
+        for (processor, shape) in shapes {
+            cancel.check()?;
+            times.push(bench.measure(*role, *processor, *shape, &loads)?);
+            progress(times.len(), total);
+        }
+    }
+    let prefers_float = list.iter().find(|(_, one)| one.computes(Format::Float) && one.prefers(Format::Float));
+    let float = prefers_float.map_or(ProcessorId::new(0), |(id, _)| id);
+    drop(units);
+    let start = |engine| Engine::new(model, crate::EngineOptions { processors: processors.to_vec(), ..engine });
+    let most_rows = chunk.min(description.context);
+    let joins = joins::measure(start, (processors.len(), most_rows, float), options.repeat, cancel)?;
+    Ok(ProductCosts { chunk, processors: measured, joins, products: times })
+}
+
+/// Standard lengths up to the one that a chunk of so many rows fits into, and all rows that are measured elsewhere.
+fn lengths(chunk: usize) -> (Vec<usize>, Vec<usize>) {
+    let all = StandardLengths::default();
+    let all = all.lengths();
+    let fits = all.iter().find(|length| **length >= chunk).or(all.last()).copied().unwrap_or(chunk);
+    let lengths: Vec<_> = all.iter().copied().filter(|length| *length <= fits).collect();
+    let mut rows: Vec<_> = lengths.iter().copied().filter(|length| *length < chunk).collect();
+    rows.push(chunk);
+    (lengths, rows)
+}
+
+/// What is measured on which processor: of each role, shapes that no role before it has.
+fn wanted(
+    products: &[ModelProduct],
+    processors: &[MeasuredProcessor],
+    all_columns: bool,
+) -> BTreeMap<Role, BTreeSet<(ProcessorId, ProductShape)>> {
+    let mut seen = BTreeSet::new();
+    let mut wanted: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+    for ModelProduct { role, shape, alignment, .. } in products {
+        for (index, MeasuredProcessor { lengths: of_graphs, .. }) in processors.iter().enumerate() {
+            let rows = of_graphs.clone().unwrap_or_else(|| lengths(shape.rows()).1);
+            for columns in columns(shape.columns(), alignment.columns, all_columns) {
+                let shapes = rows.iter().filter_map(|rows| ProductShape::new(*rows, columns, shape.depth()).ok());
+                for shape in shapes {
+                    let one = (ProcessorId::new(index), shape);
+                    if seen.insert(one) {
+                        wanted.entry(*role).or_default().insert(one);
+                    }
+                }
+            }
+        }
+    }
+    wanted
+}
+
+/// Numbers of columns that a part can have where all are cut at multiples, or some of them, the least and the most among
+/// them.
+fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
+    let from_left = (1..).map(|tiles| tiles * multiple).take_while(|columns| *columns < all);
+    let from_right = from_left.clone().map(|columns| all - columns);
+    let sizes: BTreeSet<_> = from_left.chain(from_right).chain([all]).collect();
+    let sizes: Vec<_> = sizes.into_iter().collect();
+    if every || sizes.len() <= MOST_COLUMNS {
+        return sizes;
+    }
+    let last = sizes.len() - 1;
+    (0..MOST_COLUMNS).map(|index| sizes[index * last / (MOST_COLUMNS - 1)]).collect()
+}
+
+/// The middle of some times; 0 if there is none.
+pub(super) fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// What is measured with.
+struct Bench<'a> {
+    model: &'a Model,
+    units: &'a [Unit],
+    devices: &'a [Option<Arc<dyn Device>>],
+    repeat: usize,
+}
+
+impl<'a> Bench<'a> {
+    /// For each processor a product that it runs while another one is measured: the whole one.
+    fn loads(&self, role: Role, shape: ProductShape) -> Result<Vec<Mutex<Product<'a>>>> {
+        let processors = (0..self.units.len()).map(ProcessorId::new);
+        processors.map(|processor| Ok(Mutex::new(self.product(role, processor, shape)?))).collect()
+    }
+
+    /// Times a product on a processor, alone and while the others run theirs.
+    fn measure(
+        &self,
+        role: Role,
+        processor: ProcessorId,
+        shape: ProductShape,
+        loads: &[Mutex<Product>],
+    ) -> Result<ProductTime> {
+        let mut product = self.product(role, processor, shape)?;
+        let alone = self.seconds(processor, &mut product)?;
+        let others = || (0..loads.len()).filter(|index| *index != processor.index());
+        let (begun, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let run = |index: usize| {
+            let mut load = lock(&loads[index]);
+            let mut result = Ok(());
+            self.units[index].pool().install(|| {
+                while result.is_ok() && !is_over.load(Ordering::Relaxed) {
+                    result = load.run();
+                    begun.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            result
+        };
+        let beside = std::thread::scope(|scope| {
+            let loads: Vec<_> = others().map(|index| scope.spawn(move || run(index))).collect();
+            while begun.load(Ordering::Relaxed) < loads.len() && !loads.iter().any(|load| load.is_finished()) {
+                std::thread::yield_now();
+            }
+            let beside = self.seconds(processor, &mut product);
+            is_over.store(true, Ordering::Relaxed);
+            for load in loads {
+                load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            beside
+        })?;
+        let (rows, columns, depth) = (shape.rows(), shape.columns(), shape.depth());
+        Ok(ProductTime { processor, rows, columns, depth, alone, beside })
+    }
+
+    /// The median of some runs behind one that does not count.
+    fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
+        self.units[processor.index()].pool().install(|| {
+            product.run()?;
+            let time = |_| {
+                let start = Instant::now();
+                product.run()?;
+                // Clocks may not tell the shortest ones from nothing.
+                Ok(start.elapsed().as_secs_f64().max(1e-9))
+            };
+            Ok(median((0..self.repeat).map(time).collect::<Result<_>>()?))
+        })
+    }
+
+    /// Some columns of a product, with the weights of several blocks.
+    fn product(&self, role: Role, processor: ProcessorId, shape: ProductShape) -> Result<Product<'a>> {
+        let description = self.model.description();
+        let device = self.devices[processor.index()].as_deref();
+        let (name, columns) = (&self.units[processor.index()].name, 0..shape.columns());
+        let has = |block: &usize| {
+            let block = &description.blocks[*block];
+            let layers = layers(block, description.hidden, role);
+            let has_columns = layers.iter().map(|(_, features)| features).sum::<usize>() >= shape.columns();
+            let linears = block.linears(description.hidden);
+            let reads = linears.iter().find(|linear| layers.first().is_some_and(|(first, _)| linear.linear == *first));
+            has_columns && reads.is_some_and(|linear| linear.in_features == shape.depth())
+        };
+        let most = device.map_or(usize::MAX, |_| BLOCKS_OF_DEVICE);
+        let blocks: Vec<_> = (0..description.blocks.len()).filter(has).take(most).collect();
+        let first = *blocks.first().expect("a product of the model");
+        let outs = columns_of(&layers(&description.blocks[first], description.hidden, role), &columns);
+        let outs: Vec<_> = outs
+            .into_iter()
+            .map(|(linear, columns)| {
+                let room = vec![0.0; shape.rows() * columns.len()];
+                (linear, columns, room)
+            })
+            .collect();
+        let mut inputs = Vec::new();
+        for block in &blocks {
+            // Only devices compare the scale with that of their program.
+            let scale = input_scale(self.model, name, *block, role)?;
+            if inputs.is_empty() || device.is_some() {
+                inputs.push(any_input(shape, scale));
+            }
+        }
+        let mut programs = device.map(|device| Programs::new(self.model, device));
+        if let (Some(programs), Some(device)) = (&mut programs, device) {
+            let part = Part { rows: 0..shape.rows(), columns };
+            for block in &blocks {
+                let wanted = Wanted { block: *block, role, part: &part, rows: shape.rows() };
+                programs.prepare(self.model, device, &wanted)?;
+            }
+        }
+        Ok(Product { model: self.model, role, blocks, inputs, outs, programs, next: 0 })
+    }
+}
+
+/// A product that can be run again and again, each time with the weights of the next block.
+struct Product<'a> {
+    model: &'a Model,
+    role: Role,
+    blocks: Vec<usize>,
+    /// Of each block, or one for all of them.
+    inputs: Vec<QuantizedRows>,
+    outs: Vec<(triad_model::description::Linear, std::ops::Range<usize>, Vec<f32>)>,
+    programs: Option<Programs>,
+    next: usize,
+}
+
+impl Product<'_> {
+    /// On the threads that are installed.
+    fn run(&mut self) -> Result<()> {
+        let Self { model, role, blocks, inputs, outs, programs, next } = self;
+        let turn = *next % blocks.len();
+        *next += 1;
+        let x = inputs[turn % inputs.len()].view();
+        let outs = outs.iter_mut().map(|(linear, columns, room)| LinearOutput {
+            linear: *linear,
+            columns: columns.clone(),
+            out: OutputMut::new(room, columns.len()),
+        });
+        let mut outs: Vec<_> = outs.collect();
+        let mut kernels = OwnKernels(model.weights());
+        match programs {
+            Some(programs) => DeviceBackend { programs, kernels }.multiply(blocks[turn], *role, x, &mut outs),
+            None => kernels.multiply(blocks[turn], *role, x, &mut outs),
+        }
+    }
+}
+
+/// Activations of all sizes that INT8 holds.
+fn any_input(shape: ProductShape, scale: f32) -> QuantizedRows {
+    let number = |index: usize| (index.wrapping_mul(7919) % 255) as f32 - 127.0;
+    let x: Vec<f32> = (0..shape.rows() * shape.depth()).map(|index| scale * number(index)).collect();
+    let mut rows = QuantizedRows::default();
+    rows.quantize_static(&x, shape.depth(), scale, None, false);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_those_that_a_cut_can_give_the_least_and_the_most_among_them() {
+        assert_eq!(columns(576, 64, true), (1..=9).map(|tiles| 64 * tiles).collect::<Vec<_>>());
+        assert_eq!(columns(200, 64, true), [8, 64, 72, 128, 136, 192, 200]);
+        assert_eq!(columns(100, 100, true), [100]);
+        let some = columns(1000, 64, false);
+        assert_eq!((some.len(), some[0], some[MOST_COLUMNS - 1]), (MOST_COLUMNS, 40, 1000));
+    }
+
+    #[test]
+    fn rows_are_standard_lengths_and_the_chunk() {
+        assert_eq!(lengths(256), (vec![32, 64, 128, 256], vec![32, 64, 128, 256]));
+        assert_eq!(lengths(96), (vec![32, 64, 128], vec![32, 64, 96]));
+        assert_eq!(lengths(32), (vec![32], vec![32]));
+        assert_eq!(lengths(1088).1, [32, 64, 128, 256, 512, 1024, 1088]);
+    }
+
+    #[test]
+    fn the_middle_of_some_times_is_one_of_them() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(Vec::new()), 0.0);
+    }
+}

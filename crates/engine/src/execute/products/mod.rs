@@ -1,0 +1,297 @@
+//! What the products of a model take on each processor of a list, alone and beside the others, and what joining their
+//! parts takes: measured once, kept in the package, and what the partition solver chooses by (HeteroLLM, §4.3).
+
+mod joins;
+mod measure;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use triad_model::description::ModelDescription;
+use triad_plan::partition::costs::{Joins, Measurement};
+use triad_plan::partition::interpolate::InterpolatedCosts;
+use triad_plan::partition::judge::{Judged, Measured, judge};
+use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
+use triad_plan::partition::solve::{Restriction, Solver};
+use triad_plan::partition::{Participant, ProductShape, Shapes, StandardLengths};
+use triad_plan::processors::ProcessorId;
+
+use super::profile;
+use super::work::alignment;
+use crate::error::{Error, Result};
+
+pub use measure::{MeasureOptions, measure_products};
+
+/// The file in a package.
+const FILE: &str = "products.json";
+/// Processors of a list, at most.
+const MOST_PROCESSORS: usize = 64;
+/// Times of a list of processors, at most.
+const MOST_TIMES: usize = 1 << 16;
+
+/// What the products of a model take on a list of processors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
+pub struct ProductCosts {
+    /// The longest chunk that it is known for, in rows.
+    pub chunk: usize,
+    /// In the order of their ids.
+    pub processors: Vec<MeasuredProcessor>,
+    /// What waiting for each other takes.
+    pub joins: MeasuredJoins,
+    /// What was measured.
+    pub products: Vec<ProductTime>,
+}
+
+/// A processor of the list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredProcessor {
+    /// Its name.
+    pub name: String,
+    /// The numbers of rows that it has static graphs for; `None` for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lengths: Option<Vec<usize>>,
+}
+
+/// How long processors wait until what they wait for has reached them: medians.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredJoins {
+    /// The processor that computes the floats before and after a product.
+    pub float: ProcessorId,
+    /// Seconds from the end of a task of that processor to the beginning of its next one.
+    pub own_seconds: f64,
+    /// Seconds from the end of its task to the beginning of a part on another processor.
+    pub begin_seconds: f64,
+    /// Seconds from the end of a part on another processor to the beginning of its next task.
+    pub end_seconds: f64,
+}
+
+/// What a product took on a processor.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductTime {
+    /// Where.
+    pub processor: ProcessorId,
+    /// Tokens.
+    pub rows: usize,
+    /// Output features.
+    pub columns: usize,
+    /// Input features.
+    pub depth: usize,
+    /// Median seconds while nothing else runs.
+    pub alone: f64,
+    /// Median seconds while every other processor of the list runs products of its own.
+    pub beside: f64,
+}
+
+/// As it is read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unchecked {
+    chunk: usize,
+    processors: Vec<MeasuredProcessor>,
+    joins: MeasuredJoins,
+    products: Vec<ProductTime>,
+}
+
+impl TryFrom<Unchecked> for ProductCosts {
+    type Error = String;
+
+    fn try_from(unchecked: Unchecked) -> Result<Self, String> {
+        let Unchecked { chunk, processors, joins, products } = unchecked;
+        let expect = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("expected {what}")) };
+        expect((1..=MOST_PROCESSORS).contains(&processors.len()), "1 to 64 processors")?;
+        expect(products.len() <= MOST_TIMES, "at most 65536 times")?;
+        expect(ProductShape::new(chunk, 1, 1).is_ok(), "a chunk of 1 to 16777216 rows")?;
+        expect(joins.float.index() < processors.len(), "a processor of the list that computes floats")?;
+        let is_listed = |time: &ProductTime| time.processor.index() < processors.len();
+        expect(products.iter().all(is_listed), "times of processors of the list")?;
+        let costs = Self { chunk, processors, joins, products };
+        costs.participants().map_err(|error| error.to_string())?;
+        costs.joins().map_err(|error| error.to_string())?;
+        costs.costs()?;
+        Ok(costs)
+    }
+}
+
+impl ProductCosts {
+    /// The processors that products can be given to.
+    fn participants(&self) -> Result<Vec<Participant>> {
+        let participant = |(index, MeasuredProcessor { lengths, .. }): (usize, &MeasuredProcessor)| {
+            let shapes = match lengths {
+                Some(lengths) => Shapes::Static(StandardLengths::new(lengths.clone())?),
+                None => Shapes::Dynamic,
+            };
+            Ok(Participant { processor: ProcessorId::new(index), shapes })
+        };
+        self.processors.iter().enumerate().map(participant).collect()
+    }
+
+    fn joins(&self) -> Result<Joins> {
+        let MeasuredJoins { float, own_seconds, begin_seconds, end_seconds } = self.joins;
+        // Who computes another processor's part has to begin it, too. Copies are in the times of the products.
+        Ok(Joins::new(float, own_seconds, begin_seconds + end_seconds, 0.0)?)
+    }
+
+    /// The measurements, alone and beside others.
+    fn measurements(&self) -> Result<[Vec<Measurement>; 2], String> {
+        let of = |seconds: fn(&ProductTime) -> f64| {
+            let measurement = |time: &ProductTime| {
+                let shape = ProductShape::new(time.rows, time.columns, time.depth);
+                let shape = shape.map_err(|error| error.to_string())?;
+                Ok(Measurement { processor: time.processor, shape, seconds: seconds(time) })
+            };
+            self.products.iter().map(measurement).collect::<Result<Vec<_>, String>>()
+        };
+        Ok([of(|time| time.alone)?, of(|time| time.beside)?])
+    }
+
+    fn costs(&self) -> Result<InterpolatedCosts, String> {
+        let [alone, beside] = self.measurements()?;
+        InterpolatedCosts::new(&alone, &beside).map_err(|error| error.to_string())
+    }
+
+    fn products(&self, description: &ModelDescription, chunk: usize) -> Result<Vec<ModelProduct>> {
+        if chunk > self.chunk {
+            return Err(Error::UnmeasuredChunk { chunk, measured: self.chunk });
+        }
+        Ok(products_of(description, chunk, |role, shape| alignment(description, role, shape))?)
+    }
+
+    /// A solver by what was measured.
+    fn solver(&self) -> Result<Solver<InterpolatedCosts>> {
+        let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
+        Ok(Solver::new(self.participants()?, costs, self.joins()?)?)
+    }
+
+    /// How the products of a model are cut in chunks of at most `chunk` rows.
+    ///
+    /// # Errors
+    /// If a chunk is longer than those that were measured, or the model has a product that was not measured.
+    pub fn plans(&self, description: &ModelDescription, chunk: usize, restriction: Restriction) -> Result<Plans> {
+        Ok(Plans::solve(&self.solver()?, &self.products(description, chunk)?, restriction)?)
+    }
+
+    /// How good predictions are that are fitted to a part of the measurements.
+    ///
+    /// # Errors
+    /// If too few shapes were measured for that, or not those of this model.
+    pub fn judge(&self, description: &ModelDescription) -> Result<Judged> {
+        let [alone, beside] = self.measurements().map_err(|problem| Error::ProductCosts { problem })?;
+        let measured = Measured { alone: &alone, beside: &beside };
+        let products = self.products(description, self.chunk)?;
+        let judged = judge(measured, &self.participants()?, self.joins()?, &products);
+        judged.map_err(|error| Error::Prediction(Box::new(error)))
+    }
+}
+
+/// The product costs of several lists of processors, by name; in a package they are `products.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ProductTable(BTreeMap<String, ProductCosts>);
+
+impl ProductTable {
+    /// The path of the table of a package.
+    pub fn path(package: &Path) -> PathBuf {
+        package.join(FILE)
+    }
+
+    /// The table of a package; an empty one where nothing was measured.
+    ///
+    /// # Errors
+    /// If it can't be read, or is none.
+    pub fn open(package: &Path) -> Result<Self> {
+        profile::read(Self::path(package))
+    }
+
+    /// Those of a list of processors, if they were measured.
+    pub fn of(&self, processors: &str) -> Option<&ProductCosts> {
+        self.0.get(processors)
+    }
+
+    /// Those of a list of processors from now on.
+    pub fn set(&mut self, processors: &str, costs: ProductCosts) {
+        self.0.insert(processors.to_owned(), costs);
+    }
+
+    /// Writes the table beside that of the package, and renames it.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn save(&self, package: &Path) -> Result<()> {
+        profile::write(self, package, Self::path(package))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs() -> ProductCosts {
+        let time = |processor, rows| ProductTime {
+            processor: ProcessorId::new(processor),
+            rows,
+            columns: 64,
+            depth: 64,
+            alone: 1e-5,
+            beside: 2e-5,
+        };
+        ProductCosts {
+            chunk: 64,
+            processors: vec![
+                MeasuredProcessor { name: "cpu".into(), lengths: None },
+                MeasuredProcessor { name: "npu".into(), lengths: Some(vec![32, 64]) },
+            ],
+            joins: MeasuredJoins {
+                float: ProcessorId::new(0),
+                own_seconds: 1e-6,
+                begin_seconds: 2e-6,
+                end_seconds: 3e-6,
+            },
+            products: [0, 1].into_iter().flat_map(|processor| [32, 64].map(|rows| time(processor, rows))).collect(),
+        }
+    }
+
+    #[test]
+    fn a_table_is_read_as_it_was_written_and_what_nobody_measured_is_refused() {
+        let package = tempfile::tempdir().unwrap();
+        assert_eq!(ProductTable::open(package.path()).unwrap(), ProductTable::default());
+        let mut table = ProductTable::default();
+        table.set("cpu, npu", costs());
+        table.save(package.path()).unwrap();
+        assert_eq!(ProductTable::open(package.path()).unwrap(), table);
+        assert_eq!((table.of("cpu, npu"), table.of("cpu")), (Some(&costs()), None));
+        let written = std::fs::read_to_string(ProductTable::path(package.path())).unwrap();
+        for (from, to) in [
+            ("\"alone\": 0.00001", "\"alone\": -1e-5"),
+            ("\"beside\": 0.00002", "\"beside\": 0.0"),
+            ("\"alone\": 0.00001", "\"alone\": 1e999"),
+            ("\"begin_seconds\": 2e-6", "\"begin_seconds\": -1.0"),
+            ("\"float\": 0", "\"float\": 2"),
+            ("\"processor\": 1", "\"processor\": 2"),
+            ("\"rows\": 32", "\"rows\": 0"),
+            ("\"rows\": 32", "\"rows\": 64"),
+            ("\"depth\": 64", "\"depth\": 18446744073709551615"),
+            ("\"chunk\": 64", "\"chunk\": 0"),
+            ("\"name\": \"cpu\"", "\"name\": \"cpu\", \"cores\": 3"),
+            ("32,\n          64", "48"),
+        ] {
+            assert!(written.contains(from), "{from} in {written}");
+            std::fs::write(ProductTable::path(package.path()), written.replacen(from, to, 1)).unwrap();
+            let refused = ProductTable::open(package.path()).unwrap_err().to_string();
+            assert!(refused.contains("products.json") && refused.contains("triad profile"), "{to}: {refused}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_plan() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        let unmeasured = costs().plans(&description, 64, Restriction::Auto).unwrap_err().to_string();
+        assert!(unmeasured.contains("is not known"), "{unmeasured}");
+        let longer = costs().plans(&description, 65, Restriction::Auto).unwrap_err().to_string();
+        assert!(longer.contains("65") && longer.contains("64") && longer.contains("triad profile"), "{longer}");
+    }
+}

@@ -1,0 +1,185 @@
+//! Products that are cut as the partition solver chooses.
+
+use triad_plan::graph::Role;
+use triad_plan::partition::costs::{Costs, Joins};
+use triad_plan::partition::plans::{Plans, products_of};
+use triad_plan::partition::solve::{Restriction, Solver};
+use triad_plan::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
+
+use super::super::work::columns_can_be_cut;
+use super::super::{MeasureOptions, ProductTable, measure_products};
+use super::devices::TestDevice;
+use super::*;
+
+/// Seconds without any order in them, so that every kind of cut is chosen at times.
+struct Unordered(u64);
+
+impl Costs for Unordered {
+    fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        let sizes = [processor.index(), shape.rows(), shape.columns(), shape.depth()];
+        let mix = |hash: u64, size: usize| (hash ^ size as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        Ok((sizes.into_iter().fold(self.0, mix) % 1000 + 1) as f64)
+    }
+}
+
+/// Two CPUs; a CPU and a device of any shape; a CPU and one of static shapes; both CPUs and that one.
+fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participant>) {
+    let cpu2 = ProcessorOptions { description: Processor::cpu("cpu2"), threads: Threads::Count(1), device: None };
+    let with = |device: TestDevice| two(1, Some(Arc::new(device)));
+    let (options, statics): (Vec<_>, &[bool]) = match which {
+        0 => (two(1, None).into_iter().take(1).chain([cpu2]).collect(), &[false, false]),
+        1 => (with(TestDevice::new()), &[false, false]),
+        2 => (with(TestDevice::with_static_shapes()), &[false, true]),
+        _ => (with(TestDevice::with_static_shapes()).into_iter().chain([cpu2]).collect(), &[false, true, false]),
+    };
+    let participant = |(index, is_static): (usize, &bool)| {
+        let lengths = StandardLengths::new(vec![32, 64]).unwrap();
+        let shapes = if *is_static { Shapes::Static(lengths) } else { Shapes::Dynamic };
+        Participant { processor: ProcessorId::new(index), shapes }
+    };
+    (options, statics.iter().enumerate().map(participant).collect())
+}
+
+/// What the solver chooses for chunks of this length by costs without any order.
+fn plans(model: &Model, participants: &[Participant], chunk: usize, restriction: Restriction, seed: u64) -> Plans {
+    let description = model.description();
+    // Tiny models have products of few columns.
+    let rows = if chunk < 32 { 2 } else { 32 };
+    let alignment = |role: Role, shape: ProductShape| {
+        let columns = if columns_can_be_cut(description, role) { 16 } else { shape.columns() };
+        Alignment { columns, rows }
+    };
+    let products = products_of(description, chunk, alignment).unwrap();
+    let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
+    let solver = Solver::new(participants.to_vec(), Unordered(seed), joins).unwrap();
+    Plans::solve(&solver, &products, restriction).unwrap()
+}
+
+fn plan_options(which: usize, model: &Model, chunk: usize, restriction: Restriction, seed: u64) -> EngineOptions {
+    let (processors, participants) = processors(which);
+    let plans = Some(plans(model, &participants, chunk, restriction, seed));
+    let session = SessionOptions { context: 64, chunk, ..SessionOptions::default() };
+    EngineOptions { session, processors, plans, ..options(Policy::ALL[seed as usize % Policy::ALL.len()]) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_plan_of_the_solver_gives_the_bits_of_one_processor_alone(
+        family in 0usize..FAMILIES.len(),
+        rate in 0f64..=1.0,
+        which in 0usize..4,
+        chunk in prop::sample::select(vec![8usize, 40]),
+        restriction in prop::sample::select(Restriction::ALL.to_vec()),
+        seed in any::<u64>(),
+        length in 1usize..60,
+    ) {
+        let model = pruned(FAMILIES[family], rate);
+        let tokens = prompt(&model, length);
+        let engine = engine(&model, plan_options(which, &model, chunk, restriction, seed));
+        let mut planned = engine.session();
+        prop_assert!(planned.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == all_logits(session(&model, CHUNK), &tokens));
+        prop_assert!(failures(&planned).is_empty());
+        // Every product has the parts of its plan, and they ran where it has them.
+        let execution = planned.execution().unwrap();
+        for event in execution.timeline.events() {
+            let task = &execution.tasks.tasks[event.task];
+            let subgraph = &execution.graph.subgraphs()[task.task.subgraph];
+            if task.operation == triad_plan::tasks::Operation::Compute && subgraph.role.is_product() {
+                let cut = engine.tasks().cut(task.task.subgraph).unwrap();
+                let rows = execution.graph.chunks()[task.task.chunk].len();
+                let parts = cut.parts(rows, subgraph.output_columns).unwrap();
+                prop_assert_eq!(&parts[task.task.part], &(event.processor, task.part.clone()));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_processor_lost_at_any_part_of_a_plan_changes_no_bit() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 2 * CHUNK + 3);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    for which in 0..4 {
+        for processor in [CPU, NPU] {
+            for at in (0..).step_by(3) {
+                let fail = if at % 2 == 0 { error } else { panic };
+                let options = plan_options(which, &model, CHUNK, Restriction::Tensor, at as u64);
+                let mut session = with_probe(engine(&model, options), failing(processor, at, fail)).session();
+                let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+                assert!(logits == expected, "{which}: {processor:?} at {at}");
+                if failures(&session).is_empty() {
+                    assert!(at > 10, "there are as many tasks");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
+    let model = int8("llama");
+    for which in [0, 2, 3] {
+        let (processors, participants) = processors(which);
+        let options = MeasureOptions { chunk: 40, repeat: 1, all_columns: true };
+        let mut reported = (0, 0);
+        let costs = measure_products(&model, &processors, options, &Cancel::new(), &mut |done, all| {
+            reported = (done, all);
+        });
+        let costs = costs.unwrap();
+        assert_eq!(reported, (costs.products.len(), costs.products.len()));
+        assert!(costs.chunk == 64 && costs.processors.len() == participants.len());
+        for (measured, Participant { shapes, .. }) in costs.processors.iter().zip(&participants) {
+            assert_eq!(measured.lengths.is_some(), *shapes != Shapes::Dynamic);
+        }
+        let package = tempfile::tempdir().unwrap();
+        let mut table = ProductTable::default();
+        table.set("test", costs.clone());
+        table.save(package.path()).unwrap();
+        let read = ProductTable::open(package.path()).unwrap();
+        let read = read.of("test").unwrap();
+        assert_eq!((read.chunk, read.products.len()), (costs.chunk, costs.products.len()));
+        for restriction in Restriction::ALL {
+            let plans = Some(read.plans(model.description(), 40, restriction).unwrap());
+            let session_options = SessionOptions { context: 64, chunk: 40, ..SessionOptions::default() };
+            let (processors, session_options) = (processors.clone(), session_options);
+            let options = EngineOptions { processors, plans, session: session_options, ..EngineOptions::default() };
+            let tokens = prompt(&model, 50);
+            let logits = all_logits(engine(&model, options).session(), &tokens);
+            assert!(logits == all_logits(session(&model, CHUNK), &tokens), "{restriction:?}");
+        }
+    }
+}
+
+#[test]
+fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
+    let options = MeasureOptions { chunk: 8, repeat: 1, all_columns: false };
+    let measure = |model: &Arc<Model>, processors: &[ProcessorOptions], cancel: &Cancel| {
+        measure_products(model, processors, options, cancel, &mut |_, _| {}).unwrap_err().to_string()
+    };
+    let (processors, _) = processors(0);
+    assert!(measure(&int8("llama"), &processors[..1], &Cancel::new()).contains("is 1, expected at least two"));
+    assert!(measure(&float("llama"), &processors, &Cancel::new()).contains("it computes in float: expected a package"));
+    let cancel = Cancel::new();
+    cancel.cancel();
+    assert_eq!(measure(&int8("llama"), &processors, &cancel), "cancelled");
+}
+
+#[test]
+fn plans_and_cuts_of_roles_exclude_each_other_and_other_models_have_no_plan() {
+    let (llama, phi) = (int8("llama"), int8("phi2"));
+    let of_llama = || plan_options(0, &llama, CHUNK, Restriction::Auto, 1);
+    let share = |index| triad_plan::schedule::parts::Share { processor: ProcessorId::new(index), share: 1.0 };
+    let axis = triad_plan::schedule::parts::Axis::Rows;
+    let cut = triad_plan::schedule::parts::Cut::new(axis, vec![share(0), share(1)], 1).unwrap();
+    let both = EngineOptions { cuts: vec![(Role::Down, cut)], ..of_llama() };
+    let refused = Engine::new(&llama, both).unwrap_err().to_string();
+    assert_eq!(refused, "down is cut twice: expected one cut for each product");
+    let refused = Engine::new(&phi, of_llama()).unwrap_err().to_string();
+    assert!(refused.starts_with("there is no plan for "), "{refused}");
+    let session = SessionOptions { context: 64, chunk: CHUNK + 1, ..SessionOptions::default() };
+    let refused = Engine::new(&llama, EngineOptions { session, ..of_llama() }).unwrap_err().to_string();
+    assert!(refused.contains("expected at most 8 by"), "{refused}");
+}

@@ -1,0 +1,205 @@
+//! How the products of a model are cut in chunks of any length: a choice of the solver for each product and each length
+//! that is a multiple of a number of rows, and for what is between them the next one, without the rows that are not
+//! there. A prompt is put together from these choices.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use triad_model::description::ModelDescription;
+
+use super::costs::Costs;
+use super::solve::{Choice, Restriction, Solver};
+use super::{Alignment, PartitionError, Phase, ProductShape, products};
+use crate::graph::Role;
+use crate::schedule::parts::Cut;
+
+/// A product of some blocks of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelProduct {
+    /// Which.
+    pub role: Role,
+    /// On a whole chunk.
+    pub shape: ProductShape,
+    /// Blocks that have it.
+    pub blocks: usize,
+    /// Where it can be cut.
+    pub alignment: Alignment,
+}
+
+/// The products of a model on `rows` rows, each shape of a role once. `alignment` returns where one can be cut.
+///
+/// # Errors
+/// If `rows` is zero or above 2²⁴, or a size of a block is.
+pub fn products_of(
+    description: &ModelDescription,
+    rows: usize,
+    alignment: impl Fn(Role, ProductShape) -> Alignment,
+) -> Result<Vec<ModelProduct>, PartitionError> {
+    let mut blocks: BTreeMap<(Role, ProductShape), usize> = BTreeMap::new();
+    for block in &description.blocks {
+        for product in products(block, description.hidden, rows)? {
+            *blocks.entry(product).or_default() += 1;
+        }
+    }
+    let product = |((role, shape), blocks)| {
+        let alignment = alignment(role, shape);
+        ModelProduct { role, shape, blocks, alignment }
+    };
+    Ok(blocks.into_iter().map(product).collect())
+}
+
+/// The choices for a product, and the cut that they make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductPlan {
+    /// The product.
+    pub product: ModelProduct,
+    /// For each length, ascending.
+    pub choices: Vec<Choice>,
+    cut: Cut,
+}
+
+/// How the products of a model are cut, for all lengths of a chunk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plans(Vec<ProductPlan>);
+
+impl Plans {
+    /// Chooses for each product and each length up to its number of rows: multiples of the rows of its alignment, the
+    /// last of which may be longer than the product. With [`Restriction::Tensor`], what can't be cut is whole.
+    ///
+    /// # Errors
+    /// As [`Solver::solve`].
+    pub fn solve<C: Costs>(
+        solver: &Solver<C>,
+        products: &[ModelProduct],
+        restriction: Restriction,
+    ) -> Result<Self, PartitionError> {
+        let plan = |product: &ModelProduct| {
+            let ModelProduct { shape, alignment, .. } = *product;
+            let lengths = (1..=shape.rows().div_ceil(alignment.rows)).map(|number| number * alignment.rows);
+            let choose = |rows| {
+                let shape = shape.with_rows(rows)?;
+                match solver.solve_aligned(shape, Phase::Prefill, restriction, alignment) {
+                    Err(PartitionError::NoCut { .. }) => {
+                        solver.solve_aligned(shape, Phase::Prefill, Restriction::Layer, alignment)
+                    }
+                    choice => choice,
+                }
+            };
+            let choices: Vec<_> = lengths.map(choose).collect::<Result<_, _>>()?;
+            let pieces = choices.iter().map(|choice| (choice.shape.rows(), choice.best.partition.pieces.clone()));
+            let cut = Cut::planned(shape.columns(), pieces.collect())?;
+            Ok(ProductPlan { product: *product, choices, cut })
+        };
+        products.iter().map(plan).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The plan of each product.
+    pub fn products(&self) -> &[ProductPlan] {
+        &self.0
+    }
+
+    /// How the outputs of a role are cut where they have so many columns, and its input so many features; `None` if
+    /// nobody planned it.
+    pub fn cut(&self, role: Role, columns: usize, depth: usize) -> Option<&Cut> {
+        let is_it = |plan: &&ProductPlan| {
+            let ModelProduct { role: other, shape, .. } = plan.product;
+            other == role && shape.columns() == columns && shape.depth() == depth
+        };
+        self.0.iter().find(is_it).map(|plan| &plan.cut)
+    }
+}
+
+impl ProductPlan {
+    /// The choice that chunks of `rows` rows are cut by; `None` beyond the longest one.
+    pub fn choice(&self, rows: usize) -> Option<&Choice> {
+        self.choices.iter().find(|choice| choice.shape.rows() >= rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::costs::Joins;
+    use crate::partition::{Participant, Piece, Shapes, StandardLengths, UnknownCost};
+    use crate::processors::ProcessorId;
+    use proptest::prelude::*;
+
+    /// Seconds of each element on each processor.
+    struct Rates([f64; 3]);
+
+    impl Costs for Rates {
+        fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+            Ok((shape.rows() * shape.columns()) as f64 * self.0[processor.index()])
+        }
+    }
+
+    fn participants(is_static: [bool; 3]) -> Vec<Participant> {
+        let participant = |(index, is_static): (usize, bool)| {
+            let lengths = Shapes::Static(StandardLengths::new(vec![32, 64]).unwrap());
+            Participant {
+                processor: ProcessorId::new(index),
+                shapes: if is_static { lengths } else { Shapes::Dynamic },
+            }
+        };
+        is_static.into_iter().enumerate().map(participant).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn every_element_of_a_chunk_of_any_length_is_in_one_part(
+            is_static in any::<[bool; 3]>(),
+            rates in [0.5f64..2.0, 0.5f64..2.0, 0.5f64..2.0],
+            restriction in prop::sample::select(Restriction::ALL.to_vec()),
+            chunk in 1usize..200,
+            alignment in (1usize..5, 1usize..40).prop_map(|(tiles, rows)| Alignment { columns: 16 * tiles, rows }),
+        ) {
+            let description = triad_model::family::shape("smollm2-135m").unwrap();
+            let products = products_of(&description, chunk, |_, _| alignment).unwrap();
+            prop_assert_eq!(products.len(), 4);
+            prop_assert!(products.iter().all(|product| product.blocks == description.blocks.len()));
+            let joins = Joins::new(ProcessorId::new(0), 0.0, 0.0, 0.0).unwrap();
+            let solver = Solver::new(participants(is_static), Rates(rates), joins).unwrap();
+            let plans = Plans::solve(&solver, &products, restriction).unwrap();
+            for ProductPlan { product, choices, .. } in plans.products() {
+                let (columns, depth) = (product.shape.columns(), product.shape.depth());
+                let cut = plans.cut(product.role, columns, depth).unwrap();
+                let pieces = cut.pieces(chunk, columns).unwrap();
+                for rows in 1..=chunk {
+                    let mut computed = vec![0; rows * columns];
+                    for (processor, part) in cut.parts(rows, columns).unwrap() {
+                        part.rows.clone().for_each(|row| {
+                            computed[row * columns..][part.columns.clone()].iter_mut().for_each(|times| *times += 1);
+                        });
+                        let is_prepared = |piece: &Piece| {
+                            piece.processor == processor
+                                && piece.part.columns == part.columns
+                                && piece.rows >= part.rows.len()
+                        };
+                        prop_assert!(pieces.iter().any(is_prepared), "{:?} of {} rows", part, rows);
+                    }
+                    prop_assert!(computed.iter().all(|times| *times == 1), "{} rows of {:?}", rows, product);
+                }
+                let lengths: Vec<_> = choices.iter().map(|choice| choice.shape.rows()).collect();
+                prop_assert!(lengths.iter().all(|rows| rows.is_multiple_of(alignment.rows)));
+                prop_assert!(lengths.last().unwrap() >= &chunk && lengths.len() == chunk.div_ceil(alignment.rows));
+                prop_assert!(cut.parts(lengths.last().unwrap() + 1, columns).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn a_product_that_nobody_planned_has_no_cut() {
+        let description = triad_model::family::shape("smollm2-135m").unwrap();
+        let products = products_of(&description, 64, |_, _| Alignment::default()).unwrap();
+        let joins = Joins::new(ProcessorId::new(0), 0.0, 0.0, 0.0).unwrap();
+        let solver = Solver::new(participants([false; 3]), Rates([1.0; 3]), joins).unwrap();
+        let plans = Plans::solve(&solver, &products, Restriction::Layer).unwrap();
+        assert!(plans.cut(Role::Down, 576, 1536).is_some());
+        assert_eq!(plans.cut(Role::Down, 576, 1535), None);
+        assert_eq!(plans.cut(Role::Attention, 576, 1536), None);
+        let refused = plans.cut(Role::Down, 576, 1536).unwrap().parts(65, 576).unwrap_err().to_string();
+        assert_eq!(refused, "there is no plan for 65 rows by 576 columns: expected at most 64 by 576");
+    }
+}
