@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use triad_engine::execute::Device;
+use triad_engine::execute::{Device, Wait};
 use triad_engine::{Model, Threads};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
@@ -67,23 +67,33 @@ pub struct DeviceArguments {
     /// cut across them, if it can be), or auto (cut where that is faster)
     #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with = "cuts")]
     pub partition: Option<Restriction>,
+    /// How processors wait for each other: blocking, until they are woken, or predicted, asleep for most of the expected
+    /// time and then polling
+    #[arg(long, value_name = "HOW", value_parser = wait, default_value = "predicted")]
+    pub wait: Wait,
+}
+
+/// Reads how processors wait for each other.
+fn wait(text: &str) -> Result<Wait, String> {
+    let named = Wait::ALL.into_iter().find(|wait| wait.name() == text.trim());
+    named.ok_or_else(|| "expected blocking or predicted".into())
 }
 
 impl Default for DeviceArguments {
     /// As without any of them.
     fn default() -> Self {
-        Self { npu: Npu::Kernels, gpu: None, window: None, cuts: Vec::new(), partition: None }
+        Self { npu: Npu::Kernels, gpu: None, window: None, cuts: Vec::new(), partition: None, wait: Wait::Predicted }
     }
 }
 
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, gpu, window, cuts, partition } = self;
+        let Self { npu, gpu, window, cuts, partition, wait } = self;
         let is_default = *npu == Npu::Kernels && gpu.is_none() && window.is_none() && cuts.is_empty();
         ensure!(
-            has_processors || (is_default && partition.is_none()),
-            "--npu, --gpu, --window, --cut and --partition are for --processors: expected it, too"
+            has_processors || (is_default && partition.is_none() && *wait == Wait::Predicted),
+            "--npu, --gpu, --window, --cut, --partition and --wait are for --processors: expected it, too"
         );
         Ok(())
     }

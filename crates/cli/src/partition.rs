@@ -20,8 +20,9 @@ pub fn product_costs(package: Option<&Path>, key: &str, list: &str) -> Result<Pr
     let measured = table.of(key).cloned();
     measured.with_context(|| {
         format!(
-            "what products take on {key} was not measured: run `triad profile -m {} --processors {list}` first, with the \
-             same --npu and --gpu",
+            "{}: what products take on {key} was not measured: run `triad profile -m {} --processors {list}` first, with \
+             the same --npu and --gpu",
+            ProductTable::path(package).display(),
             package.display()
         )
     })

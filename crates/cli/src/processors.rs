@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
-use triad_engine::execute::{CostTable, Execution, ProcessorFailure};
+use triad_engine::execute::{CostTable, Execution, ProcessorFailure, WaitUse};
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
 use triad_plan::graph::Format;
@@ -121,7 +121,11 @@ impl Processors {
                 .set(done);
             }
         };
-        let engine = answer::engine(model, EngineOptions { processors, cuts, plans, ..options }, &mut progress)?;
+        let engine = answer::engine(
+            model,
+            EngineOptions { processors, cuts, plans, wait: devices.wait, ..options },
+            &mut progress,
+        )?;
         drop(bar);
         note_moved(&engine);
         for error in opened.iter().flatten().filter_map(Opened::not_kept) {
@@ -286,6 +290,8 @@ pub struct Executed {
     pub seconds: f64,
     /// What each did.
     pub processors: Vec<Lane>,
+    /// What waiting for each other took, by processor.
+    pub waits: Vec<WaitUse>,
     /// Those that failed on the way.
     pub failures: Vec<ProcessorFailure>,
 }
@@ -297,8 +303,8 @@ impl Executed {
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let labels = execution.tasks.labels(&execution.graph);
         let summary = record("", execution, &labels, &names).summary();
-        let failures = execution.failures.clone();
-        Self { policy: execution.policy, seconds: summary.seconds, processors: summary.processors, failures }
+        let (failures, waits) = (execution.failures.clone(), execution.waits.clone());
+        Self { policy: execution.policy, seconds: summary.seconds, processors: summary.processors, waits, failures }
     }
 
     /// In a few words: `bubbles 3 %, 12 %`.

@@ -97,6 +97,28 @@ pub fn cases() -> Vec<Case> {
             },
             &["package/costs.json: not what `triad profile` writes", "attention on the NPU: expected seconds"],
         ),
+        package(
+            "products that nobody measured",
+            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--partition", "auto"],
+            "products.json",
+            |_| b"{}".to_vec(),
+            &["was not measured: run `triad profile -m package --processors cpu,npu` first"],
+        ),
+        package(
+            "times of products that are none",
+            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--partition", "auto"],
+            "products.json",
+            |_| {
+                let joins = "\"float\": 0, \"own_seconds\": 0, \"begin_seconds\": 0, \"end_seconds\": 0";
+                let time =
+                    "\"processor\": 0, \"rows\": 32, \"columns\": 64, \"depth\": 64, \"alone\": 0, \"beside\": 1";
+                let costs = format!(
+                    "{{\"chunk\": 32, \"processors\": [{{\"name\": \"cpu\"}}], \"joins\": {{{joins}}}, \"products\": [{{{time}}}]}}"
+                );
+                format!("{{\"x\": {costs}}}").into_bytes()
+            },
+            &["package/products.json: not what `triad profile` writes", "took 0 seconds"],
+        ),
         package("package with an altered byte", verify, "weights.safetensors", alter_last, &["altered", "sha256"]),
         package(
             "package with an altered byte that is run",

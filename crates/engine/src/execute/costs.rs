@@ -270,7 +270,15 @@ mod tests {
             Some(Event { task, processor: ProcessorId::new(processor), start: 1.0, end: 1.0 + seconds })
         };
         let timeline = Timeline::new(tasks.tasks.iter().enumerate().filter_map(event).collect(), 2);
-        Execution { graph, tasks: tasks.into(), position, policy: Policy::Fifo, timeline, failures: Vec::new() }
+        Execution {
+            graph,
+            tasks: tasks.into(),
+            position,
+            policy: Policy::Fifo,
+            timeline,
+            waits: Vec::new(),
+            failures: Vec::new(),
+        }
     }
 
     /// A task of one role on a chunk of `rows` tokens.

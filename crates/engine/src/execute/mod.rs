@@ -24,6 +24,7 @@ mod state;
 mod tests;
 mod units;
 mod verify;
+mod wait;
 mod work;
 mod worker;
 
@@ -46,13 +47,15 @@ use triad_plan::timeline::Timeline;
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
-    MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable, ProductTime, measure_products,
+    Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable, ProductTime, measure_joins,
+    measure_products,
 };
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
 pub use triad_processors::Device;
 pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
+pub use wait::{Wait, WaitUse};
 
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
@@ -87,6 +90,8 @@ pub struct EngineOptions {
     /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
     /// computes one after the other.
     pub chunks_in_flight: usize,
+    /// How processors wait for each other.
+    pub wait: Wait,
     /// Of several processors, one that takes longer than this for one task is lost.
     pub time_out: Duration,
 }
@@ -103,6 +108,7 @@ impl Default for EngineOptions {
             cuts: Vec::new(),
             plans: None,
             chunks_in_flight: 4,
+            wait: Wait::Predicted,
             time_out: Duration::from_secs(60),
         }
     }
@@ -148,6 +154,7 @@ pub(crate) struct Settings {
     max_stall: Option<Duration>,
     most_rows: usize,
     policy: Policy,
+    wait: Wait,
     time_out: Duration,
 }
 
@@ -176,6 +183,8 @@ pub struct Execution {
     pub policy: Policy,
     /// Which task ran where and when.
     pub timeline: Timeline,
+    /// What waiting for each other took, by processor.
+    pub waits: Vec<WaitUse>,
     /// Processors that failed on the way.
     pub failures: Vec<ProcessorFailure>,
 }
@@ -210,7 +219,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, plans, .. } = options;
+        let EngineOptions { chunks_in_flight, time_out, plans, wait, .. } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -240,7 +249,8 @@ impl Engine {
         let chunk = chunk.min(context);
         let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
         let budget = kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
-        let settings = Settings { context, chunk, chunks_in_flight: in_flight, max_stall, most_rows, policy, time_out };
+        let settings =
+            Settings { context, chunk, chunks_in_flight: in_flight, max_stall, most_rows, policy, wait, time_out };
         let state = State::new(&settings, units.len());
         let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
         let preferred = processors.iter().find(|one| computes_float(one) && one.1.prefers(Format::Float));
@@ -394,7 +404,7 @@ impl Shared {
         let mut state = lock(&self.state);
         requests.iter().for_each(|request| state.submit(request));
         if self.units.len() > 1 {
-            self.tell(&state);
+            self.tell(&mut state);
         }
     }
 
@@ -407,12 +417,12 @@ impl Shared {
     pub(crate) fn forget(&self, sequence: SequenceId) {
         let mut state = lock(&self.state);
         state.forget(sequence);
-        self.tell(&state);
+        self.tell(&mut state);
     }
 
     /// Has the workers look again.
     fn wake(&self) {
-        self.tell(&lock(&self.state));
+        self.tell(&mut lock(&self.state));
     }
 
     /// Looks for processors that hang, on behalf of workers that may all do so.
@@ -420,14 +430,15 @@ impl Shared {
         if self.units.len() > 1 {
             let mut state = lock(&self.state);
             if state.lose_hung(self) {
-                self.tell(&state);
+                self.tell(&mut state);
             }
             state.fail_unserved(self);
         }
     }
 
     /// Wakes those that wait.
-    fn tell(&self, _locked: &MutexGuard<'_, State>) {
+    fn tell(&self, state: &mut MutexGuard<'_, State>) {
+        state.tell();
         self.told.fetch_add(1, Ordering::Relaxed);
         self.changed.notify_all();
     }
@@ -442,7 +453,7 @@ impl Drop for Running {
         {
             let mut state = lock(&self.shared.state);
             state.is_closing = true;
-            self.shared.tell(&state);
+            self.shared.tell(&mut state);
         }
         for (index, worker) in self.workers.drain(..) {
             // A thread that hangs is left alone, and a worker may itself drop the last session.

@@ -18,6 +18,7 @@ use triad_plan::timeline::{Event, Timeline};
 
 use super::pass::{Hidden, Pass, Prompts, Slot, Work};
 use super::request::{Request, SequenceId};
+use super::wait::WaitUse;
 use super::{Costs, Execution, Shared, costs};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
@@ -52,6 +53,10 @@ pub(super) struct State {
     step_seconds: f64,
     pub(super) steps: u64,
     pub(super) is_closing: bool,
+    /// What waiting took, by processor.
+    waits: Vec<WaitUse>,
+    /// When something was told last.
+    told: Instant,
 }
 
 /// What a processor is at.
@@ -75,6 +80,8 @@ struct Live {
     failures: Vec<ProcessorFailure>,
     /// Some of its tasks are for no processor that is left.
     is_orphaned: bool,
+    /// What waiting had taken before it.
+    waits: Vec<WaitUse>,
 }
 
 /// The sequences of the latest step: the next one waits a moment for those that are sampling, so that weights are read
@@ -112,7 +119,37 @@ impl State {
             step_seconds: STEP_SECONDS,
             steps: 0,
             is_closing: false,
+            waits: vec![WaitUse::default(); units],
+            told: Instant::now(),
         }
+    }
+
+    /// When the first task that another processor runs is expected to end; `None` where no other one runs any.
+    pub(super) fn next_end(&self, unit: usize) -> Option<Instant> {
+        let others = self.units.iter().enumerate().filter(|(other, state)| *other != unit && !state.is_lost);
+        let ends = others.filter_map(|(_, state)| {
+            let (id, number, since) = state.running?;
+            let seconds = self.passes.schedule(id)?.expected(number);
+            since.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
+        });
+        ends.min()
+    }
+
+    /// Something is told now.
+    pub(super) fn tell(&mut self) {
+        self.told = Instant::now();
+    }
+
+    /// A processor has waited for something that was expected at a time.
+    pub(super) fn waited(&mut self, unit: usize, used: WaitUse, expected: Instant) {
+        let apart = |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
+        let (now, told, waits) = (Instant::now(), self.told, &mut self.waits[unit]);
+        waits.waits += 1;
+        waits.slept_seconds += used.slept_seconds;
+        waits.polled_seconds += used.polled_seconds;
+        waits.blocked_seconds += used.blocked_seconds;
+        waits.late_seconds += apart(now, told);
+        waits.error_seconds += apart(told, expected) + apart(expected, told);
     }
 
     /// Takes a request.
@@ -233,7 +270,7 @@ impl State {
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let live = self.remove(id);
-        let Live { pass, events, failures, .. } = live;
+        let Live { pass, events, failures, waits, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
             request.fail(Error::Cancelled);
@@ -244,7 +281,8 @@ impl State {
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 let (graph, tasks, policy) = (graph.clone(), Arc::clone(tasks), self.policy);
-                let execution = Execution { graph, tasks, position, policy, timeline, failures };
+                let waits = self.waits.iter().zip(waits).map(|(now, before)| now.since(before)).collect();
+                let execution = Execution { graph, tasks, position, policy, timeline, waits, failures };
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
                 if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
                     self.costs.learn(&shared.processors, [&execution]);
@@ -414,6 +452,7 @@ impl State {
             events: Vec::new(),
             failures: failures.collect(),
             is_orphaned: false,
+            waits: self.waits.clone(),
         });
     }
 

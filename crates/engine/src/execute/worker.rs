@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::pass::Hidden;
 use super::programs::DeviceBackend;
 use super::state::{Job, State};
+use super::wait::{Wait, WaitUse, sleep_and_poll};
 use super::{Moment, Shared, Unit, lock};
 use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
@@ -22,15 +23,13 @@ use crate::linear::OwnKernels;
 const LOOK: Duration = Duration::from_millis(20);
 /// The same of an engine with one processor, where there is no other one.
 const LOOK_ALONE: Duration = Duration::from_millis(200);
-/// How long it looks without sleeping before that: falling asleep and waking up takes as long as a small task.
-const SPIN: Duration = Duration::from_micros(200);
 
 /// The life of a worker.
 pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
     let mut state = lock(&shared.state);
     while !state.is_closing {
         let Some(job) = state.take(shared, index) else {
-            state = wait(shared, state);
+            state = wait(shared, index, state);
             continue;
         };
         drop(state);
@@ -50,7 +49,7 @@ pub(super) fn help(shared: &Shared, is_enough: &dyn Fn() -> bool) -> bool {
         let job = state.take(shared, 0);
         if job.is_none() && state.is_left_alone() {
             // A step that waits for its other sequences: somebody has to look when it has waited enough.
-            shared.tell(&state);
+            shared.tell(&mut state);
         }
         job
     };
@@ -70,7 +69,7 @@ fn work(shared: &Shared, index: usize, job: Job, is_enough: &dyn Fn() -> bool) {
             state.give_back(shared, index, job, outcome);
             next = if is_enough() { None } else { state.take(shared, index) };
             if shared.units.len() > 1 || (next.is_none() && state.is_left_alone()) {
-                shared.tell(&state);
+                shared.tell(&mut state);
             }
         }
     });
@@ -105,24 +104,43 @@ fn probe(shared: &Shared, index: usize, moment: Moment) -> Result<()> {
 }
 
 /// Until something happens, and at times without that.
-fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn wait<'a>(shared: &'a Shared, index: usize, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     let told = shared.told.load(Ordering::Relaxed);
+    let expected = state.next_end(index);
     drop(state);
+    let begin = Instant::now();
     // The tasks of a processor alone are mostly taken by who waits for them.
-    let (spin, look) = if shared.units.len() > 1 { (SPIN, LOOK) } else { (Duration::ZERO, LOOK_ALONE) };
-    let asleep = Instant::now() + spin;
-    while shared.told.load(Ordering::Relaxed) == told && Instant::now() < asleep {
-        // Whoever is to tell may be waiting for this core.
-        std::thread::yield_now();
+    let (polls, look) = match shared.units.len() {
+        1 => (false, LOOK_ALONE),
+        _ => (shared.settings.wait == Wait::Predicted, LOOK),
+    };
+    let mut used = WaitUse::default();
+    if polls {
+        let (sleep, polled) = sleep_and_poll(begin, expected);
+        if let Some(sleep) = sleep {
+            std::thread::sleep(sleep);
+        }
+        let awake = Instant::now();
+        while shared.told.load(Ordering::Relaxed) == told && Instant::now() < polled {
+            // Whoever is to tell may be waiting for this core.
+            std::thread::yield_now();
+        }
+        used.slept_seconds = (awake - begin).as_secs_f64();
+        used.polled_seconds = awake.elapsed().as_secs_f64();
     }
     let mut state = lock(&shared.state);
     // It is told under the lock: nothing is missed in between.
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
-        let look = state.next_look().map_or(look, |at| at.saturating_duration_since(Instant::now()).min(look));
+        let blocked = Instant::now();
+        let look = state.next_look().map_or(look, |at| at.saturating_duration_since(blocked).min(look));
         (state, _) = shared.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner);
+        used.blocked_seconds = blocked.elapsed().as_secs_f64();
+    }
+    if let Some(expected) = expected {
+        state.waited(index, used, expected);
     }
     if shared.units.len() > 1 && state.lose_hung(shared) {
-        shared.tell(&state);
+        shared.tell(&mut state);
     }
     state
 }

@@ -12,6 +12,7 @@ mod policy;
 mod prefixes;
 mod prune;
 mod stall;
+mod synchronization;
 mod thresholds;
 
 use std::io::Write;
@@ -40,7 +41,7 @@ use crate::{output, progress};
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes) run the prepared model on this machine.
+/// Studies of several conversations (stall, prefixes) and of synchronization run the prepared model on this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg
@@ -66,6 +67,7 @@ enum Study {
     OutlierRate(outlier_rate::Arguments),
     Stall(stall::Arguments),
     Prefixes(prefixes::Arguments),
+    Synchronization(synchronization::Arguments),
 }
 
 /// What is simulated, and on what.
@@ -124,6 +126,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::OutlierRate(arguments) => outlier_rate::run(arguments),
         Study::Stall(arguments) => stall::run(arguments),
         Study::Prefixes(arguments) => prefixes::run(arguments),
+        Study::Synchronization(arguments) => synchronization::run(arguments),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What it takes until a processor begins what another one has ended, measured in the engine: T_sync of §4.3.
 
+use serde::Serialize;
 use triad_kernels::int8::Int8Weight;
 use triad_plan::graph::Role;
 use triad_plan::processors::ProcessorId;
@@ -7,11 +8,10 @@ use triad_plan::schedule::parts::{Axis, Cut, Share};
 use triad_plan::tasks::PrefillTasks;
 use triad_plan::timeline::Timeline;
 
-use super::MeasuredJoins;
-use super::measure::median;
+use super::{MeasuredJoins, median};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use crate::execute::{Engine, EngineOptions};
+use crate::execute::{Engine, EngineOptions, WaitUse};
 
 /// Rows of each processor in the prompt that joins are measured with: tasks are short, so that there are many.
 const ROWS: usize = 16;
@@ -50,14 +50,25 @@ impl Gaps {
     }
 }
 
+/// What waiting for each other took in some prompts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Joined {
+    /// Medians of all tasks.
+    pub joins: MeasuredJoins,
+    /// Of all prompts, by processor.
+    pub waits: Vec<WaitUse>,
+    /// Median seconds of a prompt.
+    pub prompt_seconds: f64,
+}
+
 /// Runs short prompts in which every processor has a part of attention's output layer, `repeat` times after one that
-/// does not count. `options` has the processors.
+/// does not count. `start` starts an engine on the processors.
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails.
 pub(super) fn measure(
     start: impl FnOnce(EngineOptions) -> Result<Engine>,
-    (processors, most_rows, float): (usize, usize, ProcessorId),
+    (processors, most_rows): (usize, usize),
     repeat: usize,
     cancel: &Cancel,
 ) -> Result<MeasuredJoins> {
@@ -66,10 +77,19 @@ pub(super) fn measure(
     let rows = (ROWS * processors).min(most_rows);
     let mut options = EngineOptions { cuts: vec![(Role::AttentionOutput, cut)], ..EngineOptions::default() };
     (options.session.context, options.session.chunk) = (rows, rows);
-    let engine = start(options)?;
-    let mut session = engine.session();
-    let prompt = crate::execute::any_tokens(rows, engine.model().description().vocab);
+    Ok(measure_joins(&start(options)?, repeat, cancel)?.joins)
+}
+
+/// Runs prompts of one chunk on an engine, `repeat` times after one that does not count, and finds how long processors
+/// waited between the tasks.
+///
+/// # Errors
+/// If `cancel` is set, or a processor fails.
+pub fn measure_joins(engine: &Engine, repeat: usize, cancel: &Cancel) -> Result<Joined> {
+    let (mut session, float) = (engine.session(), engine.shared().float_unit);
+    let prompt = crate::execute::any_tokens(session.chunk(), engine.model().description().vocab);
     let mut gaps = Gaps::default();
+    let (mut waits, mut seconds) = (vec![WaitUse::default(); engine.processors().len()], Vec::new());
     for round in 0..=repeat {
         session.truncate(0);
         session.prefill(&prompt, cancel, |_| {})?;
@@ -79,10 +99,13 @@ pub(super) fn measure(
         }
         if round > 0 {
             gaps.add(&latest.tasks, &latest.timeline, float);
+            waits.iter_mut().zip(&latest.waits).for_each(|(waits, latest)| *waits = waits.plus(*latest));
+            seconds.push(latest.timeline.seconds());
         }
     }
     let [own_seconds, begin_seconds, end_seconds] = [gaps.own, gaps.begin, gaps.end].map(median);
-    Ok(MeasuredJoins { float, own_seconds, begin_seconds, end_seconds })
+    let joins = MeasuredJoins { float, own_seconds, begin_seconds, end_seconds };
+    Ok(Joined { joins, waits, prompt_seconds: median(seconds) })
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use super::profile;
 use super::work::alignment;
 use crate::error::{Error, Result};
 
+pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, measure_products};
 
 /// The file in a package.
@@ -188,6 +189,12 @@ impl ProductCosts {
     }
 }
 
+/// The middle of some times; 0 if there is none.
+fn median(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds.get(seconds.len() / 2).copied().unwrap_or(0.0)
+}
+
 /// The product costs of several lists of processors, by name; in a package they are `products.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -284,6 +291,12 @@ mod tests {
             let refused = ProductTable::open(package.path()).unwrap_err().to_string();
             assert!(refused.contains("products.json") && refused.contains("triad profile"), "{to}: {refused}");
         }
+    }
+
+    #[test]
+    fn the_middle_of_some_times_is_one_of_them() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(Vec::new()), 0.0);
     }
 
     #[test]
