@@ -5,6 +5,7 @@ use triad_kernels::int8::QuantizedView;
 use triad_plan::graph::Format;
 
 use crate::error::{Error, Result};
+use crate::model::{FloatModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 
 /// A device that runs subgraphs: a group of CPU cores, an NPU.
@@ -21,6 +22,24 @@ pub trait Device: Send + Sync {
     /// If the subgraph's parts contradict each other, or this device does not run it: the error has the reason, and it
     /// does not let another one run it instead.
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>>;
+
+    /// Makes a model in float ready to run whole, keys and values included.
+    ///
+    /// # Errors
+    /// If the model's parts contradict each other, or this device runs no whole models, or not this one: the error has the
+    /// reason.
+    fn prepare_model(&self, _model: &FloatModel, _options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
+        Err(Error::WholeModel { processor: self.name().to_owned() })
+    }
+}
+
+/// What a model is prepared for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelOptions {
+    /// Rows of a chunk, at most.
+    pub rows: usize,
+    /// Rows of a chunk whose logits are wanted, at most.
+    pub outputs: usize,
 }
 
 /// A subgraph ready to run on one device. It has what it needs, weights and scratch memory among it; the device

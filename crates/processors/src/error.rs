@@ -200,6 +200,20 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The device runs subgraphs alone.
+    #[error("{processor} runs no whole models: expected a GPU")]
+    WholeModel {
+        /// The device.
+        processor: String,
+    },
+    /// The GPU does not run a model.
+    #[error("{gpu} does not run this model: {reason}")]
+    GpuModel {
+        /// The GPU.
+        gpu: String,
+        /// Why.
+        reason: String,
+    },
     /// The device failed while it ran a program.
     #[error("{processor} failed: {reason}")]
     Run {

@@ -9,6 +9,9 @@
 //! which runs them on an NPU or whatever else it has a provider for; `gpu`, another one, runs shaders on a GPU. All devices are in one table of the conformance
 //! suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
 //!
+//! A device may also run a [`FloatModel`](model::FloatModel) whole, keys and values included: it prepares a
+//! [`ModelProgram`](model::ModelProgram), which takes embeddings of tokens and returns logits. GPUs do.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use triad_kernels::OutputMut;
@@ -44,11 +47,12 @@ mod error;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod layer_columns;
+pub mod model;
 #[cfg(feature = "npu")]
 pub mod npu;
 mod subgraph;
 
-pub use device::{Capabilities, Device, Program};
+pub use device::{Capabilities, Device, ModelOptions, Program};
 pub use error::{Error, Result};
 pub use layer_columns::LayerColumns;
 pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

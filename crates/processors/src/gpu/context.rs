@@ -4,11 +4,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::adapters::Adapter;
+use super::adapters::{Adapter, AdapterKind};
 use crate::error::{Error, Result};
 
 /// A submission that takes longer than this is given up.
 const TIME_OUT: Duration = Duration::from_secs(30);
+/// The same on software in place of a GPU, for which a chunk of a model is much.
+const TIME_OUT_OF_SOFTWARE: Duration = Duration::from_secs(300);
 /// Offsets in a uniform buffer are multiples of this on every GPU.
 pub(super) const UNIFORM: u64 = 256;
 
@@ -19,6 +21,9 @@ pub(super) struct Context {
     pub name: String,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
+    /// Whether it is a program on the CPU.
+    pub is_software: bool,
+    time_out: Duration,
     /// The first failure that no call returned; a GPU that failed once computes no more.
     failure: Arc<OnceLock<String>>,
 }
@@ -28,6 +33,7 @@ impl Context {
         let name = format!("gpu:{}", described.name);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
+            required_features: adapter.features() & wgpu::Features::SUBGROUP,
             required_limits: adapter.limits(),
             ..wgpu::DeviceDescriptor::default()
         };
@@ -42,7 +48,9 @@ impl Context {
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             let _ = uncaptured.set(one_line(&error));
         }));
-        Ok(Self { name, device, queue, failure })
+        let is_software = described.kind == AdapterKind::Software;
+        let time_out = if is_software { TIME_OUT_OF_SOFTWARE } else { TIME_OUT };
+        Ok(Self { name, device, queue, is_software, time_out, failure })
     }
 
     /// The error of a GPU that has failed.
@@ -54,18 +62,23 @@ impl Context {
         Error::Run { processor: self.name.clone(), reason }
     }
 
-    /// A buffer that holds anything, of 4 bytes at least.
+    /// Bytes of a buffer that shaders read or write, at most.
+    pub fn most_bytes(&self) -> u64 {
+        let limits = self.device.limits();
+        limits.max_buffer_size.min(limits.max_storage_buffer_binding_size)
+    }
+
+    /// A buffer that holds anything, of 16 bytes at least.
     ///
     /// # Errors
     /// If it is larger than buffers can be, or there is no memory for it.
     pub fn buffer(&self, what: &'static str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
-        let limits = self.device.limits();
-        let most = limits.max_buffer_size.min(limits.max_storage_buffer_binding_size);
+        let most = self.most_bytes();
         let out_of_memory = |reason| Error::GpuMemory { gpu: self.name.clone(), what, bytes, reason };
         if bytes > most {
             return Err(out_of_memory(format!("its buffers have {most} at most")));
         }
-        let size = bytes.next_multiple_of(4).max(4);
+        let size = bytes.next_multiple_of(4).max(16);
         let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
         self.scoped(wgpu::ErrorFilter::OutOfMemory, || self.device.create_buffer(&descriptor))
             .map_err(|_| out_of_memory("it has no memory left".to_owned()))
@@ -105,18 +118,7 @@ impl Context {
     ) -> Result<()> {
         let submission = self.queue.submit([encoder.finish()]);
         let mapped = self.map(staging, bytes);
-        let wait = wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(TIME_OUT) };
-        match self.device.poll(wait) {
-            Ok(_) => {}
-            Err(wgpu::PollError::Timeout) => {
-                let reason = format!("it did not end a submission within {} s", TIME_OUT.as_secs());
-                let _ = self.failure.set(reason);
-            }
-            Err(error) => {
-                let _ = self.failure.set(error.to_string());
-            }
-        }
-        self.check()?;
+        self.wait(submission)?;
         let outcome = mapped.try_recv().map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
         outcome.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
         let view = staging.slice(..bytes).get_mapped_range();
@@ -125,6 +127,37 @@ impl Context {
         drop(view);
         staging.unmap();
         Ok(())
+    }
+
+    /// Submits `encoder` and waits for it.
+    ///
+    /// # Errors
+    /// If the GPU fails or takes too long.
+    pub fn run_without_outputs(&self, encoder: wgpu::CommandEncoder) -> Result<()> {
+        self.wait(self.queue.submit([encoder.finish()]))
+    }
+
+    /// Waits until all that was written to buffers has arrived.
+    ///
+    /// # Errors
+    /// If the GPU fails or takes too long.
+    pub fn flush(&self) -> Result<()> {
+        self.wait(self.queue.submit([]))
+    }
+
+    fn wait(&self, submission: wgpu::SubmissionIndex) -> Result<()> {
+        let wait = wgpu::PollType::Wait { submission_index: Some(submission), timeout: Some(self.time_out) };
+        match self.device.poll(wait) {
+            Ok(_) => {}
+            Err(wgpu::PollError::Timeout) => {
+                let reason = format!("it did not end a submission within {} s", self.time_out.as_secs());
+                let _ = self.failure.set(reason);
+            }
+            Err(error) => {
+                let _ = self.failure.set(error.to_string());
+            }
+        }
+        self.check()
     }
 
     fn map(&self, staging: &wgpu::Buffer, bytes: u64) -> Receiver<std::result::Result<(), wgpu::BufferAsyncError>> {

@@ -4,6 +4,8 @@ use super::context::Context;
 
 /// Words of a row, four numbers each, that a workgroup brings into its memory at a time.
 const DEPTH: u32 = 16;
+/// What shaders share.
+pub(super) const FUNCTIONS: &str = include_str!("shaders/functions.wgsl");
 
 /// One way to multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +99,7 @@ impl Kernels {
         let pipelines = || Self {
             variant,
             multiply: compile("multiply", variant.source()),
-            activate: compile("activate", include_str!("shaders/activate.wgsl").to_owned()),
+            activate: compile("activate", [FUNCTIONS, include_str!("shaders/activate.wgsl")].concat()),
         };
         context.scoped(wgpu::ErrorFilter::Validation, || context.scoped(wgpu::ErrorFilter::Internal, pipelines))?
     }

@@ -1,4 +1,4 @@
-//! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8.
+//! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8, and whole models in float (`model`).
 //!
 //! A GPU is opened once ([`Gpu::open`]): it is found by name (`adapters`), its queue is opened (`context`), and the first of
 //! several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get wrong has a
@@ -12,6 +12,7 @@
 mod adapters;
 mod context;
 mod kernels;
+pub mod model;
 mod program;
 mod proof;
 mod scratch;
@@ -23,11 +24,13 @@ use triad_plan::graph::Format;
 pub use adapters::{ADAPTER, Adapter, AdapterKind};
 pub use kernels::Variant;
 
-use crate::device::{Capabilities, Device, Program};
+use crate::device::{Capabilities, Device, ModelOptions, Program};
 use crate::error::{Error, Result};
+use crate::model::{FloatModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 use context::Context;
 use kernels::Kernels;
+use model::{FloatVariant, GpuModel, GpuModelProgram};
 use program::{GpuProgram, Shared};
 use scratch::Scratch;
 
@@ -150,5 +153,10 @@ impl Device for Gpu {
 
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
         Ok(Box::new(GpuProgram::new(&self.shared, subgraph, rows)?))
+    }
+
+    fn prepare_model(&self, model: &FloatModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
+        let model = GpuModel::new(self, model, options, &FloatVariant::ALL)?;
+        Ok(Box::new(GpuModelProgram::new(model)))
     }
 }

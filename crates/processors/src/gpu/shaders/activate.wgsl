@@ -5,7 +5,7 @@ struct FeedForward {
     width: u32,
     // Words of a row of what down reads.
     quads: u32,
-    // 0: SiLU, 1: GELU in its tanh form, 2: GELU with the error function.
+    // As `activate` in `functions.wgsl`, which comes before this.
     activation: u32,
     // 1 where there is a gate.
     gated: u32,
@@ -49,53 +49,12 @@ fn number(row: u32, channel: u32) -> i32 {
     var value = 0.0;
     if feed_forward.gated == 1u {
         let sum = f32(sums[feed_forward.rows * width + index]);
-        value = activate(sum * parameters[2u * width + channel] + parameters[3u * width + channel]) * up;
+        let gate = sum * parameters[2u * width + channel] + parameters[3u * width + channel];
+        value = activate(feed_forward.activation, gate) * up;
     } else {
-        value = activate(up);
+        value = activate(feed_forward.activation, up);
     }
     inner[index] = value;
     let smoothed = value * parameters[4u * width + channel];
     return i32(clamp(round(smoothed * feed_forward.inverse_scale), -127.0, 127.0));
-}
-
-fn activate(x: f32) -> f32 {
-    switch feed_forward.activation {
-        case 0u: {
-            return x / (1.0 + exponential(-x));
-        }
-        case 1u: {
-            let u = 0.7978846 * (x + 0.044715 * x * x * x);
-            return x / (1.0 + exponential(-2.0 * u));
-        }
-        default: {
-            return 0.5 * x * (1.0 + error_function(x * 0.70710677));
-        }
-    }
-}
-
-// eˣ to a few units in the last place, which the function of the language need not be: x = n · ln 2 + r, and eˣ = 2ⁿ · eʳ.
-fn exponential(x: f32) -> f32 {
-    let bounded = clamp(x, -87.0, 88.0);
-    let n = round(bounded * 1.442695);
-    let r = fma(n, 2.1219444e-4, fma(n, -0.6933594, bounded));
-    var series = 1.0 / 720.0;
-    series = fma(series, r, 1.0 / 120.0);
-    series = fma(series, r, 1.0 / 24.0);
-    series = fma(series, r, 1.0 / 6.0);
-    series = fma(series, r, 0.5);
-    series = fma(series, r, 1.0);
-    series = fma(series, r, 1.0);
-    return series * bitcast<f32>(u32(i32(n) + 127) << 23u);
-}
-
-// To 3e-7: Abramowitz and Stegun, 7.1.26.
-fn error_function(x: f32) -> f32 {
-    let t = 1.0 / (1.0 + 0.3275911 * abs(x));
-    var series = 1.0614054;
-    series = series * t - 1.4531521;
-    series = series * t + 1.4214138;
-    series = series * t - 0.28449672;
-    series = series * t + 0.2548296;
-    let positive = 1.0 - series * t * exponential(-x * x);
-    return select(-positive, positive, x >= 0.0);
 }

@@ -1,0 +1,152 @@
+//! The buffers that the steps of a model share.
+
+use triad_model::description::{BlockDescription, ModelDescription};
+use wgpu::BufferUsages as Usage;
+
+use super::super::context::Context;
+use crate::error::Result;
+use crate::model::FloatModel;
+
+/// What a buffer is for. Shapes with `rows` those of a chunk, `outputs` those whose logits are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Residual stream `[rows, hidden]`.
+    Stream,
+    /// Its norm `[rows, hidden]`.
+    Normed,
+    /// Queries, keys and values `[rows, heads + 2 · kv_heads, head_dim]`.
+    Heads,
+    /// `[rows, heads, head_dim]`.
+    Attended,
+    /// Output of half a block that is normed before it is added `[rows, hidden]`.
+    Projected,
+    /// `[rows, width]`, twice where there is a gate.
+    GateUp,
+    /// `[rows, width]`.
+    Inner,
+    /// `[outputs, vocab]`.
+    Logits,
+    /// Cosines and sines, of each rotation `[rows, pairs, 2]`.
+    Angles,
+    /// Keys and values of the chunk, of each block `[2, rows, kv_heads, head_dim]` in f16.
+    Returned,
+    /// Norms and biases.
+    Parameters,
+    /// The table of a call, as `call.wgsl` describes it.
+    Table,
+    /// What splits of attention found.
+    Parts,
+    /// What the CPU reads.
+    Staging,
+}
+
+/// How many there are.
+const PLACES: usize = 14;
+/// Bytes of a number in f32 and u32.
+pub(super) const WORD: usize = 4;
+
+impl Place {
+    fn describe(self) -> (&'static str, Usage) {
+        let storage = Usage::STORAGE | Usage::COPY_DST | Usage::COPY_SRC;
+        match self {
+            Self::Parameters => ("norms and biases", storage),
+            Self::Table => ("the table of a chunk", storage),
+            Self::Parts => ("parts of attention", storage),
+            Self::Logits => ("logits", storage),
+            Self::Staging => ("outputs", Usage::MAP_READ | Usage::COPY_DST),
+            _ => ("activations", storage),
+        }
+    }
+}
+
+/// The buffers. Those whose size depends on what sequences hold grow.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    /// How often one was exchanged for a larger one.
+    pub generation: u64,
+    list: Vec<wgpu::Buffer>,
+}
+
+impl Buffers {
+    /// For chunks of up to `rows` rows, and logits of up to `outputs` of them.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn new(
+        context: &Context,
+        model: &FloatModel,
+        parameters: &[f32],
+        (rows, outputs): (usize, usize),
+    ) -> Result<Self> {
+        let description = model.description;
+        let hidden = rows * description.hidden;
+        let widest =
+            |width: &dyn Fn(&BlockDescription) -> usize| rows * description.blocks.iter().map(width).max().unwrap_or(0);
+        let post_norms = model.blocks.iter().any(|block| block.attention_post_norm.is_some());
+        let words = |place: Place| match place {
+            Place::Stream | Place::Normed => hidden,
+            Place::Projected if post_norms => hidden,
+            Place::Heads => {
+                widest(&|block| (block.attention.heads + 2 * block.attention.kv_heads) * block.attention.head_dim)
+            }
+            Place::Attended => widest(&|block| block.attention.heads * block.attention.head_dim),
+            Place::GateUp => widest(&|block| block.feed_forward.width * if block.feed_forward.gated { 2 } else { 1 }),
+            Place::Inner => widest(&|block| block.feed_forward.width),
+            Place::Logits => outputs * description.vocab,
+            Place::Angles => rows * model.rotations.iter().map(|one| 2 * one.frequencies.len()).sum::<usize>(),
+            Place::Returned => returned_words(description, rows),
+            Place::Parameters => parameters.len(),
+            Place::Projected | Place::Table | Place::Parts | Place::Staging => 0,
+        };
+        let list = ALL.map(|place| {
+            let (what, usage) = place.describe();
+            context.buffer(what, (words(place) * WORD) as u64, usage)
+        });
+        let list = list.into_iter().collect::<Result<Vec<_>>>()?;
+        let buffers = Self { generation: 0, list };
+        context.queue.write_buffer(buffers.get(Place::Parameters), 0, bytemuck::cast_slice(parameters));
+        Ok(buffers)
+    }
+
+    /// Makes room for so many words, and for some more, so that growing is rare.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn reserve(&mut self, context: &Context, place: Place, words: usize) -> Result<()> {
+        let bytes = (words * WORD) as u64;
+        if self.get(place).size() < bytes {
+            let (what, usage) = place.describe();
+            let more = (bytes + bytes / 2).min(context.most_bytes()).max(bytes);
+            self.list[place as usize] = context.buffer(what, more, usage)?;
+            self.generation += 1;
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, place: Place) -> &wgpu::Buffer {
+        &self.list[place as usize]
+    }
+}
+
+/// Words of the keys and values of `rows` rows in all blocks.
+pub(super) fn returned_words(description: &ModelDescription, rows: usize) -> usize {
+    let of_block = |block: &BlockDescription| block.attention.kv_heads * block.attention.head_dim;
+    rows * description.blocks.iter().map(of_block).sum::<usize>()
+}
+
+const ALL: [Place; PLACES] = [
+    Place::Stream,
+    Place::Normed,
+    Place::Heads,
+    Place::Attended,
+    Place::Projected,
+    Place::GateUp,
+    Place::Inner,
+    Place::Logits,
+    Place::Angles,
+    Place::Returned,
+    Place::Parameters,
+    Place::Table,
+    Place::Parts,
+    Place::Staging,
+];

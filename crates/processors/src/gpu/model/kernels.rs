@@ -1,0 +1,342 @@
+//! The compute pipelines of models, compiled when they are first needed; products in variants of which each GPU gets the
+//! first that computes rightly on it.
+
+use std::collections::HashMap;
+
+use triad_kernels::Matrix;
+use triad_kernels::attention::PAGE;
+
+use super::super::context::Context;
+use super::super::kernels::FUNCTIONS;
+use crate::error::{Error, Result};
+
+/// Columns that a workgroup of `rows.wgsl` computes.
+pub(super) const ROWS_COLUMNS: usize = 4;
+/// Invocations of a workgroup of `activate.wgsl`.
+pub(super) const ACTIVATE_THREADS: usize = 64;
+
+/// One way to multiply float activations by weights of any format, in f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FloatVariant {
+    /// Its name.
+    pub name: &'static str,
+    /// Rows and columns of the outputs that a workgroup computes, of many rows.
+    tile: u32,
+    /// Whether sums of few rows are those of subgroups.
+    subgroups: bool,
+    /// The function that widens two numbers in f16.
+    halves: &'static str,
+}
+
+/// In one instruction; some GPUs make zeros of numbers below 2⁻¹⁴.
+const UNPACKED: &str = "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
+/// With operations on integers, exact everywhere.
+const SHIFTED: &str = "fn half(bits: u32) -> f32 {
+    let bias = select(0x38000000u, 0x70000000u, (bits & 0x7c00u) == 0x7c00u);
+    let magnitude = select(
+        bitcast<f32>(((bits & 0x7fffu) << 13u) + bias),
+        f32(bits & 0x3ffu) * 5.9604645e-8,
+        (bits & 0x7c00u) == 0u,
+    );
+    return select(magnitude, -magnitude, (bits & 0x8000u) != 0u);
+}
+fn halves(word: u32) -> vec2<f32> { return vec2<f32>(half(word & 0xffffu), half(word >> 16u)); }
+";
+
+impl FloatVariant {
+    /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
+    pub const ALL: [Self; 4] = [
+        Self { name: "subgroups-64", tile: 64, subgroups: true, halves: UNPACKED },
+        Self { name: "plain-64", tile: 64, subgroups: false, halves: UNPACKED },
+        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED },
+        Self { name: "shifted-32", tile: 32, subgroups: false, halves: SHIFTED },
+    ];
+
+    /// Rows and columns of a tile.
+    pub(super) fn tile(self) -> usize {
+        self.tile as usize
+    }
+}
+
+/// The format of a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WeightFormat {
+    F32,
+    F16,
+    Bf16,
+    Int8,
+    Int4,
+}
+
+/// Where the inputs of a unit of eight neighbours are.
+const NEIGHBOURS: &str = "fn first_quad(at: u32) -> u32 { return 2u * at; }
+fn second_quad(at: u32) -> u32 { return 2u * at + 1u; }
+";
+/// The same in INT4, four of which units make a group.
+const GROUPED: &str = "fn first_quad(at: u32) -> u32 { return at / 4u * 8u + at % 4u; }
+fn second_quad(at: u32) -> u32 { return at / 4u * 8u + 4u + at % 4u; }
+";
+/// Weights are what they are.
+const UNSCALED: &str = "fn scaled(sum: f32, column: u32) -> f32 { return sum; }\n";
+
+impl WeightFormat {
+    pub fn of(matrix: Matrix) -> Self {
+        match matrix {
+            Matrix::F32(_) => Self::F32,
+            Matrix::F16(_) => Self::F16,
+            Matrix::Bf16(_) => Self::Bf16,
+            Matrix::Int8 { .. } => Self::Int8,
+            Matrix::Int4 { .. } => Self::Int4,
+        }
+    }
+
+    /// How a shader reads it.
+    fn source(self) -> [&'static str; 3] {
+        match self {
+            Self::F32 => [
+                "alias Word = vec4<f32>;
+fn unit(column: u32, at: u32) -> Unit {
+    let index = 2u * (column * product.units + at);
+    return Unit(weight[index], weight[index + 1u]);
+}
+",
+                NEIGHBOURS,
+                UNSCALED,
+            ],
+            Self::F16 => [
+                "alias Word = vec4<u32>;
+fn unit(column: u32, at: u32) -> Unit {
+    let words = weight[column * product.units + at];
+    return Unit(
+        vec4<f32>(halves(words.x), halves(words.y)), vec4<f32>(halves(words.z), halves(words.w))
+    );
+}
+",
+                NEIGHBOURS,
+                UNSCALED,
+            ],
+            Self::Bf16 => [
+                "alias Word = vec4<u32>;
+fn unit(column: u32, at: u32) -> Unit {
+    let words = weight[column * product.units + at];
+    let low = bitcast<vec4<f32>>(words << vec4<u32>(16u));
+    let high = bitcast<vec4<f32>>(words & vec4<u32>(0xffff0000u));
+    return Unit(vec4<f32>(low.x, high.x, low.y, high.y), vec4<f32>(low.z, high.z, low.w, high.w));
+}
+",
+                NEIGHBOURS,
+                UNSCALED,
+            ],
+            Self::Int8 => [
+                "alias Word = vec2<u32>;
+fn numbers(word: u32) -> vec4<f32> {
+    return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(word << 24u, word << 16u, word << 8u, word)) >> vec4<u32>(24u));
+}
+fn unit(column: u32, at: u32) -> Unit {
+    let words = weight[column * product.units + at];
+    return Unit(numbers(words.x), numbers(words.y));
+}
+",
+                NEIGHBOURS,
+                "fn scaled(sum: f32, column: u32) -> f32 { return sum * bitcast<f32>(scales[column]); }\n",
+            ],
+            Self::Int4 => [
+                "alias Word = u32;
+fn unit(column: u32, at: u32) -> Unit {
+    let bytes = vec4<u32>(weight[column * product.units + at]) >> vec4<u32>(0u, 8u, 16u, 24u);
+    let group = (column * product.units + at) / 4u;
+    let scale = halves(scales[group / 2u])[group % 2u];
+    return Unit(
+        (vec4<f32>(bytes & vec4<u32>(15u)) - 8.0) * scale, (vec4<f32>((bytes >> vec4<u32>(4u)) & vec4<u32>(15u)) - 8.0) * scale
+    );
+}
+",
+                GROUPED,
+                UNSCALED,
+            ],
+        }
+    }
+}
+
+/// Which pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kernel {
+    /// Products of so many rows a workgroup.
+    Rows(WeightFormat, u32),
+    /// Products of many rows.
+    Tile(WeightFormat),
+    Norm,
+    /// Of heads of this width.
+    Rope(u32),
+    /// Of heads of this width, and so many queries a workgroup.
+    Attention(u32, u32),
+    /// Of heads of this width.
+    Combine(u32),
+    Activate,
+}
+
+impl Kernel {
+    /// How many buffers it reads, and how many it writes.
+    fn buffers(self) -> (u32, u32) {
+        match self {
+            Self::Rows(..) | Self::Tile(_) => (4, 1),
+            Self::Norm => (3, 1),
+            Self::Rope(_) => (3, 3),
+            Self::Attention(..) => (3, 2),
+            Self::Combine(_) | Self::Activate => (1, 1),
+        }
+    }
+
+    /// Queries of a tile of attention, at most, and keys that it has in its memory: so that 16 KiB are enough.
+    pub fn attention_tile(head_dim: usize) -> (usize, usize) {
+        if head_dim <= 128 { (16, 16) } else { (8, 8) }
+    }
+
+    fn name(self) -> String {
+        format!("{self:?}")
+    }
+
+    fn source(self, variant: FloatVariant) -> String {
+        let product = |format: WeightFormat, constants: String, rest: &[&str]| {
+            let parts = [CALL, &constants, include_str!("../shaders/model/product.wgsl"), variant.halves];
+            [&parts[..], &format.source(), rest].concat().concat()
+        };
+        let heads = |dim: u32| format!("const DIM = {dim}u; const PAGE = {PAGE}u;\n");
+        match self {
+            Self::Rows(format, rows) => {
+                let sum = if variant.subgroups {
+                    include_str!("../shaders/model/sum_subgroups.wgsl")
+                } else {
+                    include_str!("../shaders/model/sum_plain.wgsl")
+                };
+                let constants = format!("const ROWS = {rows}u;\n");
+                product(format, constants, &[include_str!("../shaders/model/rows.wgsl"), sum])
+            }
+            Self::Tile(format) => {
+                let (tile, side) = (variant.tile, variant.tile / 4);
+                let threads = side * side;
+                let constants = format!("const TILE = {tile}u; const SIDE = {side}u; const THREADS = {threads}u;\n");
+                product(format, constants, &[include_str!("../shaders/model/tile.wgsl")])
+            }
+            Self::Norm => [CALL, include_str!("../shaders/model/norm.wgsl")].concat(),
+            Self::Rope(dim) => [CALL, &heads(dim), include_str!("../shaders/model/rope.wgsl")].concat(),
+            Self::Attention(dim, queries) => {
+                let (_, keys) = Self::attention_tile(dim as usize);
+                let constants = format!("const QUERIES = {queries}u; const KEYS = {keys}u;\n");
+                let shader = include_str!("../shaders/model/attention.wgsl");
+                [CALL, &heads(dim), &constants, FUNCTIONS, shader].concat()
+            }
+            Self::Combine(dim) => {
+                [CALL, &heads(dim), FUNCTIONS, include_str!("../shaders/model/combine.wgsl")].concat()
+            }
+            Self::Activate => [CALL, FUNCTIONS, include_str!("../shaders/model/activate.wgsl")].concat(),
+        }
+    }
+}
+
+const CALL: &str = include_str!("../shaders/model/call.wgsl");
+
+/// Pipelines of a model, and the layouts of what is bound to them.
+#[derive(Debug)]
+pub(super) struct Pipelines {
+    pub variant: FloatVariant,
+    compiled: HashMap<Kernel, wgpu::ComputePipeline>,
+    layouts: HashMap<(u32, u32), wgpu::BindGroupLayout>,
+}
+
+impl Pipelines {
+    pub fn new(variant: FloatVariant) -> Self {
+        Self { variant, compiled: HashMap::new(), layouts: HashMap::new() }
+    }
+
+    /// Compiles a kernel, unless it is compiled.
+    ///
+    /// # Errors
+    /// The reason, if the GPU or its driver refuses it.
+    pub fn compile(&mut self, context: &Context, kernel: Kernel) -> std::result::Result<(), String> {
+        if self.compiled.contains_key(&kernel) {
+            return Ok(());
+        }
+        if self.variant.subgroups && !context.device.features().contains(wgpu::Features::SUBGROUP) {
+            return Err("it has no operations of subgroups".to_owned());
+        }
+        let layout = self.layout(context, kernel);
+        let name = kernel.name();
+        let compile = || {
+            let source = wgpu::ShaderSource::Wgsl(kernel.source(self.variant).into());
+            let module =
+                context.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(&name), source });
+            let layout = context.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+                label: Some(&name),
+                bind_group_layouts: &[Some(&layout)],
+                ..Default::default()
+            });
+            // All of a workgroup's memory is written before it is read.
+            let compilation_options =
+                wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: false, ..Default::default() };
+            context.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: Some(&name),
+                layout: Some(&layout),
+                module: &module,
+                entry_point: Some("main"),
+                compilation_options,
+                cache: None,
+            })
+        };
+        let compiled =
+            context.scoped(wgpu::ErrorFilter::Validation, || context.scoped(wgpu::ErrorFilter::Internal, compile));
+        let pipeline = compiled.flatten().map_err(|reason| format!("{name}: {reason}"))?;
+        self.compiled.insert(kernel, pipeline);
+        Ok(())
+    }
+
+    /// A pipeline, compiled now if it was not before.
+    ///
+    /// # Errors
+    /// If the GPU or its driver refuses it.
+    pub fn get(&mut self, context: &Context, kernel: Kernel) -> Result<&wgpu::ComputePipeline> {
+        self.compile(context, kernel).map_err(|reason| Error::GpuModel { gpu: context.name.clone(), reason })?;
+        Ok(&self.compiled[&kernel])
+    }
+
+    /// A bind group: the uniforms of the call, those of the dispatch at `offset`, and buffers.
+    pub fn group(
+        &mut self,
+        context: &Context,
+        kernel: Kernel,
+        call: &wgpu::Buffer,
+        (uniforms, offset, size): (&wgpu::Buffer, u64, u64),
+        buffers: &[&wgpu::Buffer],
+    ) -> wgpu::BindGroup {
+        let layout = self.layout(context, kernel);
+        let uniforms = wgpu::BufferBinding {
+            buffer: uniforms,
+            offset,
+            size: std::num::NonZeroU64::new(size.next_multiple_of(16)),
+        };
+        let resources = [call.as_entire_binding(), wgpu::BindingResource::Buffer(uniforms)];
+        let resources = resources.into_iter().chain(buffers.iter().map(|buffer| buffer.as_entire_binding()));
+        let entries: Vec<_> =
+            (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+        context.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries })
+    }
+
+    fn layout(&mut self, context: &Context, kernel: Kernel) -> wgpu::BindGroupLayout {
+        let (reads, writes) = kernel.buffers();
+        let layout = self.layouts.entry((reads, writes)).or_insert_with(|| {
+            let of = |binding: u32| match binding {
+                0 | 1 => wgpu::BufferBindingType::Uniform,
+                _ => wgpu::BufferBindingType::Storage { read_only: binding < 2 + reads },
+            };
+            let entry = |binding| wgpu::BindGroupLayoutEntry {
+                binding,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer { ty: of(binding), has_dynamic_offset: false, min_binding_size: None },
+                count: None,
+            };
+            let entries: Vec<_> = (0..2 + reads + writes).map(entry).collect();
+            context.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries })
+        });
+        layout.clone()
+    }
+}

@@ -1,0 +1,438 @@
+//! Whole models on a GPU: rows of embeddings in, logits or the residual stream out.
+//!
+//! A [`GpuModel`] has the weights of a [`FloatModel`] in the GPU's memory, in the formats in which the CPU has them
+//! (`weights`); shaders widen them to f32, in which everything is computed and summed. What sequences hold are pages of
+//! keys and values in f16 that stay on the GPU (`pages`). A chunk of prompts or a step of rows that decode is one submission:
+//! the same dispatches (`steps`) on the same buffers (`buffers`) every time, of which products have a kernel for few
+//! rows and one for many (`kernels`). Of several variants of these the first is used that computes rightly (`proof`).
+//!
+//! A row's values don't depend on the rows beside it but for rounding: kernels for few rows and for many sum in other orders.
+
+mod buffers;
+mod description;
+mod kernels;
+mod pages;
+mod program;
+mod proof;
+mod steps;
+mod weights;
+
+use std::sync::Arc;
+
+use bytemuck::{Pod, Zeroable, bytes_of, cast_slice};
+use triad_kernels::attention::PAGE;
+use triad_model::description::ModelDescription;
+
+pub use kernels::FloatVariant;
+pub use pages::GpuSequence;
+pub(super) use program::GpuModelProgram;
+
+use super::context::{Context, UNIFORM};
+use super::{Gpu, VariantState};
+use crate::device::ModelOptions;
+use crate::error::{Error, Result};
+use crate::model::{FloatModel, Outputs, Wanted};
+use buffers::{Buffers, Place, WORD, returned_words};
+use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, ROWS_COLUMNS, WeightFormat};
+use pages::Pages;
+use steps::{Step, StepBuffer, Work, steps};
+use weights::MOST_GROUPS;
+
+/// Rows that are multiplied by the kernel for few rows, at most.
+const FEW_ROWS: usize = 8;
+/// Rows of a workgroup of that kernel, unless there is one alone.
+const ROWS_TOGETHER: u32 = 4;
+/// Workgroups that keep a GPU busy: attention splits pages until there are so many.
+const BUSY: usize = 256;
+/// Pages that a workgroup reads on software: llvmpipe ends all loops of an invocation after 65,535 iterations together.
+const PAGES_OF_SOFTWARE: usize = 4;
+
+/// A model on a GPU.
+#[derive(Debug)]
+pub struct GpuModel {
+    context: Arc<Context>,
+    description: ModelDescription,
+    rows: usize,
+    outputs: usize,
+    variants: Vec<(FloatVariant, VariantState)>,
+    pipelines: Pipelines,
+    steps: Vec<Step>,
+    /// Uniforms of the call, and of all steps.
+    uniforms: (wgpu::Buffer, wgpu::Buffer),
+    buffers: Buffers,
+    pages: Arc<Pages>,
+    /// Of all steps, for buffers and pages of these generations.
+    groups: (Option<(u64, u64)>, Vec<wgpu::BindGroup>),
+    /// Frequencies and factor of each rotation.
+    rotations: Vec<(Vec<f32>, f32)>,
+    /// Rows of a tile of attention.
+    tile_rows: usize,
+}
+
+/// Rows of one sequence in a chunk, behind what it holds.
+#[derive(Debug)]
+pub struct GpuSegment<'a> {
+    /// The sequence.
+    pub sequence: &'a mut GpuSequence,
+    /// How many.
+    pub rows: usize,
+}
+
+/// As `Call` in `call.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+struct Call {
+    rows: u32,
+    outputs: u32,
+    splits: u32,
+    pages_of_split: u32,
+    tiles_at: u32,
+    outputs_at: u32,
+    returns: u32,
+    unused: u32,
+}
+
+impl GpuModel {
+    /// Copies a model to `gpu` and compiles what computes it. `variants` of the products are tried in this order.
+    ///
+    /// # Errors
+    /// If the model's parts don't agree or have shapes that no shader computes ([`Error::GpuModel`]), there is no memory for
+    /// it, or no variant of the products computes rightly.
+    pub fn new(gpu: &Gpu, model: &FloatModel, options: &ModelOptions, variants: &[FloatVariant]) -> Result<Self> {
+        let context = Arc::clone(&gpu.shared.context);
+        model.check(&context.name)?;
+        let ModelOptions { rows, outputs } = *options;
+        let (rows, outputs) = (rows.clamp(1, MOST_GROUPS), outputs.max(1));
+        let (pipelines, variants) = proof::choose(&context, variants, &formats(model))?;
+        let (steps, parameters) = steps(&context, model, rows)?;
+        let buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let uniforms = (
+            context.buffer("uniforms", size_of::<Call>() as u64, usage)?,
+            context.buffer("uniforms", UNIFORM * steps.len() as u64, usage)?,
+        );
+        for (index, step) in steps.iter().enumerate() {
+            context.queue.write_buffer(&uniforms.1, UNIFORM * index as u64, &step.uniforms);
+        }
+        let pages = Arc::new(Pages::new(&context, model.description)?);
+        let rotations = model.rotations.iter().map(|one| (one.frequencies.to_vec(), one.factor)).collect();
+        let tile_rows = model.description.blocks.iter().map(|block| {
+            let (queries, _) = Kernel::attention_tile(block.attention.head_dim);
+            queries / (block.attention.heads / block.attention.kv_heads).min(queries)
+        });
+        let tile_rows = tile_rows.min().unwrap_or(1);
+        let groups = (None, Vec::new());
+        let description = model.description.clone();
+        let mut made = Self {
+            context,
+            description,
+            rows,
+            outputs,
+            variants,
+            pipelines,
+            steps,
+            uniforms,
+            buffers,
+            pages,
+            groups,
+            rotations,
+            tile_rows,
+        };
+        made.compile()?;
+        made.context.flush()?;
+        Ok(made)
+    }
+
+    /// The name of the GPU.
+    pub fn name(&self) -> &str {
+        &self.context.name
+    }
+
+    /// What came of each variant of the products.
+    pub fn variants(&self) -> &[(FloatVariant, VariantState)] {
+        &self.variants
+    }
+
+    /// A sequence that holds nothing.
+    pub fn sequence(&self) -> GpuSequence {
+        self.pages.sequence()
+    }
+
+    /// Runs a chunk through all blocks: `x[rows, hidden]`, the embeddings of tokens, each times the description's scale.
+    /// `segments` cover its rows in order; each sequence then holds as many positions more. `read` is called with what is
+    /// `wanted`.
+    ///
+    /// # Errors
+    /// If there are more rows than the model was put there for, there is no memory for keys and values, or the GPU fails
+    /// or takes too long: sequences then hold what they held before.
+    pub fn forward(
+        &mut self,
+        x: &[f32],
+        segments: &mut [GpuSegment],
+        wanted: &Wanted,
+        read: impl FnOnce(Outputs),
+    ) -> Result<()> {
+        self.context.check()?;
+        let rows = self.check(x, segments, wanted)?;
+        for GpuSegment { sequence, rows } in segments.iter_mut() {
+            sequence.reserve(sequence.length() + *rows)?;
+        }
+        let (call, table) = self.table(rows, segments, wanted);
+        let tiles = (call.outputs_at - call.tiles_at) as usize / 4;
+        self.buffers.reserve(&self.context, Place::Table, table.len())?;
+        if call.splits > 1 {
+            let of_head = |block: &triad_model::description::BlockDescription| {
+                block.attention.heads * (block.attention.head_dim + 4)
+            };
+            let widest = self.description.blocks.iter().map(of_head).max().unwrap_or(0);
+            self.buffers.reserve(&self.context, Place::Parts, rows * widest * call.splits as usize)?;
+        }
+        let width = if wanted.logits { self.description.vocab } else { self.description.hidden };
+        let values = wanted.rows.len() * width;
+        let returned = if wanted.keys_and_values { returned_words(&self.description, rows) } else { 0 };
+        self.buffers.reserve(&self.context, Place::Staging, values + returned)?;
+        self.bind();
+        let queue = &self.context.queue;
+        queue.write_buffer(&self.uniforms.0, 0, bytes_of(&call));
+        queue.write_buffer(self.buffers.get(Place::Table), 0, cast_slice(&table));
+        queue.write_buffer(self.buffers.get(Place::Stream), 0, cast_slice(x));
+        self.write_angles(rows, &table);
+        let encoder = self.encode(&call, tiles, wanted)?;
+        if values + returned == 0 {
+            self.context.run_without_outputs(encoder)?;
+        } else {
+            let bytes = ((values + returned) * WORD) as u64;
+            self.context.run(encoder, self.buffers.get(Place::Staging), bytes, |bytes| {
+                let (values, keys_and_values) = bytes.split_at(values * WORD);
+                read(Outputs { values: cast_slice(values), keys_and_values: cast_slice(keys_and_values) });
+            })?;
+        }
+        segments.iter_mut().for_each(|segment| segment.sequence.advance(segment.rows));
+        Ok(())
+    }
+
+    /// The rows of a chunk, if it can be run.
+    fn check(&self, x: &[f32], segments: &[GpuSegment], wanted: &Wanted) -> Result<usize> {
+        let hidden = self.description.hidden;
+        let rows: usize = segments.iter().map(|segment| segment.rows).sum();
+        if rows == 0 || rows > self.rows {
+            return Err(Error::Rows { rows, prepared: self.rows });
+        }
+        let outputs = if wanted.logits { self.outputs } else { self.rows };
+        if wanted.rows.len() > outputs {
+            return Err(Error::Rows { rows: wanted.rows.len(), prepared: outputs });
+        }
+        let refused = |reason: String| Err(Error::GpuModel { gpu: self.context.name.clone(), reason });
+        if x.len() != rows * hidden {
+            return refused(format!("{} numbers were given for {rows} rows of {hidden}", x.len()));
+        }
+        if let Some(row) = wanted.rows.iter().find(|row| **row >= rows) {
+            return refused(format!("row {row} is wanted of {rows}"));
+        }
+        if segments.iter().any(|segment| segment.rows == 0 || !segment.sequence.is_of(&self.pages)) {
+            return refused("a segment has no rows, or its sequence is of another model".to_owned());
+        }
+        Ok(rows)
+    }
+
+    /// Compiles all kernels that a chunk may need.
+    fn compile(&mut self) -> Result<()> {
+        let kernels: Vec<_> = self.steps.iter().flat_map(|step| step.work.kernels()).collect();
+        kernels.into_iter().try_for_each(|kernel| self.pipelines.get(&self.context, kernel).map(|_| ()))
+    }
+
+    /// Uniforms and table of a call.
+    fn table(&self, rows: usize, segments: &[GpuSegment], wanted: &Wanted) -> (Call, Vec<u32>) {
+        let mut tiles: Vec<[usize; 4]> = Vec::new();
+        let tiles_of = |segment: &GpuSegment| segment.rows.div_ceil(self.tile_rows);
+        let (tiles_at, count) = (2 * rows, segments.iter().map(tiles_of).sum::<usize>());
+        let outputs_at = tiles_at + 4 * count;
+        let mut pages_at = outputs_at + wanted.rows.len();
+        let (mut table, mut pages, mut row, mut most_pages) = (Vec::new(), Vec::new(), 0, 0);
+        for GpuSegment { sequence, rows } in segments {
+            let first = sequence.length();
+            for position in first..first + rows {
+                table.extend([position as u32, pages_at as u32]);
+            }
+            for before in (0..*rows).step_by(self.tile_rows) {
+                tiles.push([row + before, (rows - before).min(self.tile_rows), pages_at, first + before]);
+            }
+            let used = &sequence.pages()[..(first + rows).div_ceil(PAGE)];
+            pages.extend_from_slice(used);
+            (row, pages_at, most_pages) = (row + rows, pages_at + used.len(), most_pages.max(used.len()));
+        }
+        table.extend(tiles.as_flattened().iter().map(|value| *value as u32));
+        table.extend(wanted.rows.iter().map(|row| *row as u32));
+        table.extend(pages);
+        let kv_heads = self.description.blocks.iter().map(|block| block.attention.kv_heads).min().unwrap_or(1);
+        let wanted_splits = BUSY.div_ceil(tiles.len() * kv_heads).clamp(1, most_pages);
+        let most = if self.context.is_software { PAGES_OF_SOFTWARE } else { most_pages };
+        let pages_of_split = most_pages.div_ceil(wanted_splits).min(most);
+        let call = Call {
+            rows: rows as u32,
+            outputs: wanted.rows.len() as u32,
+            splits: most_pages.div_ceil(pages_of_split) as u32,
+            pages_of_split: pages_of_split as u32,
+            tiles_at: tiles_at as u32,
+            outputs_at: outputs_at as u32,
+            returns: u32::from(wanted.keys_and_values),
+            unused: 0,
+        };
+        (call, table)
+    }
+
+    /// Cosines and sines of the positions of all rows.
+    fn write_angles(&self, rows: usize, table: &[u32]) {
+        let mut at = 0;
+        for (frequencies, factor) in &self.rotations {
+            let positions = table[..2 * rows].iter().step_by(2);
+            let angles = positions.flat_map(|position| frequencies.iter().map(move |one| *position as f32 * one));
+            let angles: Vec<[f32; 2]> = angles
+                .map(|angle| {
+                    let (sine, cosine) = angle.sin_cos();
+                    [cosine * factor, sine * factor]
+                })
+                .collect();
+            self.context.queue.write_buffer(self.buffers.get(Place::Angles), at, cast_slice(&angles));
+            at += (self.rows * frequencies.len() * size_of::<[f32; 2]>()) as u64;
+        }
+    }
+
+    /// The bind groups of all steps, made anew where buffers are others than last time.
+    fn bind(&mut self) {
+        let pages = self.pages.lock();
+        let generation = Some((self.buffers.generation, pages.generation));
+        if self.groups.0 == generation {
+            return;
+        }
+        let mut groups = Vec::with_capacity(self.steps.len());
+        for (index, step) in self.steps.iter().enumerate() {
+            let buffers: Vec<_> = step
+                .buffers
+                .iter()
+                .map(|buffer| match buffer {
+                    StepBuffer::Of(place) => self.buffers.get(*place),
+                    StepBuffer::Cache(block) => &pages.buffers[*block],
+                    StepBuffer::Weights(buffer) => buffer,
+                })
+                .collect();
+            let kernel = step.work.kernels().next().expect("a step has a kernel");
+            let uniforms = (&self.uniforms.1, UNIFORM * index as u64, step.uniforms.len() as u64);
+            groups.push(self.pipelines.group(&self.context, kernel, &self.uniforms.0, uniforms, &buffers));
+        }
+        self.groups = (generation, groups);
+    }
+
+    /// All dispatches of a call in one pass, and the copies of what the CPU reads.
+    fn encode(&mut self, call: &Call, tiles: usize, wanted: &Wanted) -> Result<wgpu::CommandEncoder> {
+        let Self { context, steps, pipelines, buffers, description, .. } = self;
+        let variant_tile = pipelines.variant.tile();
+        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for (step, group) in steps.iter().zip(&self.groups.1) {
+                let rows = if step.of_outputs { call.outputs } else { call.rows } as usize;
+                let is_skipped = match step.work {
+                    Work::Combine { .. } => call.splits == 1,
+                    _ => step.of_outputs && (!wanted.logits || rows == 0),
+                };
+                if is_skipped {
+                    continue;
+                }
+                let (kernel, groups) = step.work.dispatch(rows, tiles, call, variant_tile);
+                pass.set_pipeline(pipelines.get(context, kernel)?);
+                pass.set_bind_group(0, group, &[]);
+                let [x, y, z] = groups.map(|count| count as u32);
+                pass.dispatch_workgroups(x, y, z);
+            }
+        }
+        let staging = buffers.get(Place::Staging);
+        let bytes = |words: usize| (words * WORD) as u64;
+        let mut at = 0;
+        if wanted.logits {
+            at = bytes(wanted.rows.len() * description.vocab);
+            if at > 0 {
+                encoder.copy_buffer_to_buffer(buffers.get(Place::Logits), 0, staging, 0, at);
+            }
+        } else {
+            // Neighbours at once.
+            for run in wanted.rows.chunk_by(|row, next| row + 1 == *next) {
+                let (first, size) = (bytes(run[0] * description.hidden), bytes(run.len() * description.hidden));
+                encoder.copy_buffer_to_buffer(buffers.get(Place::Stream), first, staging, at, size);
+                at += size;
+            }
+        }
+        if wanted.keys_and_values {
+            let size = bytes(returned_words(description, call.rows as usize));
+            encoder.copy_buffer_to_buffer(buffers.get(Place::Returned), 0, staging, at, size);
+        }
+        Ok(encoder)
+    }
+}
+
+impl Work {
+    /// The kernels that it may take.
+    fn kernels(self) -> impl Iterator<Item = Kernel> {
+        let kernels = match self {
+            Self::Norm => vec![Kernel::Norm],
+            Self::Product { format, .. } => product_kernels(format).into(),
+            Self::Rope { head_dim, .. } => vec![Kernel::Rope(head_dim as u32)],
+            Self::Attention { head_dim, heads, kv_heads } => {
+                [1, 2].map(|rows| attention_kernel(head_dim, heads / kv_heads, rows)).into()
+            }
+            Self::Combine { head_dim, .. } => vec![Kernel::Combine(head_dim as u32)],
+            Self::Activate { .. } => vec![Kernel::Activate],
+        };
+        kernels.into_iter()
+    }
+
+    /// The kernel for so many rows, and the workgroups of a dispatch.
+    fn dispatch(self, rows: usize, tiles: usize, call: &Call, tile: usize) -> (Kernel, [usize; 3]) {
+        match self {
+            Self::Norm => (Kernel::Norm, [rows, 1, 1]),
+            Self::Product { format, columns } => {
+                let [one, few, many] = product_kernels(format);
+                let columns_of_rows = columns.div_ceil(ROWS_COLUMNS);
+                match rows {
+                    1 => (one, [columns_of_rows, 1, 1]),
+                    2..=FEW_ROWS => (few, [columns_of_rows, rows.div_ceil(ROWS_TOGETHER as usize), 1]),
+                    _ => (many, [columns.div_ceil(tile), rows.div_ceil(tile), 1]),
+                }
+            }
+            Self::Rope { head_dim, heads } => (Kernel::Rope(head_dim as u32), [heads, rows, 1]),
+            Self::Attention { head_dim, heads, kv_heads } => {
+                let of_key_head = heads / kv_heads;
+                let kernel = attention_kernel(head_dim, of_key_head, rows.div_ceil(tiles));
+                let (queries, _) = Kernel::attention_tile(head_dim);
+                (kernel, [kv_heads * of_key_head.div_ceil(of_key_head.min(queries)), tiles, call.splits as usize])
+            }
+            Self::Combine { head_dim, heads } => (Kernel::Combine(head_dim as u32), [heads, rows, 1]),
+            Self::Activate { quads } => (Kernel::Activate, [quads.div_ceil(ACTIVATE_THREADS), rows, 1]),
+        }
+    }
+}
+
+/// Of one row, few and many.
+fn product_kernels(format: WeightFormat) -> [Kernel; 3] {
+    [Kernel::Rows(format, 1), Kernel::Rows(format, ROWS_TOGETHER), Kernel::Tile(format)]
+}
+
+/// For tiles of one row, as many queries as it has that read one head of keys; for others as many as there can be.
+fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Kernel {
+    let (most, _) = Kernel::attention_tile(head_dim);
+    let queries = if tile_rows == 1 { of_key_head.min(most).next_power_of_two() } else { most };
+    Kernel::Attention(head_dim as u32, queries as u32)
+}
+
+/// The formats of a model's weights.
+fn formats(model: &FloatModel) -> Vec<WeightFormat> {
+    let mut formats = Vec::new();
+    let layers = model.blocks.iter().flat_map(|block| block.linears.iter().map(|(_, layer)| layer));
+    for layer in layers.chain([&model.output]) {
+        let format = WeightFormat::of(layer.weight);
+        if !formats.contains(&format) {
+            formats.push(format);
+        }
+    }
+    formats
+}

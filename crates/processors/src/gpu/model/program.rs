@@ -1,0 +1,68 @@
+//! A model on a GPU as a device's program: its sequences by number.
+
+use std::collections::HashMap;
+
+use triad_kernels::attention::Cache;
+
+use super::{GpuModel, GpuSegment, GpuSequence};
+use crate::error::{Error, Result};
+use crate::model::{ModelProgram, Outputs, Wanted};
+
+/// A model and its sequences.
+#[derive(Debug)]
+pub(in super::super) struct GpuModelProgram {
+    model: GpuModel,
+    sequences: HashMap<u64, GpuSequence>,
+}
+
+impl GpuModelProgram {
+    pub fn new(model: GpuModel) -> Self {
+        Self { model, sequences: HashMap::new() }
+    }
+
+    fn sequence(&mut self, number: u64) -> &mut GpuSequence {
+        self.sequences.entry(number).or_insert_with(|| self.model.sequence())
+    }
+}
+
+impl ModelProgram for GpuModelProgram {
+    fn length(&self, sequence: u64) -> usize {
+        self.sequences.get(&sequence).map_or(0, GpuSequence::length)
+    }
+
+    fn truncate(&mut self, sequence: u64, length: usize) {
+        if length == 0 {
+            self.sequences.remove(&sequence);
+        } else if let Some(sequence) = self.sequences.get_mut(&sequence) {
+            sequence.truncate(length);
+        }
+    }
+
+    fn fill(&mut self, sequence: u64, length: usize, blocks: &[&dyn Cache]) -> Result<()> {
+        self.sequence(sequence).fill(length, blocks)
+    }
+
+    fn forward(
+        &mut self,
+        x: &[f32],
+        segments: &[(u64, usize)],
+        wanted: &Wanted,
+        read: &mut dyn FnMut(Outputs),
+    ) -> Result<()> {
+        let is_twice = |index: usize| segments[..index].iter().any(|other| other.0 == segments[index].0);
+        if let Some(index) = (0..segments.len()).find(|index| is_twice(*index)) {
+            let reason = format!("sequence {} is in a chunk twice", segments[index].0);
+            return Err(Error::GpuModel { gpu: self.model.name().to_owned(), reason });
+        }
+        // Out of the table while they run; whatever comes of it, they go back.
+        let mut taken: Vec<_> = segments
+            .iter()
+            .map(|(number, _)| self.sequences.remove(number).unwrap_or_else(|| self.model.sequence()))
+            .collect();
+        let mut running: Vec<_> =
+            taken.iter_mut().zip(segments).map(|(sequence, (_, rows))| GpuSegment { sequence, rows: *rows }).collect();
+        let outcome = self.model.forward(x, &mut running, wanted, read);
+        self.sequences.extend(segments.iter().map(|(number, _)| *number).zip(taken));
+        outcome
+    }
+}

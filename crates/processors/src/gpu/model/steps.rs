@@ -1,0 +1,320 @@
+//! The dispatches of a forward pass: for every block norms, products, RoPE, attention and activation; behind the last one
+//! norm and output matrix.
+
+use bytemuck::{Pod, Zeroable, bytes_of};
+use triad_model::description::{Activation, Linear, Residual, RopePairing};
+
+use super::super::context::Context;
+use super::buffers::Place;
+use super::description::UNIT;
+use super::kernels::WeightFormat;
+use super::weights::{Slab, upload};
+use crate::error::Result;
+use crate::model::{FloatBlock, FloatLinear, FloatModel, FloatNorm};
+
+/// Where there is no norm, no bias and no window, as in `call.wgsl`.
+pub(super) const NONE: u32 = u32::MAX;
+/// Numbers of a quad.
+const QUAD: usize = 4;
+
+/// One dispatch, but for what differs from call to call.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub work: Work,
+    pub uniforms: Vec<u8>,
+    /// What is bound behind the uniforms.
+    pub buffers: Vec<StepBuffer>,
+    /// Whether it computes the rows whose logits are wanted, and not all.
+    pub of_outputs: bool,
+}
+
+/// What is computed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Work {
+    Norm,
+    Product { format: WeightFormat, columns: usize },
+    Rope { head_dim: usize, heads: usize },
+    Attention { head_dim: usize, heads: usize, kv_heads: usize },
+    Combine { head_dim: usize, heads: usize },
+    Activate { quads: usize },
+}
+
+/// A buffer that a step reads or writes.
+#[derive(Clone, Debug)]
+pub(super) enum StepBuffer {
+    Of(Place),
+    /// Keys and values of a block.
+    Cache(usize),
+    /// Weights or scales.
+    Weights(wgpu::Buffer),
+}
+
+/// As `Product` in `product.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct ProductUniforms {
+    pub units: u32,
+    pub columns: u32,
+    pub first: u32,
+    pub stride: u32,
+    pub bias_at: u32,
+    pub adds: u32,
+    pub of_outputs: u32,
+    pub unused: u32,
+}
+
+/// As `Norm` in `norm.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct NormUniforms {
+    quads: u32,
+    weight_at: u32,
+    bias_at: u32,
+    epsilon: f32,
+    of_outputs: u32,
+    adds: u32,
+    unused: [u32; 2],
+}
+
+/// As `Rope` in `rope.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct RopeUniforms {
+    heads: u32,
+    kv_heads: u32,
+    pairs: u32,
+    adjacent: u32,
+    angles_at: u32,
+    query_norm_at: u32,
+    key_norm_at: u32,
+    query_epsilon: f32,
+    key_epsilon: f32,
+    words_before: u32,
+    unused: [u32; 2],
+}
+
+/// As `Attention` in `attention.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct AttentionUniforms {
+    heads: u32,
+    kv_heads: u32,
+    window: u32,
+    scale: f32,
+    soft_cap: f32,
+    unused: [u32; 3],
+}
+
+/// What norms and layers add and multiply with, one after the other, each from a multiple of four on.
+#[derive(Default)]
+struct Parameters(Vec<f32>);
+
+impl Parameters {
+    /// Where `values` begin.
+    fn push(&mut self, values: &[f32]) -> u32 {
+        let at = self.0.len() as u32;
+        self.0.extend_from_slice(values);
+        self.0.resize(self.0.len().next_multiple_of(QUAD), 0.0);
+        at
+    }
+}
+
+/// The steps of `model`, whose weights are then on the GPU, and its norms and biases.
+///
+/// # Errors
+/// If there is no memory for the weights.
+pub(super) fn steps(context: &Context, model: &FloatModel, rows: usize) -> Result<(Vec<Step>, Vec<f32>)> {
+    let mut builder = Builder { context, model, rows, steps: Vec::new(), parameters: Parameters::default() };
+    (0..model.blocks.len()).try_for_each(|block| builder.block(block))?;
+    let hidden = model.description.hidden;
+    builder.norm(
+        &model.output_norm,
+        Target { input: Place::Stream, output: Place::Normed, adds: false, of_outputs: true },
+    );
+    let target = Target { input: Place::Normed, output: Place::Logits, adds: false, of_outputs: true };
+    builder.product(&[model.output], [hidden, model.description.vocab], target)?;
+    Ok((builder.steps, builder.parameters.0))
+}
+
+struct Builder<'a> {
+    context: &'a Context,
+    model: &'a FloatModel<'a>,
+    /// Rows that there is room for.
+    rows: usize,
+    steps: Vec<Step>,
+    parameters: Parameters,
+}
+
+/// What a norm or product reads and writes.
+#[derive(Clone, Copy)]
+struct Target {
+    input: Place,
+    output: Place,
+    /// Whether it is added to the output.
+    adds: bool,
+    of_outputs: bool,
+}
+
+impl Target {
+    fn new(input: Place, output: Place) -> Self {
+        Self { input, output, adds: false, of_outputs: false }
+    }
+}
+
+impl Builder<'_> {
+    fn block(&mut self, index: usize) -> Result<()> {
+        use Place::{Attended, GateUp, Heads, Inner, Normed, Stream};
+        let model = self.model;
+        let (block, described) = (&model.blocks[index], &model.description.blocks[index]);
+        let hidden = model.description.hidden;
+        let (attention, feed_forward) = (&described.attention, &described.feed_forward);
+        let query = attention.heads * attention.head_dim;
+        let width = feed_forward.width;
+
+        self.norm(&block.attention_norm, Target::new(Stream, Normed));
+        let layers = block.layers(&[Linear::Query, Linear::Key, Linear::Value]);
+        let all = query + 2 * attention.kv_heads * attention.head_dim;
+        self.product(&layers, [hidden, all], Target::new(Normed, Heads))?;
+        self.rope(index, block);
+        self.attention(index);
+        let layer = block.layers(&[Linear::AttentionOutput]);
+        self.add(&layer, [query, hidden], Attended, block.attention_post_norm.as_ref())?;
+
+        if let Some(norm) = &block.feed_forward_norm {
+            debug_assert_ne!(described.residual, Residual::Parallel);
+            self.norm(norm, Target::new(Stream, Normed));
+        }
+        let layers = block.layers(&[Linear::Gate, Linear::Up]);
+        self.product(&layers, [hidden, layers.len() * width], Target::new(Normed, GateUp))?;
+        let activation = match feed_forward.activation {
+            Activation::Silu => 0u32,
+            Activation::GeluTanh => 1,
+            Activation::Gelu => 2,
+        };
+        let uniforms = [(width / QUAD) as u32, u32::from(feed_forward.gated), activation, 0];
+        let buffers = [GateUp, Inner].map(StepBuffer::Of).into();
+        self.push(Work::Activate { quads: width / QUAD }, &uniforms, buffers, false);
+        let layer = block.layers(&[Linear::Down]);
+        self.add(&layer, [width, hidden], Inner, block.feed_forward_post_norm.as_ref())?;
+        Ok(())
+    }
+
+    /// Adds the output of half a block to the residual stream, normed where there is a norm.
+    fn add(&mut self, layer: &[FloatLinear], shape: [usize; 2], input: Place, norm: Option<&FloatNorm>) -> Result<()> {
+        let Some(norm) = norm else {
+            return self.product(layer, shape, Target { adds: true, ..Target::new(input, Place::Stream) });
+        };
+        self.product(layer, shape, Target::new(input, Place::Projected))?;
+        self.norm(norm, Target { adds: true, ..Target::new(Place::Projected, Place::Stream) });
+        Ok(())
+    }
+
+    fn norm(&mut self, norm: &FloatNorm, target: Target) {
+        let Target { input, output, adds, of_outputs } = target;
+        let uniforms = NormUniforms {
+            quads: (norm.weight.len() / QUAD) as u32,
+            weight_at: self.parameters.push(norm.weight) / QUAD as u32,
+            bias_at: norm.bias.map_or(NONE, |bias| self.parameters.push(bias) / QUAD as u32),
+            epsilon: norm.epsilon,
+            of_outputs: u32::from(of_outputs),
+            adds: u32::from(adds),
+            unused: [0; 2],
+        };
+        let buffers = [input, Place::Parameters, Place::Table, output].map(StepBuffer::Of).into();
+        self.push(Work::Norm, &uniforms, buffers, of_outputs);
+    }
+
+    /// Products of one input with layers whose outputs are side by side: `[in_features, features of all]`.
+    fn product(&mut self, layers: &[FloatLinear], shape: [usize; 2], target: Target) -> Result<()> {
+        let [in_features, stride] = shape;
+        let bias_at = if layers.iter().any(|layer| layer.bias.is_some()) {
+            let mut bias = Vec::with_capacity(stride);
+            for layer in layers {
+                match layer.bias {
+                    Some(values) => bias.extend_from_slice(values),
+                    None => bias.resize(bias.len() + layer.out_features(in_features), 0.0),
+                }
+            }
+            Some(self.parameters.push(&bias))
+        } else {
+            None
+        };
+        for slab in upload(self.context, layers, in_features)? {
+            let Slab { format, first, columns, weight, scales } = slab;
+            let uniforms = ProductUniforms {
+                units: (in_features / UNIT) as u32,
+                columns: columns as u32,
+                first: first as u32,
+                stride: stride as u32,
+                bias_at: bias_at.map_or(NONE, |at| at + first as u32),
+                adds: u32::from(target.adds),
+                of_outputs: u32::from(target.of_outputs),
+                unused: 0,
+            };
+            let buffers = vec![
+                StepBuffer::Of(target.input),
+                StepBuffer::Weights(weight),
+                StepBuffer::Weights(scales),
+                StepBuffer::Of(Place::Parameters),
+                StepBuffer::Of(target.output),
+            ];
+            self.push(Work::Product { format, columns }, &uniforms, buffers, target.of_outputs);
+        }
+        Ok(())
+    }
+
+    fn rope(&mut self, index: usize, block: &FloatBlock) {
+        let FloatModel { description, rotations, rotation_of_block, .. } = self.model;
+        let attention = &description.blocks[index].attention;
+        let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
+        let rotation = rotation_of_block[index];
+        let angles_before: usize = rotations[..rotation].iter().map(|before| before.frequencies.len()).sum();
+        let words =
+            |before: &triad_model::description::BlockDescription| before.attention.kv_heads * before.attention.head_dim;
+        let mut head_norm = |norm: &Option<FloatNorm>| match norm {
+            Some(norm) => (self.parameters.push(norm.weight), norm.epsilon),
+            None => (NONE, 0.0),
+        };
+        let (query_norm_at, query_epsilon) = head_norm(&block.query_norm);
+        let (key_norm_at, key_epsilon) = head_norm(&block.key_norm);
+        let uniforms = RopeUniforms {
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+            pairs: (attention.rope.dims / 2) as u32,
+            adjacent: u32::from(attention.rope.pairing == RopePairing::Adjacent),
+            angles_at: (self.rows * angles_before) as u32,
+            query_norm_at,
+            key_norm_at,
+            query_epsilon,
+            key_epsilon,
+            words_before: description.blocks[..index].iter().map(words).sum::<usize>() as u32,
+            unused: [0; 2],
+        };
+        let mut buffers: Vec<_> =
+            [Place::Angles, Place::Parameters, Place::Table, Place::Heads].map(StepBuffer::Of).into();
+        buffers.extend([StepBuffer::Cache(index), StepBuffer::Of(Place::Returned)]);
+        self.push(Work::Rope { head_dim, heads: heads + 2 * kv_heads }, &uniforms, buffers, false);
+    }
+
+    fn attention(&mut self, index: usize) {
+        let attention = &self.model.description.blocks[index].attention;
+        let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
+        let uniforms = AttentionUniforms {
+            heads: heads as u32,
+            kv_heads: kv_heads as u32,
+            window: attention.window.map_or(NONE, |window| u32::try_from(window).unwrap_or(NONE)),
+            scale: attention.scale,
+            soft_cap: attention.soft_cap.unwrap_or(0.0),
+            unused: [0; 3],
+        };
+        let mut buffers = vec![StepBuffer::Of(Place::Heads), StepBuffer::Cache(index)];
+        buffers.extend([Place::Table, Place::Attended, Place::Parts].map(StepBuffer::Of));
+        self.push(Work::Attention { head_dim, heads, kv_heads }, &uniforms, buffers, false);
+        let buffers = [Place::Parts, Place::Attended].map(StepBuffer::Of).into();
+        self.push(Work::Combine { head_dim, heads }, &[heads as u32, 0, 0, 0], buffers, false);
+    }
+
+    fn push<T: Pod>(&mut self, work: Work, uniforms: &T, buffers: Vec<StepBuffer>, of_outputs: bool) {
+        self.steps.push(Step { work, uniforms: bytes_of(uniforms).to_vec(), buffers, of_outputs });
+    }
+}

@@ -1,0 +1,101 @@
+//! Weights on a GPU: layers that read one input, side by side, in parts that its buffers can hold.
+
+use triad_kernels::Matrix;
+
+use super::super::context::Context;
+use super::kernels::{ROWS_COLUMNS, WeightFormat};
+use crate::error::Result;
+use crate::model::FloatLinear;
+
+/// Workgroups in one dimension, at most, on every GPU.
+pub(super) const MOST_GROUPS: usize = 65535;
+
+/// Columns of the output of layers that read one input, whose weights are in one buffer and of one format.
+#[derive(Debug)]
+pub(super) struct Slab {
+    pub format: WeightFormat,
+    /// Where its columns begin among those of all layers.
+    pub first: usize,
+    pub columns: usize,
+    pub weight: wgpu::Buffer,
+    pub scales: wgpu::Buffer,
+}
+
+/// A slab whose weights are not on the GPU yet.
+struct Planned<'a> {
+    format: WeightFormat,
+    first: usize,
+    columns: usize,
+    parts: Vec<Matrix<'a>>,
+}
+
+/// Copies `layers`, which read `in_features` features, to the GPU. The output of each is behind those before it.
+///
+/// # Errors
+/// If there is no memory for them.
+pub(super) fn upload(context: &Context, layers: &[FloatLinear], in_features: usize) -> Result<Vec<Slab>> {
+    let most_bytes = context.most_bytes();
+    let mut planned: Vec<Planned> = Vec::new();
+    let mut column = 0;
+    for layer in layers {
+        let weight = layer.weight;
+        let (format, row_bytes) = (WeightFormat::of(weight), row_bytes(weight, in_features));
+        let most = (most_bytes / row_bytes as u64).min((MOST_GROUPS * ROWS_COLUMNS) as u64).max(1) as usize;
+        let out_features = layer.out_features(in_features);
+        let mut row = 0;
+        while row < out_features {
+            let is_full = |last: &Planned| last.format != format || last.columns >= most;
+            if planned.last().is_none_or(is_full) {
+                planned.push(Planned { format, first: column, columns: 0, parts: Vec::new() });
+            }
+            let last = planned.last_mut().expect("it was pushed");
+            let taken = (out_features - row).min(most - last.columns);
+            last.parts.push(weight.rows(row..row + taken, in_features));
+            last.columns += taken;
+            (row, column) = (row + taken, column + taken);
+        }
+    }
+    planned.iter().map(|slab| slab.upload(context)).collect()
+}
+
+impl Planned<'_> {
+    fn upload(&self, context: &Context) -> Result<Slab> {
+        let Self { format, first, columns, parts } = self;
+        let parts: Vec<_> = parts.iter().map(|part| stored(*part)).collect();
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let weight = context.buffer("weights", parts.iter().map(|(values, _)| values.len() as u64).sum(), usage)?;
+        let mut at = 0;
+        for (values, _) in &parts {
+            context.queue.write_buffer(&weight, at, values);
+            at += values.len() as u64;
+        }
+        // Words must be whole.
+        let mut scales = parts.iter().map(|(_, scales)| *scales).collect::<Vec<_>>().concat();
+        scales.resize(scales.len().next_multiple_of(4), 0);
+        let scales = context.filled("scales", &scales)?;
+        // The copies that the queue has made of all this are freed when they have arrived.
+        context.flush()?;
+        Ok(Slab { format: *format, first: *first, columns: *columns, weight, scales })
+    }
+}
+
+/// Bytes of a row without its scales.
+pub(super) fn row_bytes(matrix: Matrix, in_features: usize) -> usize {
+    match matrix {
+        Matrix::F32(_) => 4 * in_features,
+        Matrix::F16(_) | Matrix::Bf16(_) => 2 * in_features,
+        Matrix::Int8 { .. } => in_features,
+        Matrix::Int4 { .. } => in_features / 2,
+    }
+}
+
+/// The bytes of a matrix and of its scales.
+pub(super) fn stored(matrix: Matrix<'_>) -> (&[u8], &[u8]) {
+    match matrix {
+        Matrix::F32(values) => (bytemuck::cast_slice(values), &[]),
+        Matrix::F16(values) => (bytemuck::cast_slice(values), &[]),
+        Matrix::Bf16(values) => (bytemuck::cast_slice(values), &[]),
+        Matrix::Int8 { values, scales } => (bytemuck::cast_slice(values), bytemuck::cast_slice(scales)),
+        Matrix::Int4 { values, scales } => (values, bytemuck::cast_slice(scales)),
+    }
+}

@@ -1,0 +1,101 @@
+//! Tiny models with what each family has of its own.
+
+use triad_model::description::{
+    Activation, Attention, BlockDescription, FeedForward, ModelDescription, Norm, NormKind, Residual, Rope,
+    RopePairing, RopeScaling,
+};
+
+const RMS: Norm = Norm { kind: NormKind::Rms, epsilon: 1e-5, weight_offset: 0.0 };
+
+/// Two blocks as LLaMA has them: grouped heads, a gate, norms before each half.
+pub fn llama() -> ModelDescription {
+    let block = BlockDescription {
+        attention: Attention {
+            heads: 4,
+            kv_heads: 2,
+            head_dim: 16,
+            scale: 0.25,
+            qkv_bias: false,
+            output_bias: false,
+            qk_norm: None,
+            window: None,
+            soft_cap: None,
+            rope: Rope { dims: 16, base: 1e4, pairing: RopePairing::Halves, scaling: RopeScaling::None },
+        },
+        feed_forward: FeedForward { width: 96, gated: true, activation: Activation::Silu, bias: false },
+        norm: RMS,
+        residual: Residual::Serial,
+    };
+    ModelDescription {
+        family: "llama".to_owned(),
+        name: None,
+        hidden: 64,
+        vocab: 77,
+        context: 1024,
+        embedding_scale: 1.0,
+        blocks: vec![block.clone(), block],
+        output_norm: RMS,
+        tied_output: false,
+        output_bias: false,
+        logit_soft_cap: None,
+    }
+}
+
+/// [`llama`] with other blocks; `change` is called with the index of each.
+pub fn changed(mut change: impl FnMut(usize, &mut BlockDescription)) -> ModelDescription {
+    let mut description = llama();
+    for (index, block) in description.blocks.iter_mut().enumerate() {
+        change(index, block);
+    }
+    description
+}
+
+/// What differs from family to family, with names for messages.
+pub fn all() -> Vec<(&'static str, ModelDescription)> {
+    let phi2 = changed(|_, block| {
+        block.residual = Residual::Parallel;
+        block.norm = Norm { kind: NormKind::Layer, epsilon: 1e-5, weight_offset: 0.0 };
+        block.feed_forward = FeedForward { width: 96, gated: false, activation: Activation::GeluTanh, bias: true };
+        block.attention.kv_heads = 4;
+        (block.attention.qkv_bias, block.attention.output_bias) = (true, true);
+        block.attention.rope.dims = 8;
+    });
+    let layer = phi2.blocks[0].norm;
+    vec![
+        ("llama, adjacent pairs", changed(|_, block| block.attention.rope.pairing = RopePairing::Adjacent)),
+        ("qwen2, biases of query, key and value", changed(|_, block| block.attention.qkv_bias = true)),
+        ("qwen3, norms of heads", changed(|_, block| block.attention.qk_norm = Some(RMS))),
+        ("mistral, a window", changed(|_, block| block.attention.window = Some(9))),
+        (
+            "gemma2, post norms, soft cap, a window in one block",
+            changed(|index, block| {
+                block.residual = Residual::SerialPostNorm;
+                block.feed_forward.activation = Activation::GeluTanh;
+                block.attention.soft_cap = Some(2.0);
+                block.attention.window = (index == 0).then_some(5);
+            }),
+        ),
+        (
+            "gemma3, norms of heads, another rotation in each block, one head of keys",
+            changed(|index, block| {
+                block.residual = Residual::SerialPostNorm;
+                block.attention.qk_norm = Some(RMS);
+                block.attention.kv_heads = 1;
+                block.attention.rope.base = if index == 0 { 1e4 } else { 1e6 };
+                block.feed_forward.activation = Activation::Gelu;
+            }),
+        ),
+        (
+            "phi2, parallel halves, layer norm, no gate",
+            ModelDescription { output_norm: layer, output_bias: true, ..phi2 },
+        ),
+        (
+            "wide heads of another width in each block",
+            changed(|index, block| {
+                block.attention.head_dim = if index == 0 { 136 } else { 40 };
+                block.attention.rope.dims = 32;
+                (block.attention.heads, block.attention.kv_heads) = if index == 0 { (3, 1) } else { (18, 1) };
+            }),
+        ),
+    ]
+}

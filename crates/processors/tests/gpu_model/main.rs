@@ -1,0 +1,55 @@
+//! Whole models on the GPU that the environment names, beside the CPU's kernels in f32.
+
+mod families;
+mod plain;
+mod sequences;
+mod shapes;
+
+use triad_processors::ModelOptions;
+use triad_processors::gpu::model::{FloatVariant, GpuModel, GpuSegment, GpuSequence};
+use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions};
+use triad_processors::model::Wanted;
+
+use plain::PlainModel;
+
+/// Rows of a chunk.
+const ROWS: usize = 96;
+const OPTIONS: ModelOptions = ModelOptions { rows: ROWS, outputs: ROWS };
+
+/// The GPU that the environment names.
+fn gpu() -> Option<Gpu> {
+    let options = GpuOptions::from_environment();
+    if options.adapter.is_none() {
+        eprintln!("skipped: {ADAPTER} names none");
+        return None;
+    }
+    Some(Gpu::open(&options).unwrap())
+}
+
+fn on_gpu(gpu: &Gpu, model: &PlainModel) -> GpuModel {
+    GpuModel::new(gpu, &model.view(), &OPTIONS, &FloatVariant::ALL).unwrap()
+}
+
+/// Logits of all rows of one chunk.
+fn logits(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..rows).collect();
+    let wanted = Wanted { rows: &all, logits: true, keys_and_values: false };
+    let mut found = Vec::new();
+    model
+        .forward(x, &mut [GpuSegment { sequence, rows }], &wanted, |outputs| found.extend_from_slice(outputs.values))
+        .unwrap();
+    found
+}
+
+/// That values differ by no more than rounding does: keys and values are rounded to f16, sums are in another order.
+#[track_caller]
+fn assert_near(found: &[f32], expected: &[f32], what: &str) {
+    const TOLERANCE: f32 = 2e-3;
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let error = found.iter().zip(expected).fold(0.0f32, |most, (found, expected)| {
+        let error = (found - expected).abs();
+        if error.is_nan() { f32::INFINITY } else { most.max(error) }
+    });
+    assert!(error <= TOLERANCE * largest, "{what}: off by {error}, of {largest}");
+}
