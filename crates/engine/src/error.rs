@@ -153,6 +153,9 @@ pub enum Error {
         /// Why.
         source: Box<SubgraphError>,
     },
+    /// A device does not run the model, or failed while it did.
+    #[error(transparent)]
+    Device(triad_processors::Error),
     /// A subgraph that no processor of a list can run.
     #[error(transparent)]
     Placement(#[from] triad_plan::placement::PlacementError),

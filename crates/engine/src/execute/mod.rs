@@ -25,6 +25,7 @@ mod tests;
 mod units;
 mod verify;
 mod wait;
+mod whole;
 mod work;
 mod worker;
 
@@ -53,6 +54,7 @@ pub use products::{
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
 pub use triad_processors::Device;
+use triad_processors::ModelOptions;
 pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 pub use wait::{Wait, WaitUse};
@@ -65,6 +67,7 @@ use crate::model::Model;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
 use units::Unit;
+use whole::WholeModel;
 use work::{Cuts, PromptTasks};
 
 /// How an engine is set up.
@@ -204,7 +207,7 @@ impl Engine {
     /// # Errors
     /// If chunk or context is zero, or the context is longer than the model was made for; if there are no threads, or the
     /// system refuses them; if no chunk may be in flight, or no row in a step; if a subgraph has no place, a cut can't be
-    /// made, or a device refuses what is placed on it.
+    /// made, or a device refuses what is placed on it or the whole model.
     pub fn new(model: &Arc<Model>, options: EngineOptions) -> Result<Self> {
         Self::with_progress(model, options, &mut |_, _| {})
     }
@@ -259,7 +262,15 @@ impl Engine {
             let expected = "one that computes in float";
             return Err(Error::Option { name: "the list of processors", value: "INT8 alone".into(), expected });
         };
-        let devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
+        let rotation = Rotation::new(description, context);
+        let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
+        if let ([unit], [device]) = (&mut units[..], &mut devices[..])
+            && !model.weights().is_int8()
+            && let Some(device) = device.take()
+        {
+            let options = ModelOptions { rows: chunk.max(most_rows), outputs: most_rows };
+            unit.whole = Some(WholeModel::prepare(model, &rotation, device, kv_format, options)?);
+        }
         let chunks = (chunk, in_flight);
         let cuts = Cuts { by_role: &cuts, plans: plans.as_ref() };
         let (tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
@@ -269,7 +280,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             model: Arc::clone(model),
             memory: Arc::new(KvMemory::new(description, kv_format, budget)),
-            rotation: Rotation::new(description, context),
+            rotation,
             settings,
             processors,
             tasks,
@@ -413,8 +424,9 @@ impl Shared {
         worker::help(self, is_enough)
     }
 
-    /// No step waits for this sequence any more.
+    /// No step waits for this sequence any more, and no device keeps what it holds.
     pub(crate) fn forget(&self, sequence: SequenceId) {
+        self.units.iter().filter_map(|unit| unit.whole.as_ref()).for_each(|whole| whole.forget(sequence));
         let mut state = lock(&self.state);
         state.forget(sequence);
         self.tell(&mut state);

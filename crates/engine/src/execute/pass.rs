@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 use triad_kernels::Phase;
+use triad_kernels::activation::soft_cap;
 use triad_plan::graph::{Graph, Role, Subgraph};
 use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks};
 
 use super::request::Request;
+use super::whole::{Rows, WholeModel};
 use super::{Execution, Shared, lock};
 use crate::error::Result;
 use crate::forward::{self, Buffers, Chunk, Multiplier, Segment};
@@ -193,6 +195,53 @@ impl Pass {
         }
     }
 
+    /// The same where a device runs the model whole: a chunk at once, with the last of its tasks.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn perform_whole(&self, shared: &Shared, number: usize, whole: &WholeModel) -> Result<Vec<Hidden>> {
+        match &self.work {
+            Work::Prompts(prompts) => {
+                let Prompts { graph, tasks } = &**prompts;
+                let task = tasks.tasks[number].task;
+                let is_last = task.subgraph + 1 == graph.subgraphs().len();
+                let rows = graph.chunks()[task.chunk].clone();
+                if !is_last || self.requests_in(&rows).all(|(request, _)| request.is_cancelled()) {
+                    return Ok(Vec::new());
+                }
+                let parts: Vec<_> = self.requests_in(&rows).map(|(request, own)| Rows::new(request, own)).collect();
+                let pass = shared.pass(Phase::Prefill);
+                let values = whole.run(&pass, &parts, false)?;
+                let (mut values, mut all) = (&values[..], Vec::new());
+                for ((request, own), part) in self.requests_in(&rows).zip(parts) {
+                    let x = values.split_off(..part.wanted.len() * pass.description.hidden);
+                    let x = x.expect("rows of all requests").to_vec();
+                    if !part.wanted.is_empty() && !request.is_cancelled() {
+                        let first = own.start + part.wanted.start - request.wanted_rows().start;
+                        let rows = first..first + part.wanted.len();
+                        all.push(Hidden { request: Arc::clone(request), rows, x });
+                    }
+                }
+                Ok(all)
+            }
+            Work::Step(_) => {
+                let parts: Vec<_> =
+                    self.requests.iter().map(|request| Rows::new(request, 0..request.tokens.len())).collect();
+                let pass = shared.pass(Phase::Decode);
+                let mut logits = whole.run(&pass, &parts, true)?;
+                if let Some(cap) = pass.description.logit_soft_cap {
+                    soft_cap(&mut logits, cap);
+                }
+                self.write_logits(&logits, pass.description.vocab);
+                Ok(Vec::new())
+            }
+            Work::Logits(hidden) => {
+                logits(shared, hidden);
+                Ok(Vec::new())
+            }
+        }
+    }
+
     fn prompt_task(
         &self,
         shared: &Shared,
@@ -286,11 +335,14 @@ impl Pass {
         logits.resize(rows.len() * vocab, 0.0);
         pass.logits(buffers, rows.into_iter(), Phase::Decode, logits);
         // A large vocabulary takes a while to copy.
-        if let [request] = &self.requests[..] {
-            request.swap_logits(logits);
-            return;
+        match &self.requests[..] {
+            [request] => request.swap_logits(logits),
+            _ => self.write_logits(logits, vocab),
         }
-        let mut logits = &logits[..];
+    }
+
+    /// Gives each request the logits of its wanted rows, `[rows of all, vocab]`.
+    fn write_logits(&self, mut logits: &[f32], vocab: usize) {
         for request in &self.requests {
             let rows = request.wanted_rows().len();
             let of_request = logits.split_off(..rows * vocab).expect("rows of all requests");

@@ -159,6 +159,9 @@ impl Session {
         // What follows decoded tokens depends on their arithmetic, and is nobody else's.
         if self.prefilled == common {
             let held = self.cache.adopt(common, &prompt[..most]);
+            if held > common {
+                self.renew();
+            }
             self.tokens.extend_from_slice(&prompt[common..held]);
             self.prefilled = held;
         }
@@ -248,6 +251,7 @@ impl Session {
     /// As [`Session::prefill`].
     pub fn observe(&mut self, tokens: &[u32], cancel: &Cancel, observer: Observer) -> Result<()> {
         self.check(tokens)?;
+        self.renew();
         let model = Arc::clone(self.model());
         for chunk in tokens.chunks(self.chunk()) {
             let cache = self.reserve(chunk.len())?;
@@ -363,6 +367,14 @@ impl Session {
             self.cache.truncate(self.tokens.len());
         }
         result
+    }
+
+    /// Becomes another sequence for devices that keep what sequences hold: its pages have what they did not compute.
+    fn renew(&mut self) {
+        let shared = self.engine.shared();
+        shared.forget(self.id);
+        let id = shared.next_sequence();
+        self.id = id;
     }
 
     /// Tokens whose keys and values are in the cache.

@@ -7,6 +7,7 @@ mod plans;
 mod prefixes;
 mod save;
 mod sequences;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -8,6 +8,7 @@ use triad_plan::processors::{Processor, Processors};
 use triad_processors::Device;
 
 use super::programs::Programs;
+use super::whole::WholeModel;
 use crate::error::Result;
 use crate::model::Model;
 use crate::threads::Threads;
@@ -19,7 +20,8 @@ pub struct ProcessorOptions {
     pub description: Processor,
     /// Threads that compute, or that drive what computes.
     pub threads: Threads,
-    /// What computes INT8 subgraphs in place of our own kernels; it may limit the memory that they take together.
+    /// What computes INT8 subgraphs in place of our own kernels, in memory that it may limit; of a model in float on one
+    /// processor alone, all of the model.
     pub device: Option<Arc<dyn Device>>,
 }
 
@@ -30,6 +32,8 @@ pub(super) struct Unit {
     pool: UnitPool,
     /// `None`: our own kernels.
     pub(super) programs: Option<Mutex<Programs>>,
+    /// Of a device that runs the model whole.
+    pub(super) whole: Option<WholeModel>,
     /// It was lost to a time-out, and is still at that task.
     is_away: AtomicBool,
 }
@@ -63,7 +67,7 @@ pub(super) fn start(model: &Arc<Model>, options: Vec<ProcessorOptions>) -> Resul
 
 impl Unit {
     fn new(name: &str, pool: UnitPool) -> Self {
-        Self { name: name.to_owned(), pool, programs: None, is_away: AtomicBool::new(false) }
+        Self { name: name.to_owned(), pool, programs: None, whole: None, is_away: AtomicBool::new(false) }
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -81,12 +81,13 @@ fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidd
         probe(shared, index, Moment::Before)?;
         let Job { pass, number, slot, .. } = job;
         let mut kernels = OwnKernels(shared.model.weights());
-        let hidden = match &unit.programs {
-            Some(programs) => {
+        let hidden = match (&unit.whole, &unit.programs) {
+            (Some(whole), _) => pass.perform_whole(shared, *number, whole),
+            (None, Some(programs)) => {
                 let mut backend = DeviceBackend { programs: &mut lock(programs), kernels };
                 pass.perform(shared, *number, slot.as_deref(), &mut backend)
             }
-            None => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
+            (None, None) => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
         }?;
         probe(shared, index, Moment::Behind)?;
         Ok(hidden)

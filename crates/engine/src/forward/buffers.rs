@@ -68,6 +68,11 @@ impl Rotation {
         let of_block = of_block.collect();
         Self { distinct: ropes.iter().map(|rope| frequencies(rope, context)).collect(), of_block }
     }
+
+    /// Frequencies and factor of each different one, and which of them each block uses.
+    pub(crate) fn parts(&self) -> (&[(Vec<f32>, f32)], &[usize]) {
+        (&self.distinct, &self.of_block)
+    }
 }
 
 fn frequencies(rope: &Rope, context: usize) -> (Vec<f32>, f32) {

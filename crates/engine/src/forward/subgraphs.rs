@@ -82,14 +82,19 @@ impl Pass<'_> {
         *lock(&buffers.shadow_of) = None;
         let mut x = buffers.x.write(hidden, 0..tokens.len());
         for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
-            self.weights.embed(*token, x);
-            x.iter_mut().for_each(|x| *x *= self.description.embedding_scale);
+            self.embed(*token, x);
         }
         let mut all = write(&buffers.angles);
         all.resize_with(self.rotation.distinct.len(), Angles::default);
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
             angles.fill(segments.iter().flat_map(Segment::positions), frequencies, *factor);
         }
+    }
+
+    /// The embedding of `token`, with which the residual stream begins.
+    pub(crate) fn embed(&self, token: u32, x: &mut [f32]) {
+        self.weights.embed(token, x);
+        x.iter_mut().for_each(|x| *x *= self.description.embedding_scale);
     }
 
     /// Adds the output of the last block to the residual stream of `rows` rows.

@@ -134,6 +134,11 @@ impl KvCache {
         })
     }
 
+    /// How many blocks there are.
+    pub(crate) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// That of one block, for one at a time. What a panic left half-written is behind the tokens that are done, and is
     /// written again.
     pub(crate) fn block(&self, index: usize) -> MutexGuard<'_, BlockCache> {

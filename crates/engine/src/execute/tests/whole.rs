@@ -1,0 +1,258 @@
+//! A device that runs models whole, with our kernels in its place: the logits of the CPU, whatever sessions do.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use half::f16;
+use triad_kernels::attention::{Cache, PAGE};
+use triad_kernels::{Matrix, Phase};
+use triad_processors::model::{FloatModel, ModelProgram, Outputs, Wanted};
+use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, Program};
+
+use super::sequences::{MODELS, VOCAB};
+use super::*;
+use crate::KvFormat;
+use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
+use crate::kv::{KvCache, KvMemory};
+
+const CONTEXT: usize = 600;
+
+/// Rows that were run, of each chunk and sequence; after so many chunks the device fails.
+#[derive(Default)]
+struct Seen {
+    rows: Mutex<Vec<usize>>,
+    fails_after: Option<usize>,
+}
+
+struct WholeDevice {
+    model: Arc<Model>,
+    capabilities: Capabilities,
+    seen: Arc<Seen>,
+}
+
+struct WholeProgram {
+    model: Arc<Model>,
+    rotation: Rotation,
+    memory: Arc<KvMemory>,
+    buffers: Buffers,
+    sequences: HashMap<u64, (KvCache, usize)>,
+    seen: Arc<Seen>,
+}
+
+impl Device for WholeDevice {
+    fn name(&self) -> &str {
+        "test"
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn prepare(&self, _subgraph: &DeviceSubgraph, _rows: usize) -> triad_processors::Result<Box<dyn Program>> {
+        unreachable!("it runs the model whole")
+    }
+
+    fn prepare_model(
+        &self,
+        model: &FloatModel,
+        options: &ModelOptions,
+    ) -> triad_processors::Result<Box<dyn ModelProgram>> {
+        assert_eq!(model.blocks.len(), self.model.description().blocks.len());
+        let description = self.model.description();
+        Ok(Box::new(WholeProgram {
+            model: Arc::clone(&self.model),
+            rotation: Rotation::new(description, CONTEXT),
+            memory: Arc::new(KvMemory::new(description, KvFormat::F16, 1 << 30)),
+            buffers: Buffers::new(description, options.rows, false),
+            sequences: HashMap::new(),
+            seen: Arc::clone(&self.seen),
+        }))
+    }
+}
+
+impl WholeProgram {
+    fn pass(&self) -> Pass<'_> {
+        let Self { model, rotation, .. } = self;
+        Pass { description: model.description(), weights: model.weights(), rotation, phase: Phase::Prefill }
+    }
+
+    /// The token whose embedding `x` is.
+    fn token(&self, x: &[f32]) -> u32 {
+        let mut embedding = vec![0.0; x.len()];
+        let is_it = |token: &u32| {
+            self.pass().embed(*token, &mut embedding);
+            embedding == x
+        };
+        (0..VOCAB as u32).find(is_it).expect("an embedding of a token")
+    }
+}
+
+/// Keys or values of a position, `[kv_heads, head_dim]`.
+fn at(plane: Matrix, place: usize, [kv_heads, head_dim]: [usize; 2]) -> Vec<f16> {
+    let Matrix::F16(values) = plane else { panic!("keys and values are in f16") };
+    (0..kv_heads).flat_map(|head| values[(head * PAGE + place) * head_dim..][..head_dim].iter().copied()).collect()
+}
+
+impl ModelProgram for WholeProgram {
+    fn length(&self, sequence: u64) -> usize {
+        self.sequences.get(&sequence).map_or(0, |(_, length)| *length)
+    }
+
+    fn truncate(&mut self, sequence: u64, length: usize) {
+        match self.sequences.get_mut(&sequence) {
+            Some((_, held)) if length > 0 => *held = length.min(*held),
+            _ => drop(self.sequences.remove(&sequence)),
+        }
+    }
+
+    fn fill(&mut self, sequence: u64, length: usize, blocks: &[&dyn Cache]) -> triad_processors::Result<()> {
+        let cache = KvCache::new(&self.memory);
+        cache.reserve(0, length).unwrap();
+        let wide = |values: Vec<f16>| values.into_iter().map(f16::to_f32).collect::<Vec<_>>();
+        for (index, (block, described)) in blocks.iter().zip(&self.model.description().blocks).enumerate() {
+            let shape = [described.attention.kv_heads, described.attention.head_dim];
+            for position in 0..length {
+                let (page, place) = (position / PAGE, position % PAGE);
+                let [keys, values] = [block.keys(page), block.values(page)].map(|plane| wide(at(plane, place, shape)));
+                cache.block(index).write(&keys, &values, position);
+            }
+        }
+        self.sequences.insert(sequence, (cache, length));
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        x: &[f32],
+        segments: &[(u64, usize)],
+        wanted: &Wanted,
+        read: &mut dyn FnMut(Outputs),
+    ) -> triad_processors::Result<()> {
+        let hidden = self.model.description().hidden;
+        let tokens: Vec<_> = x.chunks_exact(hidden).map(|x| self.token(x)).collect();
+        let mut tokens = &tokens[..];
+        let mut residual = Vec::new();
+        let mut places = Vec::new();
+        for (number, rows) in segments {
+            if self.seen.fails_after == Some(self.seen.rows.lock().unwrap().len()) {
+                return Err(DeviceError::Run { processor: "test".into(), reason: "it was unplugged".into() });
+            }
+            self.seen.rows.lock().unwrap().push(*rows);
+            let (cache, position) = self.sequences.remove(number).unwrap_or_else(|| (KvCache::new(&self.memory), 0));
+            cache.reserve(position, position + rows).unwrap();
+            let segment = Segment { cache: &cache, rows: 0..*rows, position };
+            let mut forward = Forward { pass: self.pass(), buffers: &self.buffers, observer: None };
+            forward.run(tokens.split_off(..*rows).unwrap(), &[segment], &Cancel::new()).unwrap();
+            residual.extend_from_slice(&self.buffers.residual(0..*rows, hidden));
+            places.extend((position..position + rows).map(|position| (*number, position)));
+            self.sequences.insert(*number, (cache, position + rows));
+        }
+        let mut values: Vec<_> =
+            wanted.rows.iter().flat_map(|row| residual[row * hidden..][..hidden].iter().copied()).collect();
+        if wanted.logits {
+            let mut logits = vec![0.0; wanted.rows.len() * VOCAB];
+            self.pass().logits_of(&values, &mut vec![0.0; values.len()], Phase::Prefill, &mut logits);
+            values = logits;
+        }
+        let mut keys_and_values = Vec::new();
+        for (index, described) in self.model.description().blocks.iter().enumerate() {
+            let shape = [described.attention.kv_heads, described.attention.head_dim];
+            for is_value in [false, true] {
+                for (number, position) in &places {
+                    let block = self.sequences[number].0.block(index);
+                    let page = position / PAGE;
+                    let plane = if is_value { block.values(page) } else { block.keys(page) };
+                    keys_and_values.extend(at(plane, position % PAGE, shape));
+                }
+            }
+        }
+        read(Outputs { values: &values, keys_and_values: &keys_and_values });
+        Ok(())
+    }
+}
+
+fn whole(seen: &Arc<Seen>, kv_format: KvFormat) -> Result<Engine> {
+    let (_, model) = &MODELS[0];
+    let capabilities = Capabilities { formats: Vec::new(), static_shapes: false, own_memory: true, window: None };
+    let device = WholeDevice { model: Arc::clone(model), capabilities, seen: Arc::clone(seen) };
+    let gpu = ProcessorOptions {
+        description: Processor::gpu("gpu"),
+        threads: Threads::Count(1),
+        device: Some(Arc::new(device)),
+    };
+    let session = SessionOptions { context: CONTEXT, chunk: 64, kv_format };
+    Engine::new(model, EngineOptions { session, processors: vec![gpu], ..EngineOptions::default() })
+}
+
+fn tokens(count: usize, seed: usize) -> Vec<u32> {
+    (0..count).map(|index| ((index * index * 5 + index * 3 + seed * 29) % VOCAB) as u32).collect()
+}
+
+/// All logits of what sessions do, and how many rows have to be computed for them.
+fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
+    let cancel = Cancel::new();
+    let (mut all, prompt) = (Vec::new(), tokens(300, 0));
+    let mut first = engine.session();
+    all.extend_from_slice(first.prefill(&prompt, &cancel, |_| {})?);
+    all.extend_from_slice(first.decode(5, &cancel)?);
+    all.extend_from_slice(first.decode_each(&[1, 2, 3], &cancel)?);
+    first.share();
+    let mut computed = 304;
+    // Both go on from what is shared, which the second one's device does not hold.
+    let mut fork = first.fork();
+    first.truncate(280);
+    all.extend(first.prefill_all_logits(&tokens(70, 1), &cancel)?);
+    all.extend_from_slice(fork.decode(7, &cancel)?);
+    computed += 71;
+    // What another session computed is found, in place of what this one has behind the common beginning.
+    let mut second = engine.session();
+    all.extend_from_slice(second.prefill(&tokens(290, 2), &cancel, |_| {})?);
+    let reused = second.reuse(&prompt);
+    assert_eq!(reused, 256);
+    all.extend_from_slice(second.prefill(&prompt[reused..], &cancel, |_| {})?);
+    computed += 290 + 44;
+    // A step of several sequences.
+    Session::decode_together([(&mut first, &[9][..]), (&mut fork, &[8, 7]), (&mut second, &[6])], &cancel)?;
+    computed += 4;
+    for session in [&first, &fork, &second] {
+        all.extend_from_slice(session.logits());
+    }
+    // More rows than a step of several sequences has.
+    all.extend_from_slice(fork.decode_each(&tokens(70, 5), &cancel)?);
+    computed += 70;
+    // What the model's threads computed goes to the device.
+    second.truncate(20);
+    second.observe(&tokens(30, 4), &cancel, &mut |_, _, _| {})?;
+    all.extend_from_slice(second.decode(4, &cancel)?);
+    Ok((all, computed + 1))
+}
+
+#[test]
+fn a_model_that_a_device_runs_whole_has_the_logits_of_the_cpu() {
+    let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
+    let cpu = engine(&MODELS[0].1, EngineOptions { session, ..EngineOptions::default() });
+    let (expected, computed) = logits(&cpu).unwrap();
+    let seen = Arc::default();
+    let (found, _) = logits(&whole(&seen, KvFormat::F16).unwrap()).unwrap();
+    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    assert_eq!(found.len(), expected.len());
+    let most = found.iter().zip(&expected).fold(0.0f32, |most, (found, expected)| most.max((found - expected).abs()));
+    assert!(most <= 1e-4 * largest, "off by {most} of {largest}");
+    assert_eq!(seen.rows.lock().unwrap().iter().sum::<usize>(), computed, "every row once");
+}
+
+#[test]
+fn a_device_that_fails_ends_the_request_with_its_reason() {
+    let seen = Arc::new(Seen { fails_after: Some(2), ..Seen::default() });
+    let engine = whole(&seen, KvFormat::F16).unwrap();
+    let mut session = engine.session();
+    let error = session.prefill(&tokens(200, 0), &Cancel::new(), |_| {}).unwrap_err();
+    assert!(matches!(error, Error::Processors { .. }) && error.to_string().contains("it was unplugged"), "{error}");
+    assert_eq!(session.tokens().len(), 128, "what was computed before is there");
+}
+
+#[test]
+fn keys_and_values_of_another_format_than_devices_keep_are_refused() {
+    let error = whole(&Arc::default(), KvFormat::Int8).unwrap_err();
+    assert!(error.to_string().contains("the format of keys and values is Int8, expected f16"), "{error}");
+}

@@ -1,0 +1,222 @@
+//! A model that a device runs whole: chunks of prompts and steps of rows that decode, one submission each.
+//!
+//! The device keeps keys and values of its own. All that it computes goes to the pages of the CPU, too, from which it gets
+//! back what it does not hold: what a session found in the index of prefixes, was forked from or restored with.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use triad_kernels::attention::Cache;
+use triad_model::description::ModelDescription;
+use triad_processors::model::{
+    FloatBlock, FloatLinear, FloatModel, FloatNorm, ModelProgram, Outputs, Rotation as DeviceRotation, Wanted,
+};
+use triad_processors::{Device, ModelOptions};
+
+use super::request::{Request, SequenceId};
+use crate::error::{Error, Result};
+use crate::forward::{Pass, Rotation};
+use crate::kv::{KvCache, KvFormat};
+use crate::model::Model;
+use crate::weights::{Block, Linear, Norm, Weight};
+
+/// A model on a device.
+pub(super) struct WholeModel {
+    program: Mutex<Box<dyn ModelProgram>>,
+    options: ModelOptions,
+    /// Sequences that have ended since it ran.
+    ended: Mutex<Vec<SequenceId>>,
+}
+
+/// Rows of one sequence.
+pub(super) struct Rows<'a> {
+    sequence: SequenceId,
+    cache: &'a KvCache,
+    tokens: &'a [u32],
+    /// Position of the first.
+    position: usize,
+    /// Which of them something is wanted of.
+    pub(super) wanted: Range<usize>,
+}
+
+impl<'a> Rows<'a> {
+    /// `rows` of a request.
+    pub(super) fn new(request: &'a Request, rows: Range<usize>) -> Self {
+        let wanted = request.wanted_rows();
+        let start = wanted.start.clamp(rows.start, rows.end) - rows.start;
+        let end = wanted.end.clamp(rows.start, rows.end) - rows.start;
+        Self {
+            sequence: request.sequence,
+            cache: &request.cache,
+            tokens: &request.tokens[rows.clone()],
+            position: request.position + rows.start,
+            wanted: start..end,
+        }
+    }
+
+    /// The same in pieces of at most `most` rows.
+    fn pieces(&self, most: usize) -> impl Iterator<Item = Rows<'a>> {
+        let Self { sequence, cache, tokens, position, wanted } = self;
+        tokens.chunks(most).enumerate().map(move |(index, tokens)| {
+            let first = index * most;
+            let within = |row: usize| row.clamp(first, first + tokens.len()) - first;
+            let wanted = within(wanted.start)..within(wanted.end);
+            Rows { sequence: *sequence, cache, tokens, position: position + first, wanted }
+        })
+    }
+}
+
+impl WholeModel {
+    /// Has `device` prepare the model.
+    ///
+    /// # Errors
+    /// If keys and values are not in f16, as devices keep them, or the device refuses the model.
+    pub(super) fn prepare(
+        model: &Model,
+        rotation: &Rotation,
+        device: &dyn Device,
+        kv_format: KvFormat,
+        options: ModelOptions,
+    ) -> Result<Self> {
+        if kv_format != KvFormat::F16 {
+            let expected = "f16, in which a device that runs the whole model keeps them";
+            return Err(Error::Option {
+                name: "the format of keys and values",
+                value: format!("{kv_format:?}"),
+                expected,
+            });
+        }
+        let weights = model.weights();
+        let (rotations, rotation_of_block) = rotation.parts();
+        let rotations = rotations.iter().map(|(frequencies, factor)| DeviceRotation { frequencies, factor: *factor });
+        let float = FloatModel {
+            description: model.description(),
+            rotations: rotations.collect(),
+            rotation_of_block,
+            blocks: weights.blocks.iter().map(block).collect(),
+            output_norm: norm(&weights.output_norm),
+            output: linear(&weights.output),
+        };
+        let program = device.prepare_model(&float, &options).map_err(Error::Device)?;
+        Ok(Self { program: Mutex::new(program), options, ended: Mutex::default() })
+    }
+
+    /// A sequence has ended: what the device keeps of it goes before the next run.
+    pub(super) fn forget(&self, sequence: SequenceId) {
+        lock(&self.ended).push(sequence);
+    }
+
+    /// Runs rows through all blocks; their keys and values are then in the pages of their sequences, too. Returns the logits
+    /// of the wanted rows, or their residual stream behind the last block: `[rows, vocab]` or `[rows, hidden]`.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub(super) fn run(&self, pass: &Pass, rows: &[Rows], logits: bool) -> Result<Vec<f32>> {
+        let mut program = lock(&self.program);
+        lock(&self.ended).drain(..).for_each(|sequence| program.truncate(sequence.0, 0));
+        let most = if logits { self.options.outputs } else { self.options.rows };
+        let pieces: Vec<_> = rows.iter().flat_map(|rows| rows.pieces(most)).collect();
+        let (mut values, mut rest) = (Vec::new(), &pieces[..]);
+        while !rest.is_empty() {
+            let mut count = 0;
+            let fits = |(index, piece): &(usize, &Rows)| {
+                count += piece.tokens.len();
+                // A sequence that is there again goes on, or takes the place of what it computed before.
+                count <= most && rest[..*index].iter().all(|other| other.sequence != piece.sequence)
+            };
+            let together = rest.iter().enumerate().take_while(fits).count();
+            run_together(&mut **program, pass, &rest[..together], logits, &mut values)?;
+            rest = &rest[together..];
+        }
+        Ok(values)
+    }
+}
+
+/// The same of rows of different sequences.
+fn run_together(
+    program: &mut dyn ModelProgram,
+    pass: &Pass,
+    rows: &[Rows],
+    logits: bool,
+    values: &mut Vec<f32>,
+) -> Result<()> {
+    let description = pass.description;
+    for Rows { sequence, cache, position, .. } in rows {
+        hold(program, *sequence, cache, *position)?;
+    }
+    let tokens = rows.iter().flat_map(|rows| rows.tokens);
+    let mut x = vec![0.0; rows.iter().map(|rows| rows.tokens.len()).sum::<usize>() * description.hidden];
+    for (token, x) in tokens.zip(x.chunks_exact_mut(description.hidden)) {
+        pass.embed(*token, x);
+    }
+    let mut first = 0;
+    let mut wanted = Vec::new();
+    for rows in rows {
+        wanted.extend(first + rows.wanted.start..first + rows.wanted.end);
+        first += rows.tokens.len();
+    }
+    let segments: Vec<_> = rows.iter().map(|rows| (rows.sequence.0, rows.tokens.len())).collect();
+    let wanted = Wanted { rows: &wanted, logits, keys_and_values: true };
+    let outcome = program.forward(&x, &segments, &wanted, &mut |outputs: Outputs| {
+        values.extend_from_slice(outputs.values);
+        keep(description, rows, outputs.keys_and_values);
+    });
+    outcome.map_err(Error::Device)
+}
+
+/// Makes a sequence hold the first `position` positions and nothing behind them.
+fn hold(program: &mut dyn ModelProgram, sequence: SequenceId, cache: &KvCache, position: usize) -> Result<()> {
+    if program.length(sequence.0) >= position {
+        program.truncate(sequence.0, position);
+        return Ok(());
+    }
+    let blocks: Vec<_> = (0..cache.blocks()).map(|block| cache.block(block)).collect();
+    let blocks: Vec<&dyn Cache> = blocks.iter().map(|block| &**block as &dyn Cache).collect();
+    program.fill(sequence.0, position, &blocks).map_err(Error::Device)
+}
+
+/// Writes the keys and values of a chunk, of each block `[2, rows, kv_heads, head_dim]`, to the pages of its sequences.
+fn keep(description: &ModelDescription, rows: &[Rows], keys_and_values: &[f16]) {
+    let count: usize = rows.iter().map(|rows| rows.tokens.len()).sum();
+    let mut rest = keys_and_values;
+    let mut wide = Vec::new();
+    for (index, block) in description.blocks.iter().enumerate() {
+        let width = block.attention.kv_heads * block.attention.head_dim;
+        let of_block = rest.split_off(..2 * count * width).expect("those of all blocks");
+        wide.resize(of_block.len(), 0.0);
+        of_block.convert_to_f32_slice(&mut wide);
+        let (mut keys, mut values) = wide.split_at(count * width);
+        for Rows { cache, tokens, position, .. } in rows {
+            let count = tokens.len() * width;
+            let own = |plane: &mut &[f32]| plane.split_off(..count).expect("those of all rows").to_vec();
+            cache.block(index).write(&own(&mut keys), &own(&mut values), *position);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn block(block: &Block) -> FloatBlock<'_> {
+    FloatBlock {
+        attention_norm: norm(&block.attention_norm),
+        attention_post_norm: block.attention_post_norm.as_ref().map(norm),
+        feed_forward_norm: block.feed_forward_norm.as_ref().map(norm),
+        feed_forward_post_norm: block.feed_forward_post_norm.as_ref().map(norm),
+        query_norm: block.query_norm.as_ref().map(norm),
+        key_norm: block.key_norm.as_ref().map(norm),
+        linears: block.linears.iter().map(|(name, layer)| (*name, linear(layer))).collect(),
+    }
+}
+
+fn norm(norm: &Norm) -> FloatNorm<'_> {
+    FloatNorm { weight: &norm.weight, bias: norm.bias.as_deref(), epsilon: norm.epsilon }
+}
+
+fn linear(linear: &Linear) -> FloatLinear<'_> {
+    let Weight::Float(weight) = &linear.weight else { unreachable!("a model in float was asked for") };
+    FloatLinear { weight: weight.view(), bias: linear.bias.as_deref() }
+}
