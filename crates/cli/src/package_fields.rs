@@ -3,7 +3,11 @@
 use serde_json::json;
 use triad_engine::LinearInput;
 use triad_engine::package::Package;
-use triad_engine::package::preparation::InputSummary;
+use triad_engine::package::preparation::{InputSummary, PlanOptions};
+use triad_engine::package::tensors::fits_int4;
+use triad_engine::quantization::LinearFormat;
+use triad_kernels::int4::GROUP;
+use triad_model::description::ModelDescription;
 
 use crate::output;
 
@@ -12,7 +16,38 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
     let manifest = package.manifest();
     let preparation = &manifest.preparation;
     let plan = &preparation.options.plan;
-    let inputs = &preparation.inputs;
+    let files: Vec<_> =
+        manifest.files.iter().map(|(name, file)| format!("{name} {}", output::bytes(file.bytes))).collect();
+    let method = match plan.linears {
+        LinearFormat::W8a8 => format!(
+            "W8A8, activations static per tensor, weights per {}; decode with {}",
+            name_of(&plan.weight_scales),
+            name_of(&plan.decode_weights)
+        ),
+        LinearFormat::W4a16 => {
+            format!("W4A16, activations in float, weights per {GROUP} of a channel{}", not_in_int4(&manifest.model))
+        }
+    };
+    let mut fields = vec![
+        ("model", manifest.model.name.clone().unwrap_or_else(|| "unnamed".into())),
+        ("family", manifest.model.family.clone()),
+        ("package", package.path().display().to_string()),
+        ("size", format!("{} ({})", output::bytes(package.bytes()), files.join(", "))),
+        ("method", method),
+        (
+            "calibration",
+            format!("{}, {} tokens", preparation.calibration_text, output::count(preparation.calibration_tokens)),
+        ),
+    ];
+    if plan.linears == LinearFormat::W8a8 {
+        fields.extend(of_inputs(&preparation.inputs, plan));
+    }
+    fields.push(("made by", manifest.made_by.clone()));
+    fields
+}
+
+/// What was found about inputs in INT8.
+fn of_inputs(inputs: &[InputSummary], plan: &PlanOptions) -> [(&'static str, String); 2] {
     let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
     let channels: usize = inputs.iter().map(|input| input.channels).sum();
     let outlier_channels = inputs.iter().map(|input| input.outlier_channels).sum();
@@ -24,25 +59,7 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
         format!("{} {kept}", place.name())
     };
     let shadows = inputs.iter().filter(|input| input.shadow).count();
-    let files: Vec<_> =
-        manifest.files.iter().map(|(name, file)| format!("{name} {}", output::bytes(file.bytes))).collect();
-    vec![
-        ("model", manifest.model.name.clone().unwrap_or_else(|| "unnamed".into())),
-        ("family", manifest.model.family.clone()),
-        ("package", package.path().display().to_string()),
-        ("size", format!("{} ({})", output::bytes(package.bytes()), files.join(", "))),
-        (
-            "method",
-            format!(
-                "W8A8, activations static per tensor, weights per {}; decode with {}",
-                name_of(&plan.weight_scales),
-                name_of(&plan.decode_weights)
-            ),
-        ),
-        (
-            "calibration",
-            format!("{}, {} tokens", preparation.calibration_text, output::count(preparation.calibration_tokens)),
-        ),
+    [
         (
             "outliers",
             format!(
@@ -56,8 +73,16 @@ pub fn fields(package: &Package) -> Vec<(&'static str, String)> {
             "shadows",
             format!("{shadows} of {} inputs keep theirs ({})", inputs.len(), LinearInput::ALL.map(kept).join(", ")),
         ),
-        ("made by", manifest.made_by.clone()),
     ]
+}
+
+/// How many layers stay in f32 though the others are in INT4.
+fn not_in_int4(model: &ModelDescription) -> String {
+    let layers: Vec<_> = model.blocks.iter().flat_map(|block| block.linears(model.hidden)).collect();
+    match layers.iter().filter(|layer| !fits_int4(layer.in_features)).count() {
+        0 => String::new(),
+        count => format!("; {count} of {} layers in f32, whose rows are no multiple of {GROUP}", layers.len()),
+    }
 }
 
 /// A choice as the command line names it.

@@ -104,6 +104,12 @@ impl Processors {
 
     /// Starts an engine on them; what tasks take is expected as `triad profile` has measured it, if it has.
     pub fn engine(&self, devices: &DeviceArguments, model: &Arc<Model>, options: EngineOptions) -> Result<Engine> {
+        ensure!(
+            model.weights().is_int8() || self.cpu_alone().is_none(),
+            "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
+             expected a package in INT8, or CPUs alone",
+            self.devices(devices)
+        );
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let session = &options.session;
         let plans = devices.partition.map(|how| {

@@ -4,7 +4,7 @@
 //! [`Engine`] computes it for many [`Session`]s at once, each one conversation, on one or several processors ([`execute`]).
 //! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler), several tokens a step where
 //! that is faster ([`speculate`]). A [`Package`](package::Package)
-//! is a model in INT8 on disk; what makes one, evaluates and studies models are crates above this one.
+//! is a model in INT8 or INT4 on disk; what makes one, evaluates and studies models are crates above this one.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -14,7 +14,7 @@ use triad_model::tokenizer::{Special, Tokenizer};
 use crate::error::{Error, Result};
 use crate::kv::save::hexadecimal;
 use crate::package::Package;
-use crate::quantization::Quantization;
+use crate::quantization::{OutputWeights, Quantization};
 use crate::threads::Threads;
 use crate::weights::Weights;
 
@@ -68,7 +68,7 @@ impl Model {
         })
     }
 
-    /// Makes a prepared model ready to run: its INT8 weights stay in the mapped file.
+    /// Makes a prepared model ready to run: its matrices stay in the mapped file.
     ///
     /// # Errors
     /// If numbers in the package are impossible, or its tokenizer or template is damaged.
@@ -128,6 +128,15 @@ impl Model {
     /// If `quantization` or `known` is for another number of blocks.
     pub fn quantize_beside(&self, known: &Self, quantization: &Quantization) -> Self {
         self.with_weights(self.install(|| self.weights.quantize(quantization, Some(&known.weights))))
+    }
+
+    /// This float model with its linear layers in W4A16. `mean_squares` are those of the channels of each block's inputs,
+    /// in the order of [`LinearInput::ALL`](crate::LinearInput::ALL), over some text: scales are chosen by them.
+    ///
+    /// # Panics
+    /// If `mean_squares` is for other blocks or channels, or the model is not in float.
+    pub fn quantize_int4(&self, mean_squares: &[[Vec<f32>; 4]], output_weights: OutputWeights) -> Self {
+        self.with_weights(self.install(|| self.weights.quantize_int4(mean_squares, output_weights)))
     }
 
     fn with_weights(&self, weights: Weights) -> Self {

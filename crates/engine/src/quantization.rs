@@ -1,4 +1,4 @@
-//! How the linear layers of a model are computed in INT8.
+//! How the linear layers of a model are computed: in which [`LinearFormat`], and in INT8 by which scales.
 //!
 //! A [`Quantization`] is the plan: for each block and [`LinearInput`] where activations are clipped and whether what
 //! is beyond runs beside it as a shadow (llm.npu, §3.3). It is made from calibration; a package stores it
@@ -11,7 +11,19 @@ use crate::linear_input::LinearInput;
 /// Largest magnitude of an INT8 value; −128 is never produced.
 pub const INT8_MAX: f32 = 127.0;
 
-/// How all linear layers of a model are quantized.
+/// Number formats of the linear layers of the blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinearFormat {
+    /// Weights and activations in INT8, by a [`Quantization`] (llm.npu).
+    #[default]
+    W8a8,
+    /// Weights in INT4 with one f16 scale for [`GROUP`](triad_kernels::int4::GROUP) neighbours of a row, activations in
+    /// float, of which 16 bits are kept (HeteroLLM, §5.1). Layers whose rows are no whole groups have weights in f32.
+    W4a16,
+}
+
+/// How all linear layers of a model are quantized to INT8.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantization {
     /// What one weight scale covers.

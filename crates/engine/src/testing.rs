@@ -1,4 +1,5 @@
-//! For tests only (feature `testing`): float models in INT8, quantized by what their linear inputs are over a few tokens.
+//! For tests only (feature `testing`): float models in INT8, quantized by what their linear inputs are over a few tokens,
+//! and in INT4.
 //!
 //! The crate `triad-prepare`, which decides this with care, is above this one.
 
@@ -80,6 +81,17 @@ pub fn quantize(model: &Arc<Model>, tokens: &[u32], pruned: f64, decode_weights:
         output_weights: OutputWeights::Int8,
         blocks: blocks.collect(),
     })
+}
+
+/// The float `model` in W4A16, with scales chosen as if the square of each channel were larger than that of the one before.
+pub fn quantize_int4(model: &Model) -> Model {
+    let description = model.description();
+    let squares = |channels: usize| (1..=channels).map(|channel| channel as f32).collect();
+    let mean_squares = description
+        .blocks
+        .iter()
+        .map(|block| LinearInput::ALL.map(|input| squares(input.channels(block, description.hidden))));
+    model.quantize_int4(&mean_squares.collect::<Vec<_>>(), OutputWeights::Int8)
 }
 
 /// The float `model` in INT8 with one scale for each token, and all values beyond 6 in float (LLM.int8()).

@@ -82,6 +82,7 @@ fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_
         ("float on a core", Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: pinned }).unwrap())),
         ("INT8", Arc::new(int8(&float, DecodeWeights::Int8))),
         ("INT4", Arc::new(int8(&float, DecodeWeights::Int4))),
+        ("W4A16", Arc::new(testing::quantize_int4(&float))),
         ("sixteen blocks", Arc::new(Model::random(deep, &LoadOptions { threads: Threads::Count(1) }, 1).unwrap())),
         ("float", float),
     ];

@@ -2,7 +2,8 @@
 //!
 //! The [`Phase`] of a call decides how it is computed, whatever the number of rows. Prefill has many rows: the output is
 //! cut into blocks of columns, one task each, and the block's weights are packed for a `product`; with weights in INT8,
-//! which bf16 represents exactly, activations are rounded to bf16 where the processor multiplies that faster. Decode has
+//! which bf16 represents exactly, and in INT4, which is rounded to it, activations are rounded to bf16 where the processor
+//! multiplies that faster. Decode has
 //! few rows: each output is one scalar product, with weights in INT8 and INT4 one of integers, and memory bandwidth is the
 //! limit, so that each weight is read from memory once for all rows.
 
@@ -108,7 +109,7 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
 /// Activations in the forms that products want them in.
 #[derive(Default)]
 struct Forms {
-    /// For a prefill with weights in INT8, where the processor multiplies bf16.
+    /// For a prefill with weights in INT8 and INT4, where the processor multiplies bf16.
     bf16: Option<Bf16Rows>,
     /// For a decode with weights in INT8 and INT4.
     int16: Int16Rows,
@@ -121,7 +122,7 @@ impl Forms {
         let (int8, int4) =
             (any(|weight| matches!(weight, Matrix::Int8 { .. })), any(|weight| matches!(weight, Matrix::Int4 { .. })));
         if phase == Phase::Prefill {
-            if int8 {
+            if int8 || int4 {
                 self.bf16 = Bf16Rows::new(x, in_features);
             }
             return;
@@ -189,7 +190,8 @@ impl Task<'_> {
 
     fn by_product(&self) {
         let (out, columns) = (self.out, self.columns.clone());
-        let (Some(x), Matrix::Int8 { values, scales }) = (&self.forms.bf16, self.weight) else {
+        let is_quantized = matches!(self.weight, Matrix::Int8 { .. } | Matrix::Int4 { .. });
+        let Some(x) = self.forms.bf16.as_ref().filter(|_| is_quantized) else {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {
@@ -199,9 +201,11 @@ impl Task<'_> {
         // SAFETY: as above.
         #[allow(unsafe_code)]
         unsafe {
-            x.product(values, out, columns);
+            x.product(self.weight, out, columns);
         }
-        self.each_row(|row| row.iter_mut().zip(scales).for_each(|(out, scale)| *out *= scale));
+        if let Matrix::Int8 { scales, .. } = self.weight {
+            self.each_row(|row| row.iter_mut().zip(scales).for_each(|(out, scale)| *out *= scale));
+        }
     }
 
     fn add_bias(&self, bias: &[f32]) {

@@ -25,7 +25,7 @@ pub enum Matrix<'a> {
         scales: &'a [f32],
     },
     /// INT4 with one scale for each group of 32 neighbours of a row, as [`quantize_int4`](int4::quantize_int4)
-    /// makes it. Rows have a multiple of 32 columns.
+    /// makes it. Rows have a multiple of 32 columns. Activations are rounded to INT16 or bf16; with bf16, so are the weights.
     Int4 {
         /// `[out_features, in_features / 2]`, two numbers a byte.
         values: &'a [u8],

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Of rows of a prompt, which are many: products accumulated in f32 in the order of the input features. With weights
-    /// in INT8, activations are rounded to bf16 where the processor multiplies bf16.
+    /// in INT8 and INT4, activations are rounded to bf16 where the processor multiplies bf16, and weights in INT4, too.
     #[default]
     Prefill,
     /// Of rows that a next token is chosen from, which are few: with weights in INT8 and INT4, activations are rounded to

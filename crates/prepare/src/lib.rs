@@ -1,4 +1,4 @@
-//! Preparation: from a float model to a plan for INT8 (llm.npu, §3.1 and §3.3).
+//! Preparation: from a float model to a plan for INT8 (llm.npu, §3.1 and §3.3), or to weights in INT4 (HeteroLLM, §5.1).
 //!
 //! [`calibration`] runs the float model over a text and counts magnitudes; [`threshold`] finds where to clip;
 //! [`plan`] decides what is an outlier, which shadows are kept, which channels are hot; [`smoothing`] makes up for the
@@ -27,7 +27,9 @@ use std::sync::Arc;
 use calibration::Calibration;
 pub use error::{Error, Result, TextError};
 pub use method::{Method, Quantized};
+use plan::InputSummary;
 pub use triad_engine::package::preparation::{Preparation, PrepareOptions, Prune};
+use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, Model};
 
 /// Decides how `model`, in float, is quantized, from what calibration saw. `held_out` are pieces of text that it did
@@ -42,9 +44,10 @@ pub fn decide(
     options: &PrepareOptions,
     cancel: &Cancel,
 ) -> Result<Preparation> {
-    let weights = model.install(|| weight_statistics::of_model(model.weights()));
-    let mut inputs = plan::summarize(calibration, &weights, &options.plan);
-    let pruned = prune::prune(model, &mut inputs, held_out, options, cancel)?;
+    let (pruned, inputs) = match options.plan.linears {
+        LinearFormat::W8a8 => decide_int8(model, calibration, held_out, options, cancel)?,
+        LinearFormat::W4a16 => (0.0, Vec::new()),
+    };
     Ok(Preparation {
         options: *options,
         calibration_text: calibration.text.clone(),
@@ -52,4 +55,18 @@ pub fn decide(
         pruned,
         inputs,
     })
+}
+
+/// The share of the inputs whose shadow is left out, and what is decided for each.
+fn decide_int8(
+    model: &Arc<Model>,
+    calibration: &Calibration,
+    held_out: &[Vec<u32>],
+    options: &PrepareOptions,
+    cancel: &Cancel,
+) -> Result<(f64, Vec<InputSummary>)> {
+    let weights = model.install(|| weight_statistics::of_model(model.weights()));
+    let mut inputs = plan::summarize(calibration, &weights, &options.plan);
+    let pruned = prune::prune(model, &mut inputs, held_out, options, cancel)?;
+    Ok((pruned, inputs))
 }

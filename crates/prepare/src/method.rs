@@ -1,14 +1,16 @@
-//! A float model in INT8, in memory, by any of the methods that are compared.
+//! A float model in INT8 or INT4, in memory, by any of the methods that are compared.
 
 use std::sync::Arc;
 
+use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, Model};
 
 use super::calibration::{self, Calibration};
-use super::{Preparation, PrepareOptions, baselines, decide, prune, weight_statistics};
+use super::plan::PlanOptions;
+use super::{Preparation, PrepareOptions, baselines, decide, plan, prune, weight_statistics};
 use crate::error::Result;
 
-/// How linear layers are brought to INT8.
+/// How linear layers are brought to INT8 or INT4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Activations per tensor, scaled by the largest magnitude.
@@ -19,9 +21,11 @@ pub enum Method {
     SmoothQuant,
     /// One scale for each token, outlier channels in float.
     LlmInt8,
+    /// Weights in INT4 with scales for groups, activations in float.
+    W4a16,
 }
 
-/// A model in INT8.
+/// A model in INT8 or INT4.
 pub struct Quantized {
     /// The model, ready to run.
     pub model: Arc<Model>,
@@ -56,10 +60,16 @@ impl Method {
             Self::W8a8 => (baselines::w8a8(calibration), None),
             Self::SmoothQuant => (baselines::smooth_quant(calibration, &weights()), None),
             Self::LlmInt8 => (baselines::llm_int8(model.description().blocks.len()), None),
+            Self::W4a16 => {
+                let model = model.quantize_int4(&calibration.mean_squares(), options.plan.output_weights);
+                return Ok(Quantized { model: Arc::new(model), preparation: None });
+            }
             Self::Shadow => {
                 prune::check(options.prune, held_out)?;
-                let preparation = decide(model, calibration, held_out, options, cancel)?;
-                (preparation.quantization(), Some(preparation))
+                let options =
+                    PrepareOptions { plan: PlanOptions { linears: LinearFormat::W8a8, ..options.plan }, ..*options };
+                let preparation = decide(model, calibration, held_out, &options, cancel)?;
+                (plan::quantization(&preparation.inputs, &options.plan), Some(preparation))
             }
         };
         Ok(Quantized { model: Arc::new(model.quantize(&plan)), preparation })

@@ -139,10 +139,10 @@ fn a_budget_keeps_the_loss_within_it() {
     };
     let options = PrepareOptions { prune: Prune::Auto { budget: 0.01 }, ..PrepareOptions::default() };
     let preparation = decide(&model, &calibrated(&model), held_out, &options, &Cancel::new()).unwrap();
-    let int8 = Arc::new(model.quantize(&preparation.quantization()));
+    let int8 = Arc::new(model.quantize(&preparation.quantization().unwrap()));
     assert!(loss(&int8) <= loss(&model) * 1.01);
     assert!(preparation.pruned > 0.0, "random weights have outliers of no importance");
     let none = PrepareOptions { prune: Prune::Auto { budget: -1.0 }, ..options };
     let preparation = decide(&model, &calibrated(&model), held_out, &none, &Cancel::new()).unwrap();
-    assert_eq!((preparation.pruned, preparation.quantization().shadows()), (0.0, preparation.inputs.len()));
+    assert_eq!((preparation.pruned, preparation.quantization().unwrap().shadows()), (0.0, preparation.inputs.len()));
 }

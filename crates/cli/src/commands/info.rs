@@ -107,7 +107,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 struct PackageInfo<'a> {
     path: String,
     bytes: u64,
-    shadows: usize,
+    /// Not for W4A16, which has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadows: Option<usize>,
     #[serde(flatten)]
     manifest: &'a Manifest,
 }
@@ -117,7 +119,7 @@ fn of_package(package: &Package) -> PackageInfo<'_> {
     PackageInfo {
         path: package.path().display().to_string(),
         bytes: package.bytes(),
-        shadows: manifest.preparation.quantization().shadows(),
+        shadows: manifest.preparation.quantization().map(|plan| plan.shadows()),
         manifest,
     }
 }

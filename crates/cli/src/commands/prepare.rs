@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
 use triad_engine::LoadOptions;
 use triad_engine::package::Package;
-use triad_engine::quantization::{DecodeWeights, WeightScales};
+use triad_engine::quantization::{DecodeWeights, LinearFormat, WeightScales};
 use triad_frontend::{machine, packages};
 use triad_model::fetch;
 use triad_prepare::package::{Existing, Recipe};
@@ -19,16 +19,19 @@ use triad_prepare::{PrepareOptions, Prune};
 use crate::arguments::{self, CalibrationArguments, ModelArgument, ThreadArguments};
 use crate::{inputs, output, package_fields, preparing};
 
-/// Prepare a model: calibrate it, quantize it to INT8, and write a package.
+/// Prepare a model: calibrate it, quantize it to INT8 or INT4, and write a package.
 ///
 /// The float model reads a calibration text; what its activations exceed is clipped, and the outliers beyond run
-/// beside the INT8 model in float (shadows), where leaving them out would cost accuracy. Ctrl-C loses nothing: the
-/// next preparation goes on from there. `triad run` prepares by itself, with the defaults of this command.
+/// beside the INT8 model in float (shadows), where leaving them out would cost accuracy. With --weights int4, weights
+/// alone are quantized, by the scales with the least error for the activations of that text, and nothing is clipped.
+/// Ctrl-C loses nothing: the next preparation goes on from there. `triad run` prepares by itself, with the defaults of
+/// this command.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad prepare                                          the default model, into the cache
   triad prepare model.gguf -o model.triad                then: triad run -m model.triad
   triad prepare model.gguf -o small.triad --decode-weights int4 --prune auto
+  triad prepare model.gguf -o w4a16.triad --weights int4 half the memory; activations stay in float (W4A16)
   triad prepare model.gguf -o chat.triad --calibrate dialogues.jsonl --tokens 50000")]
 pub struct Arguments {
     /// The path of a GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
@@ -39,29 +42,11 @@ pub struct Arguments {
     output: Option<PathBuf>,
     #[command(flatten)]
     calibration: CalibrationArguments,
-    /// How clip thresholds are chosen
-    #[arg(long, value_enum, default_value = "least-error")]
-    threshold: Threshold,
-    /// What one weight scale covers
+    /// Format of the weights, and what one scale covers
     #[arg(long, value_enum, default_value = "channel")]
     weights: Weights,
-    /// Weights that decode computes with; int4 takes more space and is read faster
-    #[arg(long, value_enum, default_value = "int8")]
-    decode_weights: Decode,
-    /// Which inputs lose their shadow: a share of them from 0 to 1, the least important first; none of them; or as
-    /// many as --budget allows
-    #[arg(long, value_name = "RATE|none|auto", default_value = "0.85", value_parser = arguments::prune)]
-    prune: Prune,
-    /// Loss on held-out text that --prune auto may cost, as a share of the float model's
-    #[arg(long, value_name = "SHARE", default_value = "0.003", value_parser = arguments::share)]
-    budget: f64,
-    /// How far channels beyond the clip threshold are scaled down where there is no shadow to compute them: 0 cuts them
-    /// off, as the paper does, 1 brings all of them within it
-    #[arg(long, value_name = "SHARE", default_value = "0.7", value_parser = arguments::share)]
-    smoothing: f64,
-    /// Hot channels give at least this share of the outliers
-    #[arg(long, value_name = "SHARE", default_value = "0.8", value_parser = arguments::share)]
-    hot_share: f64,
+    #[command(flatten)]
+    int8: Int8Arguments,
     /// Replace a package that is there already
     #[arg(long)]
     force: bool,
@@ -70,6 +55,31 @@ pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// What there is to decide in INT8.
+#[derive(clap::Args)]
+struct Int8Arguments {
+    /// How clip thresholds are chosen [default: least-error]
+    #[arg(long, value_enum)]
+    threshold: Option<Threshold>,
+    /// Weights that decode computes with; int4 takes more space and is read faster [default: int8]
+    #[arg(long, value_enum)]
+    decode_weights: Option<Decode>,
+    /// Which inputs lose their shadow: a share of them from 0 to 1, the least important first; none of them; or as
+    /// many as --budget allows [default: 0.85]
+    #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune)]
+    prune: Option<Prune>,
+    /// Loss on held-out text that --prune auto may cost, as a share of the float model's [default: 0.003]
+    #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
+    budget: Option<f64>,
+    /// How far channels beyond the clip threshold are scaled down where there is no shadow to compute them: 0 cuts them
+    /// off, as the paper does, 1 brings all of them within it [default: 0.7]
+    #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
+    smoothing: Option<f64>,
+    /// Hot channels give at least this share of the outliers [default: 0.8]
+    #[arg(long, value_name = "SHARE", value_parser = arguments::share)]
+    hot_share: Option<f64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -82,12 +92,14 @@ enum Threshold {
     LeastError,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum Weights {
-    /// One output channel
+    /// INT8, a scale for each output channel
     Channel,
-    /// The whole matrix
+    /// INT8, a scale for the whole matrix
     Tensor,
+    /// INT4, a scale for each 32 weights of an output channel; activations stay in float
+    Int4,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -98,31 +110,57 @@ enum Decode {
     Int4,
 }
 
+impl Int8Arguments {
+    /// The options that were given.
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let Self { threshold, decode_weights, prune, budget, smoothing, hot_share } = self;
+        let all = [
+            ("--threshold", threshold.is_some()),
+            ("--decode-weights", decode_weights.is_some()),
+            ("--prune", prune.is_some()),
+            ("--budget", budget.is_some()),
+            ("--smoothing", smoothing.is_some()),
+            ("--hot-share", hot_share.is_some()),
+        ];
+        all.into_iter().filter_map(|(name, is_given)| is_given.then_some(name))
+    }
+}
+
 impl Arguments {
-    fn options(&self) -> PrepareOptions {
+    fn options(&self) -> Result<PrepareOptions> {
+        if self.weights == Weights::Int4
+            && let Some(name) = self.int8.given().next()
+        {
+            bail!("{name} is for INT8: with --weights int4 activations stay in float, leave out either");
+        }
+        let usual = PrepareOptions::default();
         let plan = PlanOptions {
-            threshold: match self.threshold {
-                Threshold::MaxMin => ThresholdRule::MaxMin,
-                Threshold::Percentile => ThresholdRule::Percentile,
-                Threshold::LeastError => ThresholdRule::LeastError,
+            linears: if self.weights == Weights::Int4 { LinearFormat::W4a16 } else { LinearFormat::W8a8 },
+            threshold: match self.int8.threshold {
+                None => usual.plan.threshold,
+                Some(Threshold::MaxMin) => ThresholdRule::MaxMin,
+                Some(Threshold::Percentile) => ThresholdRule::Percentile,
+                Some(Threshold::LeastError) => ThresholdRule::LeastError,
             },
             weight_scales: match self.weights {
-                Weights::Channel => WeightScales::Channel,
+                Weights::Channel | Weights::Int4 => WeightScales::Channel,
                 Weights::Tensor => WeightScales::Tensor,
             },
-            decode_weights: match self.decode_weights {
-                Decode::Int8 => DecodeWeights::Int8,
-                Decode::Int4 => DecodeWeights::Int4,
+            decode_weights: match self.int8.decode_weights {
+                None => usual.plan.decode_weights,
+                Some(Decode::Int8) => DecodeWeights::Int8,
+                Some(Decode::Int4) => DecodeWeights::Int4,
             },
-            hot_share: self.hot_share,
-            smoothing: self.smoothing as f32,
-            ..PlanOptions::default()
+            hot_share: self.int8.hot_share.unwrap_or(usual.plan.hot_share),
+            smoothing: self.int8.smoothing.map_or(usual.plan.smoothing, |share| share as f32),
+            ..usual.plan
         };
-        let prune = match self.prune {
-            Prune::Auto { .. } => Prune::Auto { budget: self.budget },
-            rate => rate,
+        let prune = match (self.int8.prune, self.int8.budget) {
+            (None, _) => usual.prune,
+            (Some(Prune::Auto { .. }), Some(budget)) => Prune::Auto { budget },
+            (Some(prune), _) => prune,
         };
-        PrepareOptions { plan, prune, tokens: self.calibration.tokens }
+        Ok(PrepareOptions { plan, prune, tokens: self.calibration.tokens })
     }
 }
 
@@ -144,7 +182,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let start = Instant::now();
     let path = ModelArgument { model: arguments.model.clone() }.path()?;
     ensure!(!Package::is_at(&path), "{} is a package already", path.display());
-    let (options, text) = (arguments.options(), arguments.calibration.text()?);
+    let (options, text) = (arguments.options()?, arguments.calibration.text()?);
     let (destination, existing) = match (&arguments.output, arguments.force) {
         (Some(output), false) => (output.clone(), Existing::Refuse),
         (Some(output), true) => (output.clone(), Existing::Replace),
@@ -190,11 +228,27 @@ mod tests {
             #[command(flatten)]
             arguments: Arguments,
         }
-        let Cli { arguments } = clap::Parser::parse_from(["prepare"]);
-        assert_eq!(arguments.options(), PrepareOptions::default());
-        let Cli { arguments } = clap::Parser::parse_from(["prepare", "--prune", "auto"]);
-        assert_eq!(arguments.options().prune, Prune::AUTO);
-        let Cli { arguments } = clap::Parser::parse_from(["prepare", "--prune", "auto", "--budget", "0.01"]);
-        assert_eq!(arguments.options().prune, Prune::Auto { budget: 0.01 });
+        let options = |arguments: &[&str]| {
+            let Cli { arguments } = clap::Parser::parse_from([&["prepare"], arguments].concat());
+            arguments.options()
+        };
+        let usual = PrepareOptions::default();
+        assert_eq!(options(&[]).unwrap(), usual);
+        assert_eq!(options(&["--prune", "auto"]).unwrap().prune, Prune::AUTO);
+        let budget = ["--prune", "auto", "--budget", "0.01"];
+        assert_eq!(options(&budget).unwrap().prune, Prune::Auto { budget: 0.01 });
+        let w4a16 = PlanOptions { linears: LinearFormat::W4a16, ..usual.plan };
+        assert_eq!(options(&["--weights", "int4"]).unwrap(), PrepareOptions { plan: w4a16, ..usual });
+        for int8 in [
+            ["--threshold", "max-min"],
+            ["--decode-weights", "int8"],
+            ["--prune", "none"],
+            ["--budget", "0.1"],
+            ["--smoothing", "0"],
+            ["--hot-share", "0.5"],
+        ] {
+            let error = options(&[&["--weights", "int4"], &int8[..]].concat()).unwrap_err().to_string();
+            assert!(error.starts_with(int8[0]) && error.contains("is for INT8"), "{error}");
+        }
     }
 }

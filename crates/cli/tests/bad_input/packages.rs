@@ -173,6 +173,24 @@ pub fn cases() -> Vec<Case> {
         ),
         texts("calibration text that holds none", "empty.txt", " \n", &["empty.txt", "no text"]),
         texts("calibration lines without text", "lines.jsonl", "{\"id\": 1}\n", &["lines.jsonl", "text"]),
+        case(
+            "NPU for a model with weights in INT4",
+            &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu"],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                let prepare = ["prepare", "model.gguf", "-o", "package", "--tokens", "50", "--weights", "int4"];
+                assert!(place.triad(&prepare).status.success());
+            },
+            1,
+            &["activations in float", "INT8 kernels as NPU", "expected a package in INT8"],
+        ),
+        case(
+            "shadows for weights in INT4",
+            &["prepare", "model.gguf", "-o", "package", "--weights", "int4", "--prune", "none"],
+            |place| place.write("model.gguf", Gguf::tiny().bytes()),
+            1,
+            &["--prune is for INT8", "--weights int4"],
+        ),
         usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),
     ]
 }

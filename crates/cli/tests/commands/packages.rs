@@ -36,6 +36,48 @@ fn a_model_is_prepared_verified_shown_and_run() {
 }
 
 #[test]
+fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
+    let place = place();
+    let report = package(&place, &["--weights", "int4"]);
+    assert_eq!(report["preparation"]["options"]["plan"]["linears"], "w4a16");
+    assert_eq!(
+        (&report["calibration_tokens"], &report["preparation"]["inputs"]),
+        (&Json::from(100), &Json::Array(vec![]))
+    );
+    let info = json(&place.triad(&["info", "package", "--json"]));
+    assert_eq!((info.get("shadows"), &info["model"]["name"]), (None, &Json::from("tiny")));
+    let text = succeed(&place.triad(&["info", "package"]));
+    assert!(
+        text.contains("W4A16") && text.contains("1 of 7 layers in f32, whose rows are no multiple of 32"),
+        "{text}"
+    );
+    assert!(!text.contains("shadows"), "{text}");
+
+    let ask = [&["run", "-m", "package"], &ASK[..]].concat();
+    let answer = json(&place.triad(&ask));
+    assert!(!answer["tokens"].as_array().unwrap().is_empty());
+    // Two CPUs, alone and on parts of the same products.
+    let cut = ["--cut", "query-key-value=columns:1:1", "--cut", "down=rows:1:1"];
+    for more in
+        [&["--chunk", "3"][..], &["--processors", "cpu,cpu"], &[&["--processors", "cpu,cpu"], &cut[..]].concat()]
+    {
+        assert_eq!(json(&place.triad(&[&ask[..], more].concat()))["text"], answer["text"], "{more:?}");
+    }
+    let verify = ["verify", "package", "--chunk", "4", "--processors", "cpu,cpu"];
+    assert!(succeed(&place.triad(&[&verify[..], &cut].concat())).contains("the same logits, bit for bit"));
+    succeed(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--repeat", "1", "--processors", "cpu,cpu"]));
+    let bench = ["bench", "-m", "package", "--prompt", "8", "--decode", "4", "--repeat", "1", "--json"];
+    assert_eq!(json(&place.triad(&bench))["results"].as_array().unwrap().len(), 2);
+    for command in ["run", "profile", "bench", "verify"] {
+        let model: &[_] = if command == "verify" { &["package"] } else { &["-m", "package"] };
+        let prompt: &[_] = if command == "run" { &["-p", "Hello"] } else { &[] };
+        let output = place.triad(&[&[command], model, prompt, &["--processors", "cpu,npu"]].concat());
+        let error = stderr(&output);
+        assert!(!output.status.success() && error.contains("expected a package in INT8, or CPUs alone"), "{error}");
+    }
+}
+
+#[test]
 fn for_people_preparing_ends_with_what_to_do_next() {
     let place = place();
     let table = succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100"]));

@@ -99,7 +99,7 @@ fn failures(session: &Session) -> &[ProcessorFailure] {
 #[test]
 fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
     for family in FAMILIES {
-        for model in [float(family), int8(family)] {
+        for model in [float(family), int8(family), Arc::new(testing::quantize_int4(&float(family)))] {
             for length in [1, CHUNK - 1, CHUNK, CHUNK + 1, 7 * CHUNK / 2] {
                 let tokens = prompt(&model, length);
                 let expected = all_logits(session(&model, CHUNK), &tokens);

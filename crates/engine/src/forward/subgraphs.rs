@@ -260,8 +260,8 @@ impl Pass<'_> {
             scale: description.scale,
             window: description.window,
             soft_cap: description.soft_cap,
-            // Where linear layers round to INT8, attention need not be more exact than bf16.
-            precision: if weights.inputs.is_some() { Precision::Fast } else { Precision::Exact },
+            // Where linear layers round what they read, attention need not be more exact than bf16.
+            precision: if weights.rounds_activations() { Precision::Fast } else { Precision::Exact },
         };
         let of_keys = |rows: &Range<usize>| rows.start * key_value..rows.end * key_value;
         match self.phase {

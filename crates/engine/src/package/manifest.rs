@@ -16,7 +16,7 @@ use super::preparation::{InputSummary, Preparation};
 use super::tensors::{Formats, malformed};
 use super::{FORMAT, WEIGHTS};
 use crate::linear_input::LinearInput;
-use crate::quantization::OutputWeights;
+use crate::quantization::{LinearFormat, OutputWeights};
 
 /// Largest `package.json`, in bytes: a thousand blocks whose channels are all hot take less.
 const MAX_BYTES: usize = 1 << 28;
@@ -129,13 +129,16 @@ impl Manifest {
             let allowed: Vec<_> = allowed.iter().map(|element| element.name()).collect();
             malformed(format!("field `output` is {:?}, expected one of {}", self.output, allowed.join(", ")))
         })?;
-        Ok(Formats { decode: plan.decode_weights, output: *output, embedding })
+        Ok(Formats { linears: plan.linears, decode: plan.decode_weights, output: *output, embedding })
     }
 
-    /// Four inputs a block, in their order, with numbers that can be computed with.
+    /// In INT8 four inputs a block, in their order, with numbers that can be computed with.
     fn check_inputs(&self) -> Result<()> {
         let inputs = &self.preparation.inputs;
-        let expected = 4 * self.model.blocks.len();
+        let expected = match self.preparation.options.plan.linears {
+            LinearFormat::W8a8 => 4 * self.model.blocks.len(),
+            LinearFormat::W4a16 => 0,
+        };
         if inputs.len() != expected {
             let message = format!("field `preparation.inputs` has {} inputs, expected {expected}", inputs.len());
             return Err(malformed(message));

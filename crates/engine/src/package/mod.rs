@@ -1,4 +1,4 @@
-//! A prepared model on disk: INT8 weights in the layout of the kernels, the plan, tokenizer and template.
+//! A prepared model on disk: INT8 or INT4 weights in the layout of the kernels, the plan, tokenizer and template.
 //!
 //! ```text
 //! NAME/

@@ -1,12 +1,13 @@
 //! How the model of a package was quantized: by which options, and what was decided for each linear input.
 //!
-//! This is the part of `package.json` from which the plan for the weights ([`Quantization`]) follows. Packages are
+//! This is the part of `package.json` from which the plan for the weights ([`Quantization`]) follows; with W4A16 there is
+//! none, and weights are all. Packages are
 //! made by the crate `triad-prepare`, which computes these numbers.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::linear_input::LinearInput;
-use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::quantization::{DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales};
 
 /// How a model is prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +77,9 @@ pub const SMOOTHING_STRENGTH: f32 = 0.7;
 /// What to decide by.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanOptions {
+    /// Number formats of the linear layers. With W4A16 only `output_weights` counts beside it.
+    #[serde(default)]
+    pub linears: LinearFormat,
     /// How clip thresholds are chosen.
     pub threshold: ThresholdRule,
     /// What one weight scale covers.
@@ -95,6 +99,7 @@ pub struct PlanOptions {
 impl Default for PlanOptions {
     fn default() -> Self {
         Self {
+            linears: LinearFormat::default(),
             threshold: ThresholdRule::default(),
             weight_scales: WeightScales::default(),
             decode_weights: DecodeWeights::default(),
@@ -150,17 +155,20 @@ pub struct Preparation {
     pub calibration_tokens: usize,
     /// Share of the inputs whose shadow was left out.
     pub pruned: f64,
-    /// What was found about each input, in the order of the blocks.
+    /// What was found about each input, in the order of the blocks; nothing with W4A16.
     pub inputs: Vec<InputSummary>,
 }
 
 impl Preparation {
-    /// The plan for the weights.
+    /// The plan for the weights; `None` with W4A16.
     ///
     /// # Panics
     /// If the inputs are not four a block.
-    pub fn quantization(&self) -> Quantization {
-        quantization(&self.inputs, &self.options.plan)
+    pub fn quantization(&self) -> Option<Quantization> {
+        match self.options.plan.linears {
+            LinearFormat::W8a8 => Some(quantization(&self.inputs, &self.options.plan)),
+            LinearFormat::W4a16 => None,
+        }
     }
 }
 

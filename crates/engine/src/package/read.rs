@@ -11,7 +11,7 @@ use triad_model::{Error, ErrorKind, Result};
 
 use super::tensors::{self, EMBEDDING, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, malformed, norm_name};
 use super::{Manifest, Package, WEIGHTS};
-use crate::quantization::InputQuantization;
+use crate::quantization::{InputQuantization, LinearFormat};
 use crate::weights::{Block, Embedding, Int8Matrix, Linear, Norm, Weight, WeightMatrix, Weights};
 
 /// Largest magnitude of an INT8 number in a file that someone else wrote.
@@ -65,11 +65,12 @@ impl Package {
     fn all_weights(&self) -> Result<Weights> {
         let model = &self.manifest.model;
         let formats = self.manifest.formats()?;
-        let inputs = self.manifest.preparation.quantization().blocks;
-        let blocks = model.blocks.iter().zip(inputs).enumerate();
+        let mut inputs = self.manifest.preparation.quantization().map(|plan| plan.blocks.into_iter());
+        let mut inputs_of_next = || inputs.as_mut().and_then(Iterator::next);
+        let blocks = model.blocks.iter().enumerate();
         let rows = self.bytes_of(EMBEDDING)?;
         Ok(Weights {
-            blocks: blocks.map(|(index, (block, inputs))| self.block(index, block, inputs)).collect::<Result<_>>()?,
+            blocks: blocks.map(|(index, block)| self.block(index, block, inputs_of_next())).collect::<Result<_>>()?,
             output_norm: self.norm(OUTPUT_NORM, &model.output_norm)?,
             output: self.output(formats.output)?,
             embedding: Embedding::Stored {
@@ -80,7 +81,7 @@ impl Package {
         })
     }
 
-    fn block(&self, index: usize, block: &BlockDescription, inputs: [InputQuantization; 4]) -> Result<Block> {
+    fn block(&self, index: usize, block: &BlockDescription, inputs: Option<[InputQuantization; 4]>) -> Result<Block> {
         let hidden = self.manifest.model.hidden;
         let norm = |place: NormPlace| {
             let described = place.described(block, hidden);
@@ -96,13 +97,35 @@ impl Package {
             feed_forward_post_norm: norm(NormPlace::FeedForwardPost)?,
             query_norm: norm(NormPlace::Query)?,
             key_norm: norm(NormPlace::Key)?,
-            inputs: Some(inputs),
+            inputs,
             linears: block.linears(hidden).into_iter().map(linear).collect::<Result<_>>()?,
         })
     }
 
     fn linear(&self, name: &str, shape: &LinearShape) -> Result<Linear> {
-        let LinearShape { out_features, in_features, bias, .. } = *shape;
+        let (weight, decode_weight) = match self.manifest.preparation.options.plan.linears {
+            LinearFormat::W8a8 => self.int8(name, shape)?,
+            LinearFormat::W4a16 => (self.int4(name, shape)?, None),
+        };
+        let bias = shape.bias.then(|| self.floats(&format!("{name}.bias"))).transpose()?;
+        Ok(Linear { weight, decode_weight, bias })
+    }
+
+    fn int4(&self, name: &str, shape: &LinearShape) -> Result<Weight> {
+        let LinearShape { out_features, in_features, .. } = *shape;
+        let values = self.bytes_of(&format!("{name}.weight"))?;
+        let matrix = if tensors::fits_int4(in_features) {
+            let scales = self.bytes_of(&format!("{name}.scales"))?;
+            WeightMatrix::mapped_int4(out_features, in_features, values, scales)
+        } else {
+            WeightMatrix::mapped_float(out_features, in_features, Element::F32, values)
+        };
+        Ok(Weight::Float(matrix.ok_or_else(|| changed(name))?))
+    }
+
+    /// Weights and, where there is one, their second copy for decode.
+    fn int8(&self, name: &str, shape: &LinearShape) -> Result<(Weight, Option<WeightMatrix>)> {
+        let LinearShape { out_features, in_features, .. } = *shape;
         let scales = self.scales(&format!("{name}.scales"))?;
         let sums = self.numbers(&format!("{name}.sums"), i32::from_le_bytes)?;
         // Kernels multiply a sum by 128 in 32 bits.
@@ -118,11 +141,7 @@ impl Package {
         } else {
             None
         };
-        Ok(Linear {
-            weight: Weight::Int8(matrix.ok_or_else(|| changed(name))?),
-            decode_weight,
-            bias: bias.then(|| self.floats(&format!("{name}.bias"))).transpose()?,
-        })
+        Ok((Weight::Int8(matrix.ok_or_else(|| changed(name))?), decode_weight))
     }
 
     fn output(&self, element: Element) -> Result<Linear> {

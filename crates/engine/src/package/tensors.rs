@@ -12,13 +12,15 @@ use triad_model::safetensors::write::{ALIGNMENT, Entry};
 use triad_model::tensor::Format;
 use triad_model::{Error, ErrorKind, Result};
 
-use crate::quantization::{DecodeWeights, OutputWeights};
+use crate::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use crate::weights::{Block, Norm};
 
 /// Number formats that a package may choose between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formats {
-    /// What decode computes with.
+    /// Those of the linear layers of the blocks.
+    pub linears: LinearFormat,
+    /// In W8A8, what decode computes with.
     pub decode: DecodeWeights,
     /// I8 with scales, or a float.
     pub output: Element,
@@ -113,9 +115,14 @@ pub const OUTPUT: &str = "output";
 /// Name of the embedding.
 pub const EMBEDDING: &str = "embedding";
 
-/// Whether a linear layer has a second copy of its weights in INT4: rows are whole groups.
+/// Whether a linear layer in INT8 has a second copy of its weights in INT4.
 pub fn has_int4(decode: DecodeWeights, in_features: usize) -> bool {
-    decode == DecodeWeights::Int4 && in_features.is_multiple_of(int4::GROUP)
+    decode == DecodeWeights::Int4 && fits_int4(in_features)
+}
+
+/// Whether the weights of a linear layer can be in INT4: rows are whole groups.
+pub fn fits_int4(in_features: usize) -> bool {
+    in_features.is_multiple_of(int4::GROUP)
 }
 
 /// The output matrix's element for `weights`, where the model's file has `stored`.
@@ -145,7 +152,7 @@ pub fn entries(description: &ModelDescription, formats: &Formats) -> Result<Vec<
     let (hidden, vocab) = (description.hidden, description.vocab);
     for (index, block) in description.blocks.iter().enumerate() {
         for shape in block.linears(hidden) {
-            table.linear(&linear_name(index, shape.linear), &shape, formats.decode)?;
+            table.linear(&linear_name(index, shape.linear), &shape, formats)?;
         }
         for place in NormPlace::ALL {
             if let Some((norm, features)) = place.described(block, hidden) {
@@ -185,8 +192,29 @@ impl Table {
         self.entries.push(Entry { name, element, shape: shape.into() });
     }
 
-    fn linear(&mut self, name: &str, shape: &LinearShape, decode: DecodeWeights) -> Result<()> {
-        let LinearShape { out_features, in_features, bias, .. } = *shape;
+    fn linear(&mut self, name: &str, shape: &LinearShape, formats: &Formats) -> Result<()> {
+        match formats.linears {
+            LinearFormat::W8a8 => self.int8(name, shape, formats.decode)?,
+            LinearFormat::W4a16 => self.int4(name, shape),
+        }
+        if shape.bias {
+            self.add(format!("{name}.bias"), Element::F32, &[shape.out_features]);
+        }
+        Ok(())
+    }
+
+    fn int4(&mut self, name: &str, shape: &LinearShape) {
+        let LinearShape { out_features, in_features, .. } = *shape;
+        if fits_int4(in_features) {
+            self.add(format!("{name}.weight"), Element::U8, &[out_features, in_features / 2]);
+            self.add(format!("{name}.scales"), Element::F16, &[out_features, in_features / int4::GROUP]);
+        } else {
+            self.add(format!("{name}.weight"), Element::F32, &[out_features, in_features]);
+        }
+    }
+
+    fn int8(&mut self, name: &str, shape: &LinearShape, decode: DecodeWeights) -> Result<()> {
+        let LinearShape { out_features, in_features, .. } = *shape;
         if in_features > int8::MAX_IN_FEATURES {
             return Err(Error::new(
                 ErrorKind::Unsupported,
@@ -198,9 +226,6 @@ impl Table {
         self.add(format!("{name}.weight"), Element::I8, &[packed]);
         self.add(format!("{name}.scales"), Element::F32, &[out_features]);
         self.add(format!("{name}.sums"), Element::I32, &[out_features]);
-        if bias {
-            self.add(format!("{name}.bias"), Element::F32, &[out_features]);
-        }
         if has_int4(decode, in_features) {
             self.add(format!("{name}.decode"), Element::U8, &[out_features, in_features / 2]);
             self.add(format!("{name}.decode-scales"), Element::F16, &[out_features, in_features / int4::GROUP]);

@@ -175,9 +175,17 @@ impl WeightMatrix {
         Self { out_features, in_features, storage }
     }
 
-    /// The same in INT4, with one scale for each [`int4::GROUP`] weights; `None` if rows are no whole number of groups.
-    pub fn to_int4(&self) -> Option<Self> {
+    /// The same in INT4, with one scale for each [`int4::GROUP`] weights; `None` if rows are no whole number of groups. The
+    /// scales have the least error of the weights, or for activations whose channels have `mean_squares[in_features]`.
+    ///
+    /// # Panics
+    /// If there are other channels.
+    pub fn to_int4(&self, mean_squares: Option<&[f32]>) -> Option<Self> {
         let (out_features, in_features) = (self.out_features, self.in_features);
+        assert!(
+            mean_squares.is_none_or(|squares| squares.len() == in_features),
+            "one for each of {in_features} channels"
+        );
         if !in_features.is_multiple_of(int4::GROUP) {
             return None;
         }
@@ -185,11 +193,25 @@ impl WeightMatrix {
         let mut scales = vec![f16::ZERO; out_features * in_features / int4::GROUP];
         self.slabs(|rows, float| {
             let (first, last) = (rows.start * in_features, rows.end * in_features);
-            let scales = &mut scales[first / int4::GROUP..last / int4::GROUP];
-            int4::quantize_int4(float, &mut values[first / 2..last / 2], scales);
+            let (values, scales) =
+                (&mut values[first / 2..last / 2], &mut scales[first / int4::GROUP..last / int4::GROUP]);
+            match mean_squares {
+                None => int4::quantize_int4(float, values, scales),
+                Some(mean_squares) => int4::quantize_int4_for(mean_squares, float, values, scales),
+            }
         });
         let storage = Storage::Int4 { values: Values::Owned(values.into()), scales: Values::Owned(scales.into()) };
         Some(Self { out_features, in_features, storage })
+    }
+
+    /// The same in f32.
+    pub fn widened(&self) -> Self {
+        Self { storage: Storage::F32(self.to_f32().into()), ..*self }
+    }
+
+    /// Whether the values are in INT4.
+    pub fn is_int4(&self) -> bool {
+        matches!(self.storage, Storage::Int4 { .. })
     }
 
     /// Calls `with` for some rows after the other, in f32.

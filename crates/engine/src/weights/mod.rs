@@ -23,7 +23,7 @@ use triad_model::{Error, ErrorKind, Result, description};
 pub use int8::Int8Matrix;
 use matrix::Storage;
 pub use matrix::WeightMatrix;
-pub use quantized::{quantize_linear, quantize_output};
+pub use quantized::{linear_to_int4, quantize_linear, quantize_output};
 
 use crate::quantization::InputQuantization;
 
@@ -43,6 +43,11 @@ impl Weights {
     /// Whether linear layers read INT8 activations.
     pub fn is_int8(&self) -> bool {
         self.blocks.iter().any(|block| block.inputs.is_some())
+    }
+
+    /// Whether linear layers round what they read: to INT8, or to 16 bits where their weights are in INT4.
+    pub fn rounds_activations(&self) -> bool {
+        self.blocks.iter().any(Block::rounds_activations)
     }
 
     /// Bytes of matrices that decoding one token reads.
@@ -73,6 +78,14 @@ pub struct Block {
     pub inputs: Option<[InputQuantization; 4]>,
     /// The linear layers.
     pub linears: BTreeMap<description::Linear, Linear>,
+}
+
+impl Block {
+    /// As [`Weights::rounds_activations`], for one block.
+    pub fn rounds_activations(&self) -> bool {
+        let has_int4 = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.is_int4());
+        self.inputs.is_some() || self.linears.values().any(has_int4)
+    }
 }
 
 /// One linear layer.

@@ -1,4 +1,4 @@
-//! From float weights to INT8 ones.
+//! From float weights to INT8 and INT4 ones.
 
 use triad_model::description;
 
@@ -44,6 +44,30 @@ impl Weights {
     }
 }
 
+impl Weights {
+    /// These float weights with every linear layer of the blocks in W4A16, on the threads that are installed, as
+    /// [`linear_to_int4`] makes them. `mean_squares` are those of the channels of each block's inputs, in the order of
+    /// [`LinearInput::ALL`]. Norms and embedding are shared.
+    ///
+    /// # Panics
+    /// If `mean_squares` is for other blocks or channels, or the weights are not in float.
+    pub fn quantize_int4(&self, mean_squares: &[[Vec<f32>; 4]], output_weights: OutputWeights) -> Self {
+        assert_eq!(self.blocks.len(), mean_squares.len(), "blocks");
+        let block = |(block, inputs): (&Block, &[Vec<f32>; 4])| {
+            let linear = |(name, linear): (&description::Linear, &Linear)| {
+                (*name, linear_to_int4(linear, &inputs[LinearInput::of(*name).index()]))
+            };
+            Block { linears: block.linears.iter().map(linear).collect(), ..block.clone() }
+        };
+        Self {
+            embedding: self.embedding.clone(),
+            blocks: self.blocks.iter().zip(mean_squares).map(block).collect(),
+            output_norm: self.output_norm.clone(),
+            output: quantize_output(&self.output, output_weights),
+        }
+    }
+}
+
 fn smoothing(block: &Block, input: usize) -> Option<&[f32]> {
     block.inputs.as_ref().and_then(|inputs| inputs[input].smoothing())
 }
@@ -58,9 +82,20 @@ pub fn quantize_linear(linear: &Linear, input: &InputQuantization, quantization:
     };
     let decode_weight = match quantization.decode_weights {
         DecodeWeights::Int8 => None,
-        DecodeWeights::Int4 => float.to_int4(),
+        DecodeWeights::Int4 => float.to_int4(None),
     };
     Linear { weight: Weight::Int8(matrix), decode_weight, bias: linear.bias.clone() }
+}
+
+/// One linear layer with its weights in INT4, by the scales with the least error for activations whose channels have
+/// `mean_squares[in_features]`; in f32 where its rows are no whole groups.
+///
+/// # Panics
+/// If there are other channels, or the weights are not in float.
+pub fn linear_to_int4(linear: &Linear, mean_squares: &[f32]) -> Linear {
+    let Weight::Float(float) = &linear.weight else { panic!("the weights are in float") };
+    let weight = Weight::Float(float.to_int4(Some(mean_squares)).unwrap_or_else(|| float.widened()));
+    Linear { weight, decode_weight: None, bias: linear.bias.clone() }
 }
 
 /// The output matrix in the given format.

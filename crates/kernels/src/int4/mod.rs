@@ -3,6 +3,11 @@
 //! A group is sixteen bytes. Byte j holds element j in its low four bits and element j + 16 in its high
 //! four; sixteen neighbours come out of sixteen bytes by one mask or shift. Four bits hold the number plus
 //! eight, so that numbers go from −8 to 7.
+//!
+//! [`quantize_int4`] chooses the scale of a group by the squared error of its weights, [`quantize_int4_for`] by the squared
+//! error of what a layer computes with them (in `search`).
+
+mod search;
 
 use half::f16;
 
@@ -27,6 +32,48 @@ const EXTREMES: [f32; 6] = [8.0, 7.75, 7.5, 7.25, 7.0, 6.75];
 /// # Panics
 /// If a slice's length contradicts the others.
 pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
+    quantize_groups(
+        weight,
+        values,
+        scales,
+        #[inline(always)]
+        |_, weight| best_scale(weight),
+    );
+}
+
+/// Quantizes `weight[out_features, in_features]` as [`quantize_int4`] does, for activations whose mean squares over some
+/// text are `mean_squares[in_features]`: the scale of each group is the one of several with the least
+/// Σ `mean_squares[i]` · (w\[i\] − ŵ\[i\])², where ŵ is the quantized weight; never more than with the scale that
+/// [`quantize_int4`] chooses. This is the expected squared error of an output, if errors of different channels are taken
+/// as independent.
+///
+/// # Panics
+/// If a slice's length contradicts the others, or `in_features` is no multiple of 32.
+pub fn quantize_int4_for(mean_squares: &[f32], weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
+    let (of_groups, rest) = mean_squares.as_chunks::<GROUP>();
+    assert!(rest.is_empty() && !of_groups.is_empty(), "{} channels in groups of {GROUP}", mean_squares.len());
+    assert!(
+        weight.len().is_multiple_of(mean_squares.len()),
+        "{} weights for {} channels",
+        weight.len(),
+        mean_squares.len()
+    );
+    quantize_groups(
+        weight,
+        values,
+        scales,
+        #[inline(always)]
+        |group, weight| search::best_scale(weight, &of_groups[group % of_groups.len()]),
+    );
+}
+
+/// Quantizes each group by the scale that `scale` returns for the group's index and weights.
+fn quantize_groups(
+    weight: &[f32],
+    values: &mut [u8],
+    scales: &mut [f16],
+    scale_of: impl Fn(usize, &[f32; GROUP]) -> f16 + Sync,
+) {
     check(values, scales);
     assert_eq!(weight.len(), values.len() * 2, "two weights a byte");
     let weight = weight.as_chunks::<GROUP>().0;
@@ -35,7 +82,7 @@ pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
         vectorize(
             #[inline(always)]
             || {
-                *scale = best_scale(weight);
+                *scale = scale_of(group, weight);
                 let inverse = inverse(*scale);
                 for (index, byte) in values.iter_mut().enumerate() {
                     *byte = nibble(weight[index] * inverse) | nibble(weight[index + HALF] * inverse) << 4;
@@ -48,7 +95,7 @@ pub fn quantize_int4(weight: &[f32], values: &mut [u8], scales: &mut [f16]) {
 /// Among the scales that map the largest magnitude near ±8, the one that fits the group best.
 #[inline(always)]
 fn best_scale(weight: &[f32; GROUP]) -> f16 {
-    let largest = weight.iter().fold(0.0f32, |largest, x| if x.abs() > largest.abs() { *x } else { largest });
+    let largest = largest(weight);
     if !weight.iter().all(|x| x.is_finite()) {
         return f16::NAN;
     }
@@ -62,6 +109,12 @@ fn best_scale(weight: &[f32; GROUP]) -> f16 {
     let errors = candidates.map(error);
     let best = (1..EXTREMES.len()).fold(0, |best, index| if errors[index] < errors[best] { index } else { best });
     candidates[best]
+}
+
+/// The number with the largest magnitude, with its sign.
+#[inline(always)]
+fn largest(weight: &[f32; GROUP]) -> f32 {
+    weight.iter().fold(0.0, |largest, x| if x.abs() > largest.abs() { *x } else { largest })
 }
 
 /// 1 / scale, or 0 for a scale of 0, whose group is all zeros.

@@ -89,6 +89,10 @@ fn in_int16(x: &[f32], depth: usize) -> Vec<f32> {
     rows.to_f32()
 }
 
+fn in_bf16(x: &[f32]) -> Vec<f32> {
+    x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
@@ -115,7 +119,7 @@ proptest! {
         }
         // With INT8, activations are rounded to INT16 in decode and, perhaps, to bf16 in prefill.
         let rounded: Vec<f32> = if Bf16Rows::new(&x, depth).is_some() {
-            x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
+            in_bf16(&x)
         } else {
             x.clone()
         };
@@ -126,7 +130,8 @@ proptest! {
 
     #[test]
     fn groups_of_int4_agree_with_the_definition(
-        rows in 1usize..10, groups in prop_oneof![1usize..10, 31usize..40], columns in 1usize..200, seed: u64,
+        rows in 1usize..41, groups in prop_oneof![4 => 1usize..10, 1 => 31usize..40, 1 => 63usize..68],
+        columns in 1usize..200, seed: u64, with_bias: bool,
     ) {
         let depth = groups * int4::GROUP;
         let bytes: Vec<u8> = values(columns * depth / 2, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
@@ -139,10 +144,13 @@ proptest! {
             f32::from(number) * scales[group].to_f32()
         }).collect();
         let x = values(rows * depth, seed ^ 3);
+        let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
         let matrix = Matrix::Int4 { values: &bytes, scales: &scales };
-        let multiplied = in_int16(&x, depth);
-        compare(&x, &x, rows, matrix, &exact, None, Phase::Prefill)?;
-        compare(&x, &multiplied, rows, matrix, &exact, None, Phase::Decode)?;
+        // Both operands are rounded to bf16 in prefill, where the processor multiplies that.
+        let in_prefill = |x: &[f32]| if Bf16Rows::new(x, x.len()).is_some() { in_bf16(x) } else { x.to_vec() };
+        let (x_of_prefill, weight_of_prefill) = (in_prefill(&x), in_prefill(&exact));
+        compare(&x, &x_of_prefill, rows, matrix, &weight_of_prefill, bias.as_deref(), Phase::Prefill)?;
+        compare(&x, &in_int16(&x, depth), rows, matrix, &exact, bias.as_deref(), Phase::Decode)?;
     }
 
     #[test]

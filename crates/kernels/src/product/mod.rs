@@ -62,7 +62,7 @@ pub(crate) unsafe fn product(
     unsafe { panels(kernel, bytemuck::cast_slice(left), depth, Source::F32(weight), out, columns, write) };
 }
 
-/// Activations rounded to bf16, for products with weights that bf16 represents exactly.
+/// Activations rounded to bf16, for products with weights in INT8 and INT4.
 pub(crate) struct Bf16Rows {
     words: Vec<u32>,
     in_features: usize,
@@ -82,7 +82,8 @@ impl Bf16Rows {
     }
 
     /// `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight
-    /// `[columns, in_features]` in INT8.
+    /// `[columns, in_features]`. INT8 is multiplied without its scales, which bf16 represents exactly; other formats are
+    /// rounded to bf16.
     ///
     /// # Safety
     /// No other thread reads or writes these columns of `out` meanwhile.
@@ -90,8 +91,11 @@ impl Bf16Rows {
     /// # Panics
     /// If a slice's length contradicts the shapes.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn product(&self, weight: &[i8], out: SharedOutput, columns: Range<usize>) {
-        let source = Source::Int8(weight, self.in_features);
+    pub(crate) unsafe fn product(&self, weight: Matrix, out: SharedOutput, columns: Range<usize>) {
+        let source = match weight {
+            Matrix::Int8 { values, .. } => Source::Int8(values, self.in_features),
+            weight => Source::Bf16(self.kernel, weight, self.in_features),
+        };
         let depth = self.in_features.div_ceil(2);
         // SAFETY: as the caller promises.
         unsafe { panels(self.kernel, &self.words, depth, source, out, columns, Write::Replace) };

@@ -69,6 +69,11 @@ impl Calibration {
         self.blocks.iter().enumerate().flat_map(of_block)
     }
 
+    /// Mean squares of the channels of each block's inputs, in the order of [`LinearInput::ALL`].
+    pub fn mean_squares(&self) -> Vec<[Vec<f32>; 4]> {
+        self.blocks.iter().map(|inputs| inputs.each_ref().map(InputStatistics::mean_squares)).collect()
+    }
+
     /// Runs the float model over `pieces`, from the first that was not seen yet. `progress` is called after each piece,
     /// with all that was seen so far.
     ///

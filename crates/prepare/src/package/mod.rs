@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use triad_engine::package::tensors::Formats;
 use triad_engine::package::{FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256};
+use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, LoadOptions, Model};
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
@@ -25,7 +26,7 @@ use crate::calibration::{self, Calibration};
 use crate::error::Result;
 use crate::{Preparation, PrepareOptions, prune};
 use part::{Opened, Part};
-use write::write_error;
+use write::{LinearPlan, write_error};
 
 /// How often what calibration saw is saved.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
@@ -109,13 +110,19 @@ pub fn prepare(
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &recipe.load)?);
     let source = source(&recipe.checkpoint)?;
     let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
-    prune::check(recipe.options.prune, &held_out)?;
+    if recipe.options.plan.linears == LinearFormat::W8a8 {
+        prune::check(recipe.options.prune, &held_out)?;
+    }
     let (calibration, calibrated) = calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
     progress(Progress::Deciding);
     let preparation = crate::decide(&model, &calibration, &held_out, &recipe.options, cancel)?;
+    let linears = match preparation.quantization() {
+        Some(quantization) => LinearPlan::W8a8(quantization),
+        None => LinearPlan::W4a16 { mean_squares: calibration.mean_squares() },
+    };
     drop(calibration);
     let path = part.path(WEIGHTS);
-    let formats = write::weights(&model, &preparation.quantization(), &path, cancel, &mut |done, total| {
+    let formats = write::weights(&model, &linears, &recipe.options.plan, &path, cancel, &mut |done, total| {
         progress(Progress::Writing { done, total });
     })?;
     write_rest(recipe, &part, source, formats, preparation)?;

@@ -6,18 +6,42 @@ use std::io::{Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use triad_engine::package::preparation::PlanOptions;
 use triad_engine::package::tensors::{
     self, EMBEDDING, Formats, NormPlace, OUTPUT, OUTPUT_NORM, linear_name, norm_name,
 };
 use triad_engine::quantization::{DecodeWeights, Quantization};
-use triad_engine::weights::{Embedding, Linear, Norm, Weight, WeightMatrix, quantize_linear, quantize_output};
+use triad_engine::weights::{
+    Embedding, Linear, Norm, Weight, WeightMatrix, linear_to_int4, quantize_linear, quantize_output,
+};
 use triad_engine::{Cancel, LinearInput, Model};
 use triad_kernels::Matrix;
+use triad_kernels::int8::Int8Weight;
+use triad_model::description::Linear as LinearName;
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::Layout;
 use triad_model::{Error, ErrorKind};
 
 use crate::error::Result;
+
+/// What linear layers are quantized by.
+pub(super) enum LinearPlan {
+    W8a8(Quantization),
+    W4a16 {
+        /// As [`Model::quantize_int4`] takes them.
+        mean_squares: Vec<[Vec<f32>; 4]>,
+    },
+}
+
+impl LinearPlan {
+    fn quantize(&self, block: usize, name: LinearName, linear: &Linear) -> Linear {
+        let input = LinearInput::of(name).index();
+        match self {
+            Self::W8a8(quantization) => quantize_linear(linear, &quantization.blocks[block][input], quantization),
+            Self::W4a16 { mean_squares } => linear_to_int4(linear, &mean_squares[block][input]),
+        }
+    }
+}
 
 /// Quantizes the float weights of `model` and writes them to `path`. `progress` is called with how many linear layers
 /// of how many are done. What the formats of output matrix and embedding are comes back.
@@ -26,7 +50,8 @@ use crate::error::Result;
 /// If `cancel` is set, the file cannot be written, or the weights are not finite.
 pub(super) fn weights(
     model: &Model,
-    quantization: &Quantization,
+    linears: &LinearPlan,
+    options: &PlanOptions,
     path: &Path,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
@@ -41,8 +66,9 @@ pub(super) fn weights(
     };
     let stored = stored.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the model is quantized already"))?;
     let formats = Formats {
-        decode: quantization.decode_weights,
-        output: tensors::output_element(quantization.output_weights, stored),
+        linears: options.linears,
+        decode: options.decode_weights,
+        output: tensors::output_element(options.output_weights, stored),
         embedding: *format,
     };
     let description = model.description();
@@ -50,14 +76,13 @@ pub(super) fn weights(
 
     let total = weights.blocks.iter().map(|block| block.linears.len()).sum::<usize>() + 1;
     let mut done = 0;
-    for (index, (block, inputs)) in weights.blocks.iter().zip(&quantization.blocks).enumerate() {
+    for (index, block) in weights.blocks.iter().enumerate() {
         for (place, norm) in NormPlace::all_of(block) {
             file.norm(&norm_name(index, place), norm)?;
         }
         for (name, linear) in &block.linears {
             cancel.check()?;
-            let input = &inputs[LinearInput::of(*name).index()];
-            let quantized = model.install(|| quantize_linear(linear, input, quantization));
+            let quantized = model.install(|| linears.quantize(index, *name, linear));
             release(linear);
             file.linear(&linear_name(index, *name), &quantized, formats.decode)?;
             done += 1;
@@ -65,7 +90,7 @@ pub(super) fn weights(
         }
     }
     file.norm(OUTPUT_NORM, &weights.output_norm)?;
-    let output = model.install(|| quantize_output(&weights.output, quantization.output_weights));
+    let output = model.install(|| quantize_output(&weights.output, options.output_weights));
     release(&weights.output);
     file.output(&output)?;
     file.put(EMBEDDING, embedding)?;
@@ -125,15 +150,42 @@ impl Output {
     }
 
     fn linear(&mut self, name: &str, linear: &Linear, decode: DecodeWeights) -> Result<()> {
-        let Weight::Int8(matrix) = &linear.weight else { unreachable!("linear layers of a block are quantized") };
-        let weight = matrix.view();
-        check_finite(weight.scales)?;
+        match &linear.weight {
+            Weight::Int8(matrix) => self.int8(name, matrix.view(), linear.decode_weight.as_ref(), decode)?,
+            Weight::Float(matrix) => self.int4(name, matrix.view())?,
+        }
+        self.bias(name, linear)
+    }
+
+    fn int4(&mut self, name: &str, weight: Matrix) -> Result<()> {
+        let weight_name = format!("{name}.weight");
+        match weight {
+            Matrix::Int4 { values, scales } => {
+                check_finite(scales.iter().map(|scale| scale.to_f32()))?;
+                self.put(&weight_name, values)?;
+                self.put(&format!("{name}.scales"), bytemuck::cast_slice(scales))
+            }
+            Matrix::F32(values) => {
+                check_finite(values.iter().copied())?;
+                self.put(&weight_name, bytemuck::cast_slice(values))
+            }
+            _ => unreachable!("linear layers of a block are in INT4, or in f32 where their rows are no whole groups"),
+        }
+    }
+
+    fn int8(
+        &mut self,
+        name: &str,
+        weight: Int8Weight,
+        in_decode: Option<&WeightMatrix>,
+        decode: DecodeWeights,
+    ) -> Result<()> {
+        check_finite(weight.scales.iter().copied())?;
         self.put(&format!("{name}.weight"), bytemuck::cast_slice(weight.packed))?;
         self.put(&format!("{name}.scales"), bytemuck::cast_slice(weight.scales))?;
         self.put(&format!("{name}.sums"), bytemuck::cast_slice(weight.sums))?;
-        self.bias(name, linear)?;
         if tensors::has_int4(decode, weight.in_features) {
-            let Some(Matrix::Int4 { values, scales }) = linear.decode_weight.as_ref().map(WeightMatrix::view) else {
+            let Some(Matrix::Int4 { values, scales }) = in_decode.map(WeightMatrix::view) else {
                 unreachable!("layers with whole groups have INT4 weights")
             };
             self.put(&format!("{name}.decode"), values)?;
@@ -150,7 +202,7 @@ impl Output {
             Matrix::F16(values) => self.put(&name, bytemuck::cast_slice(values))?,
             Matrix::Bf16(values) => self.put(&name, bytemuck::cast_slice(values))?,
             Matrix::Int8 { values, scales } => {
-                check_finite(scales)?;
+                check_finite(scales.iter().copied())?;
                 self.put(&name, bytemuck::cast_slice(values))?;
                 self.put(&format!("{OUTPUT}.scales"), bytemuck::cast_slice(scales))?;
             }
@@ -164,7 +216,7 @@ impl Output {
     }
 
     fn norm(&mut self, name: &str, norm: &Norm) -> Result<()> {
-        check_finite(&norm.weight)?;
+        check_finite(norm.weight.iter().copied())?;
         self.put(&format!("{name}.weight"), bytemuck::cast_slice(&norm.weight))?;
         let bias = norm.bias.as_ref();
         bias.map_or(Ok(()), |bias| self.put(&format!("{name}.bias"), bytemuck::cast_slice(bias)))
@@ -178,10 +230,10 @@ impl Output {
     }
 }
 
-/// Damaged weights are found before they are in a package. The scale of a row with a weight that is not finite is not
-/// a number.
-fn check_finite(numbers: &[f32]) -> Result<()> {
-    if numbers.iter().all(|number| number.is_finite()) { Ok(()) } else { Err(triad_engine::Error::NotFinite.into()) }
+/// Damaged weights are found before they are in a package. The scale of a row or group with a weight that is not finite is
+/// not a number.
+fn check_finite(mut numbers: impl Iterator<Item = f32>) -> Result<()> {
+    if numbers.all(f32::is_finite) { Ok(()) } else { Err(triad_engine::Error::NotFinite.into()) }
 }
 
 pub(super) fn write_error(error: std::io::Error, path: &Path) -> crate::Error {

@@ -158,6 +158,35 @@ fn weights_that_are_not_those_of_the_description_are_refused() {
 }
 
 #[test]
+fn a_damaged_package_in_w4a16_is_refused() {
+    let place = Place::with_width(80);
+    place.w4a16();
+    json(&place, |it| it["preparation"]["options"]["plan"]["linears"] = json!("w2a16"), &["w2a16", "w4a16"]);
+    // In INT8 inputs are quantized by what is known of them, with W4A16 there are none.
+    json(&place, |it| it["preparation"]["options"]["plan"]["linears"] = json!("w8a8"), &["has 0 inputs, expected 8"]);
+    let linears =
+        |it: &mut Value| drop(it["preparation"]["options"]["plan"].as_object_mut().unwrap().remove("linears"));
+    json(&place, linears, &["has 0 inputs, expected 8"]);
+    json(&place, |it| it["preparation"]["inputs"] = json!([{}]), &["missing field"]);
+    let (weight, scales) = ("blocks.0.query.weight", "blocks.0.query.scales");
+    header(&place, |it| it[weight]["dtype"] = json!("I8"), &[weight, "is I8 [32, 16], expected U8 [32, 16]"]);
+    header(&place, |it| it[weight]["shape"] = json!([16, 32]), &[weight, "[16, 32], expected U8 [32, 16]"]);
+    header(&place, |it| it[scales]["dtype"] = json!("BF16"), &[scales, "expected F16 [32, 1]"]);
+    let rename = |it: &mut Value| {
+        let entry = it.as_object_mut().unwrap().remove(scales).unwrap();
+        it["scales"] = entry;
+    };
+    header(&place, rename, &[scales, "is missing"]);
+    header(
+        &place,
+        |it| it["blocks.0.down.weight"]["dtype"] = json!("I32"),
+        &["blocks.0.down.weight", "is I32 [32, 80], expected F32 [32, 80]"],
+    );
+    refused(&place, WEIGHTS, |bytes| bytes.truncate(bytes.len() - 1), &["truncated"]);
+    load(&place.path("package")).unwrap();
+}
+
+#[test]
 fn weights_of_another_model_are_refused() {
     let place = Place::new();
     let package = place.package();
@@ -238,18 +267,19 @@ fn damage(mut bytes: Vec<u8>, within: usize, changes: &[(usize, u8)], cut: Optio
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2, ..ProptestConfig::default() })]
 
     /// One case with many packages in it, since making the first one takes longest.
     #[test]
     fn random_damage_is_an_error_or_harmless(
+        w4a16: bool,
         damages in prop::collection::vec(
             (any::<bool>(), prop::collection::vec((any::<usize>(), any::<u8>()), 1..4), prop::option::of(any::<usize>())),
             300,
         ),
     ) {
         let place = Place::new();
-        let package = place.package();
+        let package = if w4a16 { place.w4a16() } else { place.package() };
         for (in_manifest, changes, cut) in damages {
             let file = if in_manifest { MANIFEST } else { WEIGHTS };
             let bytes = fs::read(package.path().join(file)).unwrap();

@@ -4,9 +4,11 @@ use std::fs;
 use std::sync::Arc;
 
 use triad_engine::package::Package;
-use triad_engine::quantization::{DecodeWeights, OutputWeights};
+use triad_engine::quantization::{DecodeWeights, LinearFormat, OutputWeights};
+use triad_engine::weights::Weight;
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
-use triad_prepare::package::Existing;
+use triad_prepare::calibration::Calibration;
+use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};
 
 use crate::tiny::{Place, files, text};
@@ -40,7 +42,7 @@ fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
         let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
         let load = LoadOptions { threads: Threads::Count(2) };
         let float = Model::from_checkpoint(&recipe.checkpoint, &load).unwrap();
-        let plan = package.manifest().preparation.quantization();
+        let plan = package.manifest().preparation.quantization().unwrap();
         assert_eq!(plan.shadows(), 4, "half of eight inputs");
         let in_memory = float.quantize(&plan);
         let opened = Model::load(package.path(), &load).unwrap();
@@ -50,6 +52,56 @@ fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
         assert!(opened.chat_template().is_some());
         assert_eq!(logits(opened), logits(in_memory), "{decode_weights:?} {output_weights:?}");
     }
+}
+
+#[test]
+fn a_package_in_w4a16_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
+    // With rows of 32 and 96, all of them whole groups; and of 32 and 80.
+    for (width, layers_in_int4) in [(96, 14), (80, 12)] {
+        let place = Place::with_width(width);
+        for (index, output_weights) in [OutputWeights::Int8, OutputWeights::Float].into_iter().enumerate() {
+            let mut recipe = place.recipe();
+            (recipe.options.plan.linears, recipe.options.plan.output_weights) = (LinearFormat::W4a16, output_weights);
+            // Which needs held-out texts in INT8 alone.
+            (recipe.options.prune, recipe.text) = (Prune::AUTO, text(3));
+            let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
+            package.verify().unwrap();
+            let preparation = &package.manifest().preparation;
+            assert!(preparation.quantization().is_none() && preparation.inputs.is_empty());
+            assert!(preparation.calibration_tokens > 0);
+
+            let load = LoadOptions { threads: Threads::Count(2) };
+            let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
+            let tokens = recipe.options.tokens;
+            let (calibration, _) =
+                Calibration::of_text(&float, &recipe.text, tokens, &Cancel::new(), |_, _| {}).unwrap();
+            let in_memory = float.quantize_int4(&calibration.mean_squares(), output_weights);
+            let opened = Model::load(package.path(), &load).unwrap();
+            assert_eq!(opened.description(), float.description());
+            assert_eq!(opened.weights().bytes(), in_memory.weights().bytes());
+            assert_eq!(opened.fingerprint(), in_memory.fingerprint());
+            let linears = opened.weights().blocks.iter().flat_map(|block| block.linears.values());
+            let in_int4 = linears.filter(|linear| matches!(&linear.weight, Weight::Float(weight) if weight.is_int4()));
+            assert_eq!(in_int4.count(), layers_in_int4);
+            assert_eq!(logits(opened), logits(in_memory), "{width} {output_weights:?}");
+        }
+    }
+}
+
+#[test]
+fn what_calibration_sees_decides_the_scales_of_w4a16() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    recipe.options.plan.linears = LinearFormat::W4a16;
+    let weights = |recipe: &Recipe, name: &str| {
+        let package = place.prepare(recipe, name).unwrap().package;
+        fs::read(package.path().join("weights.safetensors")).unwrap()
+    };
+    let first = weights(&recipe, "first");
+    recipe.load.threads = Threads::Count(1);
+    assert!(first == weights(&recipe, "on one thread"));
+    recipe.text = text(30);
+    assert!(first != weights(&recipe, "another text"));
 }
 
 #[test]
@@ -130,7 +182,7 @@ fn a_package_that_is_there_stays_unless_it_is_to_be_replaced() {
     place.interrupt(&recipe, "package", 100).unwrap_err();
     assert!(files(package.path()) == before, "until the new one is whole");
     place.prepare(&recipe, "package").unwrap();
-    assert_eq!(Package::open(package.path()).unwrap().manifest().preparation.quantization().shadows(), 8);
+    assert_eq!(Package::open(package.path()).unwrap().manifest().preparation.quantization().unwrap().shadows(), 8);
     assert_eq!(place.names(""), ["model.gguf", "package"]);
 }
 

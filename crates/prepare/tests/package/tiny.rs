@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use triad_engine::package::Package;
+use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, LoadOptions, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
@@ -14,16 +15,16 @@ use triad_prepare::package::{Existing, Prepared, Progress, Recipe, prepare};
 use triad_prepare::{PrepareOptions, Prune, Result};
 
 const HIDDEN: usize = 32;
-const WIDTH: usize = 96;
 const VOCAB: usize = 128;
 const BLOCKS: usize = 2;
 
-/// A llama with random weights whose tokens are the visible letters of ASCII; the embedding is in Q8_0.
-pub fn gguf() -> Vec<u8> {
+/// A llama with random weights, feed-forwards of `width` features, whose tokens are the visible letters of ASCII; the
+/// embedding is in Q8_0.
+pub fn gguf(width: usize) -> Vec<u8> {
     let numbers = [
         ("embedding_length", HIDDEN),
         ("block_count", BLOCKS),
-        ("feed_forward_length", WIDTH),
+        ("feed_forward_length", width),
         ("context_length", 48),
         ("attention.head_count", 4),
         ("attention.head_count_kv", 2),
@@ -55,9 +56,9 @@ pub fn gguf() -> Vec<u8> {
             ("attn_k", HIDDEN / 2, HIDDEN),
             ("attn_v", HIDDEN / 2, HIDDEN),
             ("attn_output", HIDDEN, HIDDEN),
-            ("ffn_gate", WIDTH, HIDDEN),
-            ("ffn_up", WIDTH, HIDDEN),
-            ("ffn_down", HIDDEN, WIDTH),
+            ("ffn_gate", width, HIDDEN),
+            ("ffn_up", width, HIDDEN),
+            ("ffn_down", HIDDEN, width),
         ] {
             let values = random.floats(rows * columns, 0.0);
             builder = builder.tensor_f32(&format!("blk.{block}.{name}.weight"), &[rows, columns], &values);
@@ -92,8 +93,13 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Self {
+        Self::with_width(96)
+    }
+
+    /// With a model whose feed-forwards have so many features.
+    pub fn with_width(width: usize) -> Self {
         let place = Self { folder: tempfile::tempdir().unwrap() };
-        std::fs::write(place.path("model.gguf"), gguf()).unwrap();
+        std::fs::write(place.path("model.gguf"), gguf(width)).unwrap();
         place
     }
 
@@ -128,6 +134,13 @@ impl Place {
     /// A package.
     pub fn package(&self) -> Package {
         self.prepare(&self.recipe(), "package").unwrap().package
+    }
+
+    /// A package in W4A16.
+    pub fn w4a16(&self) -> Package {
+        let mut recipe = self.recipe();
+        recipe.options.plan.linears = LinearFormat::W4a16;
+        self.prepare(&recipe, "package").unwrap().package
     }
 
     /// Names of all files and folders here.

@@ -35,11 +35,12 @@ impl Limit {
                 let reading = (weights + measured.sequences * cache) as f64 / self.bytes_read_per_second;
                 let rows = measured.tokens * measured.sequences;
                 let linear = rows as f64 * Operations::of_prefill(model.description(), 1).linear;
-                let is_int8 = model.weights().is_int8();
-                let peak = if is_int8 { self.arithmetic.int8_operations_per_second } else { None };
+                // In INT16 with weights in INT8 and INT4, which is no faster than INT8.
+                let is_integer = model.weights().rounds_activations();
+                let peak = if is_integer { self.arithmetic.int8_operations_per_second } else { None };
                 let multiplying = linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
                 // A single row is never bound by arithmetic; where the peak of its numbers is not known, none is.
-                Some(if is_int8 && peak.is_none() { reading } else { reading.max(multiplying) })
+                Some(if is_integer && peak.is_none() { reading } else { reading.max(multiplying) })
             }
         }
     }
@@ -49,7 +50,14 @@ impl Limit {
         let operations = Operations::of_prefill(model.description(), tokens);
         let Arithmetic { int8_operations_per_second: int8, bf16_operations_per_second: bf16, .. } = self.arithmetic;
         let f32 = self.arithmetic.f32_operations_per_second;
-        let (linear, attention) = if model.weights().is_int8() { (int8?, bf16.unwrap_or(f32)) } else { (f32, f32) };
+        let rounded = bf16.unwrap_or(f32);
+        let (linear, attention) = if model.weights().is_int8() {
+            (int8?, rounded)
+        } else if model.weights().rounds_activations() {
+            (rounded, rounded)
+        } else {
+            (f32, f32)
+        };
         Some(operations.linear / linear + operations.attention / attention)
     }
 }

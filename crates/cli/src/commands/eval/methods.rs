@@ -25,6 +25,8 @@ enum Method {
     /// In INT8 with one scale for each token and outlier channels in float (LLM.int8())
     #[value(name = "llm.int8")]
     LlmInt8,
+    /// In float with weights in INT4, as `triad prepare --weights int4` does it
+    W4a16,
 }
 
 /// The chosen methods.
@@ -49,7 +51,7 @@ pub struct Variant {
     /// With words for the other options.
     pub label: String,
     /// `None`: the model is taken as it is.
-    int8: Option<(triad_prepare::Method, PrepareOptions)>,
+    quantized: Option<(triad_prepare::Method, PrepareOptions)>,
 }
 
 impl Method {
@@ -60,16 +62,18 @@ impl Method {
             Self::Shadow => "shadow",
             Self::SmoothQuant => "smoothquant",
             Self::LlmInt8 => "llm.int8",
+            Self::W4a16 => "w4a16",
         }
     }
 
     fn variant(self, options: PrepareOptions) -> Variant {
-        let int8 = match self {
+        let quantized = match self {
             Self::Float => None,
             Self::W8a8 => Some(triad_prepare::Method::W8a8),
             Self::Shadow => Some(triad_prepare::Method::Shadow),
             Self::SmoothQuant => Some(triad_prepare::Method::SmoothQuant),
             Self::LlmInt8 => Some(triad_prepare::Method::LlmInt8),
+            Self::W4a16 => Some(triad_prepare::Method::W4a16),
         };
         let label = match (self, options.prune) {
             (Self::Shadow, Prune::Auto { .. }) => "shadow, prune auto".into(),
@@ -77,7 +81,7 @@ impl Method {
             (Self::Shadow, Prune::Rate(rate)) => format!("shadow, prune {rate}"),
             _ => self.name().into(),
         };
-        Variant { method: self.name(), label, int8: int8.map(|method| (method, options)) }
+        Variant { method: self.name(), label, quantized: quantized.map(|method| (method, options)) }
     }
 }
 
@@ -123,7 +127,7 @@ impl MethodArguments {
 impl Variant {
     /// A model that is not quantized here.
     pub fn as_it_is(method: &'static str) -> Self {
-        Self { method, label: method.into(), int8: None }
+        Self { method, label: method.into(), quantized: None }
     }
 
     /// Whether it is the model in float.
@@ -133,12 +137,12 @@ impl Variant {
 
     /// Whether the share of the shadows that is left out was given, and the label has it.
     pub fn has_rate(&self) -> bool {
-        self.int8.is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
+        self.quantized.is_some_and(|(_, options)| matches!(options.prune, Prune::Rate(_)))
     }
 
     /// Whether it needs statistics of a calibration text.
     pub fn calibrates(&self) -> bool {
-        self.int8.is_some_and(|(method, _)| method.calibrates())
+        self.quantized.is_some_and(|(method, _)| method.calibrates())
     }
 
     /// The model computed in this way.
@@ -148,7 +152,7 @@ impl Variant {
         (calibration, held_out): &(Calibration, Vec<Vec<u32>>),
         cancel: &Cancel,
     ) -> triad_prepare::Result<Quantized> {
-        let Some((method, options)) = self.int8 else {
+        let Some((method, options)) = self.quantized else {
             return Ok(Quantized { model: Arc::clone(model), preparation: None });
         };
         method.quantize(model, calibration, held_out, &options, cancel)

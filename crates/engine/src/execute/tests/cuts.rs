@@ -40,6 +40,7 @@ proptest! {
     fn a_cut_product_is_the_whole_bit_for_bit(
         family in 0usize..FAMILIES.len(),
         rate in prop::option::of(0f64..=1.0),
+        w4a16: bool,
         cuts in prop::collection::vec((0usize..4, any::<bool>(), 0.05f64..1.0, 0.05f64..1.0, 1usize..4), 1..4),
         which in 0usize..3,
         policy in 0usize..5,
@@ -48,6 +49,7 @@ proptest! {
         let family = FAMILIES[family];
         // A device runs no float.
         let model = match rate {
+            None if which < 2 && w4a16 => Arc::new(testing::quantize_int4(&float(family))),
             None if which < 2 => float(family),
             rate => pruned(family, rate.unwrap_or(0.5)),
         };

@@ -190,7 +190,7 @@ proptest! {
 
     #[test]
     fn found_evicted_or_computed_again_the_bits_are_the_same_and_the_memory_bounded(
-        operations in operations(), model in 0usize..3, pages in 1usize..8,
+        operations in operations(), model in 0usize..4, pages in 1usize..8,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
     ) {
         let (name, model) = &MODELS[model];

@@ -66,13 +66,15 @@ fn a_restored_session_goes_on_with_the_same_bits() {
 fn a_saved_session_of_something_else_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("session");
-    let [(_, float), (_, int8), _] = &*MODELS;
+    let [(_, float), (_, int8), _, (_, w4a16)] = &*MODELS;
     let mut session = saving(int8, CONTEXT, KvFormat::F16).session();
     session.prefill(&tokens(300), &Cancel::new(), |_| {}).unwrap();
     session.save(&path).unwrap();
     let engine = saving(int8, CONTEXT, KvFormat::F16);
     engine.restore(&path).unwrap();
-    assert!(message(&saving(float, CONTEXT, KvFormat::F16), &path).contains("the session is of another model"));
+    for other in [float, w4a16] {
+        assert!(message(&saving(other, CONTEXT, KvFormat::F16), &path).contains("the session is of another model"));
+    }
     let of_format = message(&saving(int8, CONTEXT, KvFormat::Int8), &path);
     assert!(of_format.contains("the format of keys and values: F16, expected Int8"), "{of_format}");
     let of_context = message(&saving(int8, CONTEXT - 1, KvFormat::F16), &path);

@@ -49,13 +49,14 @@ pub(super) fn description() -> ModelDescription {
     }
 }
 
-/// In float, in INT8, and with smaller weights for decode.
-pub(super) static MODELS: LazyLock<[(&str, Arc<Model>); 3]> = LazyLock::new(|| {
+/// In float, in INT8, with smaller weights for decode, and in W4A16 but for down, whose rows are no whole groups.
+pub(super) static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
     let float = Model::random(description(), &LoadOptions { threads: Threads::Count(1) }, 7).unwrap();
     let float = Arc::new(float);
     let quantize = |weights| Arc::new(testing::quantize(&float, &prompt(&float, 60), 0.5, weights));
     let (int8, int4) = (quantize(DecodeWeights::Int8), quantize(DecodeWeights::Int4));
-    [("float", float), ("INT8", int8), ("INT4 in decode", int4)]
+    let w4a16 = Arc::new(testing::quantize_int4(&float));
+    [("float", float), ("INT8", int8), ("INT4 in decode", int4), ("W4A16", w4a16)]
 });
 
 #[derive(Clone, Debug)]
@@ -137,7 +138,7 @@ proptest! {
 
     #[test]
     fn a_sequence_has_the_same_bits_alone_and_beside_others(
-        of_each in prop::collection::vec(steps(), 1..17), model in 0usize..3,
+        of_each in prop::collection::vec(steps(), 1..17), model in 0usize..4,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
         (chunk, most_rows, in_flight) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6], 1usize..5),
         policy in prop::sample::select(Policy::ALL.to_vec()), is_two: bool,
@@ -178,7 +179,7 @@ proptest! {
 
     #[test]
     fn the_chunk_length_changes_no_bit(
-        steps in steps(), model in 0usize..3,
+        steps in steps(), model in 0usize..4,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]), chunk in 1usize..300,
     ) {
         let (name, model) = &MODELS[model];
