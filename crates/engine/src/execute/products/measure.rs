@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 use triad_kernels::OutputMut;
@@ -186,7 +187,7 @@ impl<'a> Bench<'a> {
         };
         let beside = std::thread::scope(|scope| {
             let loads: Vec<_> = others().map(|index| scope.spawn(move || run(index))).collect();
-            while begun.load(Ordering::Relaxed) < loads.len() && !loads.iter().any(|load| load.is_finished()) {
+            while begun.load(Ordering::Relaxed) < loads.len() && !loads.iter().any(ScopedJoinHandle::is_finished) {
                 std::thread::yield_now();
             }
             let beside = self.seconds(processor, &mut product);
