@@ -51,7 +51,7 @@ impl FromStr for Processors {
     /// Reads `cpu=0-2,4,npu=3`: names, any of them more than once, and behind each its cores if any are given.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
-            "expected cpu, or cpu with gpu, npu or both, each with its cores if they are to be kept: cpu=0-2,npu=3"
+            "expected cpu, cpu with gpu, npu or both, or gpu alone, each with its cores if they are to be kept: cpu=0-2,npu=3"
                 .to_owned()
         };
         let mut named: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -79,7 +79,8 @@ impl FromStr for Processors {
             };
             list.push(Named { name, kind, threads });
         }
-        if !list.iter().any(Named::is_cpu) {
+        let is_gpu_alone = matches!(&list[..], [only] if only.kind == ProcessorKind::Gpu);
+        if !list.iter().any(Named::is_cpu) && !is_gpu_alone {
             return Err(expected());
         }
         let mut taken = Vec::new();
@@ -175,10 +176,15 @@ impl Processors {
         self.list.len()
     }
 
-    /// The CPUs of them, where there is more.
+    /// Whether it is a GPU alone, which runs whole models.
+    fn is_gpu_alone(&self) -> bool {
+        matches!(&self.list[..], [only] if only.kind == ProcessorKind::Gpu)
+    }
+
+    /// The CPUs of them, where there are any, and more.
     pub fn cpu_alone(&self) -> Option<Self> {
         let list: Vec<_> = self.list.iter().filter(|processor| processor.is_cpu()).cloned().collect();
-        (list.len() < self.list.len()).then(|| Self { list, text: self.text.clone() })
+        (!list.is_empty() && list.len() < self.list.len()).then(|| Self { list, text: self.text.clone() })
     }
 
     /// What their costs are kept under: their names, and how products are cut.
@@ -232,7 +238,7 @@ impl std::fmt::Display for Processors {
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
     /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU or GPU: cpu=0,npu=1 keeps each on
-    /// its cores, cpu,gpu takes a thread each
+    /// its cores, cpu,gpu takes a thread each. gpu alone runs a model in float whole, prompts and answers
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     #[command(flatten)]
@@ -247,14 +253,22 @@ pub struct ProcessorArguments {
 
 impl ProcessorArguments {
     /// Refuses, before a model is prepared, a timeline that would be written over an input, and an NPU or GPU
-    /// beside a model in `float`: it runs INT8 alone, and would have nothing to do.
+    /// beside a CPU for a model in `float`: it runs INT8 there, and would have nothing to do.
     pub fn check(&self, float: bool) -> Result<()> {
         if let Some(timeline) = &self.timeline {
             inputs::check(timeline)?;
         }
         self.devices.check(self.processors.is_some())?;
-        let has_device = self.processors.as_ref().is_some_and(|processors| processors.cpu_alone().is_some());
+        let Some(processors) = &self.processors else { return Ok(()) };
         ensure!(!(float && self.devices.partition.is_some()), "--partition cuts products in INT8: leave out --float");
+        if processors.is_gpu_alone() {
+            ensure!(
+                float,
+                "--processors gpu runs whole models in float: expected --float, too, or --processors cpu,gpu"
+            );
+            return Ok(());
+        }
+        let has_device = processors.cpu_alone().is_some();
         ensure!(
             !(float && has_device),
             "--float leaves the NPU or GPU of --processors without work, which is INT8: leave out either"
@@ -375,10 +389,10 @@ mod tests {
     fn processors_are_names_and_cores() {
         let count = |text: &str| text.parse::<Processors>().map(|processors| processors.threads());
         assert_eq!(
-            ["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1", "cpu,gpu,npu"].map(count),
-            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2), Ok(3)]
+            ["cpu", "cpu,npu", "npu=1,cpu=0", "cpu=0-2,5,npu=3,4", "cpu,cpu=1", "cpu,gpu,npu", "gpu=1"].map(count),
+            [Ok(1), Ok(2), Ok(2), Ok(6), Ok(2), Ok(3), Ok(1)]
         );
-        for wrong in ["", "gpu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,tpu=2"] {
+        for wrong in ["", "gpu,gpu", "gpu,npu", "npu", "cpu=,npu", "cpu=x", "0", "cpu,0", "cpu=0,npu=1,tpu=2"] {
             assert!(count(wrong).unwrap_err().starts_with("expected"), "{wrong}");
         }
         assert!(count("cpu=0-2,npu=2").unwrap_err().contains("core 2 is of two processors"));

@@ -96,8 +96,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Error::Cancelled => Interrupted.into(),
         error => run_error(error, name),
     };
+    // Products are cut in INT8 alone; without it, predictions are refused with the reason.
+    let has_products = model.weights().is_int8() || arguments.predict;
     // First: what the rest of the profile is measured with may depend on it.
-    let products = if processors.count() > 1 && !arguments.no_products {
+    let products = if processors.count() > 1 && !arguments.no_products && has_products {
         let measured = measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), measured.clone());
         product_table.save(package)?;

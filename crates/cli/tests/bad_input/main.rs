@@ -397,8 +397,8 @@ fn inputs() -> Vec<Case> {
         usage("device of a plan without a partition", &["plan", "--device", "snapdragon-8gen3"], &["--partition"]),
         usage(
             "processor that is none",
-            &["run", "-p", "Hi", "--processors", "gpu=0"],
-            &["--processors", "expected cpu, or cpu with gpu, npu or both"],
+            &["run", "-p", "Hi", "--processors", "npu=0"],
+            &["--processors", "expected cpu, cpu with gpu, npu or both, or gpu alone"],
         ),
         usage(
             "core of two processors",
@@ -409,6 +409,11 @@ fn inputs() -> Vec<Case> {
             "NPU for a model in float",
             &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu=0,npu=1"],
             &["--float", "NPU or GPU of --processors", "INT8"],
+        ),
+        input(
+            "GPU alone for a package",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "gpu"],
+            &["--processors gpu", "expected --float", "cpu,gpu"],
         ),
         usage(
             "policy that is none",

@@ -269,6 +269,23 @@ fn a_package_is_verified_with_a_gpu_whose_products_are_exact() {
 
 #[test]
 #[cfg(feature = "gpu")]
+fn a_model_in_float_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
+    if with_gpu().is_none() {
+        return;
+    }
+    let place = place();
+    let ask = ["run", "--float", "-m", "model.gguf", "-p", "Hello Hello Hello", "-n", "12", "--chunk", "4", "--json"];
+    for more in [&[][..], &["--speculate", "lookup"]] {
+        let on_cpu = json(&place.triad(&[&ask[..], more].concat()));
+        let on_gpu = json(&place.triad(&[&ask[..], more, &["--processors", "gpu"]].concat()));
+        assert_eq!(on_gpu["text"], on_cpu["text"]);
+    }
+    let refused = place.triad(&[&ask[..], &["--processors", "gpu", "--kv", "int8"]].concat());
+    assert!(stderr(&refused).contains("the format of keys and values"), "{}", stderr(&refused));
+}
+
+#[test]
+#[cfg(feature = "gpu")]
 fn a_gpu_that_is_not_there_is_an_error_that_lists_those_that_are() {
     let place = packaged();
     let run = ["run", "-m", "package", "-p", "Hello", "--processors", "cpu,gpu", "--gpu", "no such GPU"];
