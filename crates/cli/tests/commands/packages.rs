@@ -66,7 +66,8 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     let verify = ["verify", "package", "--chunk", "4", "--processors", "cpu,cpu"];
     assert!(succeed(&place.triad(&[&verify[..], &cut].concat())).contains("the same logits, bit for bit"));
     succeed(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--repeat", "1", "--processors", "cpu,cpu"]));
-    let bench = ["bench", "-m", "package", "--prompt", "8", "--decode", "4", "--repeat", "1", "--json"];
+    let bench =
+        ["bench", "-m", "package", "--prompt", "8", "--decode", "4", "--context", "8", "--repeat", "1", "--json"];
     assert_eq!(json(&place.triad(&bench))["results"].as_array().unwrap().len(), 2);
     for command in ["run", "profile", "bench", "verify"] {
         let model: &[_] = if command == "verify" { &["package"] } else { &["-m", "package"] };
