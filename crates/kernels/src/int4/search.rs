@@ -40,10 +40,11 @@ pub(super) fn best_scale(weight: &[f32; GROUP], mean_squares: &[f32; GROUP]) -> 
     for _ in 0..ROUNDS {
         let scale = least_squares(weight, mean_squares, best);
         let error = error(weight, mean_squares, scale);
-        if error.is_nan() || error >= least {
+        if error < least {
+            (best, least) = (scale, error);
+        } else {
             break;
         }
-        (best, least) = (scale, error);
     }
     best
 }
