@@ -71,7 +71,11 @@ fn a_model_with_weights_in_int4_is_prepared_verified_shown_and_run() {
     assert_eq!(json(&place.triad(&bench))["results"].as_array().unwrap().len(), 2);
     for command in ["run", "profile", "bench", "verify"] {
         let model: &[_] = if command == "verify" { &["package"] } else { &["-m", "package"] };
-        let prompt: &[_] = if command == "run" { &["-p", "Hello"] } else { &[] };
+        let prompt: &[_] = match command {
+            "run" => &["-p", "Hello"],
+            "bench" => &["--prompt", "8", "--decode", "0"],
+            _ => &[],
+        };
         let output = place.triad(&[&[command], model, prompt, &["--processors", "cpu,npu"]].concat());
         let error = stderr(&output);
         assert!(!output.status.success() && error.contains("expected a package in INT8, or CPUs alone"), "{error}");
