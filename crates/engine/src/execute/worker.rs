@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::pass::Hidden;
 use super::programs::DeviceBackend;
 use super::state::{Job, State};
-use super::wait::{Wait, WaitUse, sleep_and_poll};
+use super::wait::{LONGEST_SLEEP, Wait, WaitUse, sleep_and_poll};
 use super::{Moment, Shared, Unit, lock};
 use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
@@ -118,8 +118,10 @@ fn wait<'a>(shared: &'a Shared, index: usize, state: MutexGuard<'a, State>) -> M
     let mut used = WaitUse::default();
     if polls {
         let (sleep, polled) = sleep_and_poll(begin, expected);
-        if let Some(sleep) = sleep {
-            std::thread::sleep(sleep);
+        while shared.told.load(Ordering::Relaxed) == told
+            && let Some(left) = sleep.and_then(|sleep| sleep.checked_sub(begin.elapsed()))
+        {
+            std::thread::sleep(left.min(LONGEST_SLEEP));
         }
         let awake = Instant::now();
         while shared.told.load(Ordering::Relaxed) == told && Instant::now() < polled {
