@@ -10,8 +10,9 @@ use triad_engine::execute::{CostTable, Execution, ProcessorFailure, WaitUse};
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
 use triad_plan::graph::Format;
+use triad_plan::partition::solve::Restriction;
 use triad_plan::placement::Reason;
-use triad_plan::processors::{Processor, ProcessorKind, label};
+use triad_plan::processors::{Processor, ProcessorId, ProcessorKind, label};
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Label, Lane, Record, Source};
 
@@ -113,11 +114,15 @@ impl Processors {
         );
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let session = &options.session;
-        let plans = devices.partition.map(|how| {
+        let (mut plans, mut joint) = (None, None);
+        if let Some(how) = devices.partition {
             let costs = partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
-            Ok::<_, anyhow::Error>(costs.plans(model.description(), session.chunk.min(session.context), how)?)
-        });
-        let plans = plans.transpose()?;
+            let (description, chunk) = (model.description(), session.chunk.min(session.context));
+            match how {
+                Restriction::Auto => joint = Some(costs.joint(description, chunk, &self.floats())?),
+                Restriction::Layer | Restriction::Tensor => plans = Some(costs.plans(description, chunk, how)?),
+            }
+        }
         let (processors, opened) = self.open(devices, model, true)?;
         let mut bar = None;
         let mut progress = |done, subgraphs| {
@@ -130,7 +135,7 @@ impl Processors {
         };
         let engine = answer::engine(
             model,
-            EngineOptions { processors, cuts, plans, wait: devices.wait, ..options },
+            EngineOptions { processors, cuts, plans, joint, wait: devices.wait, ..options },
             &mut progress,
         )?;
         drop(bar);
@@ -138,10 +143,12 @@ impl Processors {
         for error in opened.iter().flatten().filter_map(Opened::not_kept) {
             output::note(&format!("note: {error}, and every run compiles them again"));
         }
-        if let Some(package) = model.package()
-            && let Some(costs) = CostTable::open(package)?.of(&self.key(devices))
-        {
-            engine.set_costs(costs.clone());
+        if let Some(package) = model.package() {
+            let table = CostTable::open(package)?;
+            // Without those of these cuts, those of the processors: floats are the same.
+            if let Some(costs) = table.of(&self.key(devices)).or_else(|| table.of(&self.list_key(devices))) {
+                engine.set_costs(costs.clone());
+            }
         }
         Ok(engine)
     }
@@ -169,6 +176,12 @@ impl Processors {
             ProcessorOptions { description, threads: threads.clone(), device }
         };
         Ok((self.list.iter().zip(&opened).map(describe).collect(), opened))
+    }
+
+    /// Those that compute floats.
+    fn floats(&self) -> Vec<ProcessorId> {
+        let cpus = self.list.iter().enumerate().filter(|(_, processor)| processor.is_cpu());
+        cpus.map(|(index, _)| ProcessorId::new(index)).collect()
     }
 
     /// How many there are.

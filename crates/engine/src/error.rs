@@ -165,6 +165,9 @@ pub enum Error {
     /// Products that can't be planned.
     #[error(transparent)]
     Partition(#[from] triad_plan::partition::PartitionError),
+    /// Ways to compute products that no prompt can be planned with.
+    #[error(transparent)]
+    Joint(#[from] triad_plan::joint::JointError),
     /// A chunk that is longer than those that products were measured for.
     #[error(
         "chunks of {chunk} tokens, but products were measured for at most {measured}: run `triad profile --chunk {chunk}`"

@@ -3,7 +3,7 @@
 //!
 //! [`graph`] cuts blocks into subgraphs and prompts into chunks, with what depends on what; [`processors`] describes
 //! what tasks run on, [`placement`] gives each subgraph one of them, [`partition`] computes how a product is best cut
-//! across several (HeteroLLM), and [`tasks`] makes tasks of both, whole or in parts, and of shadows; [`schedule`]
+//! across several (HeteroLLM), [`joint`] how whole prompts are, cut or overlapped, and [`tasks`] makes tasks of both, whole or in parts, and of shadows; [`schedule`]
 //! decides which task a processor runs next (§3.4); [`simulate`](mod@simulate) drives a schedule in virtual time, and
 //! [`timeline`] records a run. [`device`] has profiles of phones, [`prefill`] simulates a prefill on one of them,
 //! [`hetero`] one of HeteroLLM, whose products are cut across GPU and NPU; [`optimum`] computes how short a schedule could be, [`study`] repeats all of that over many cases, and [`reproduce`]
@@ -22,6 +22,7 @@
 pub mod device;
 pub mod graph;
 pub mod hetero;
+pub mod joint;
 pub mod optimum;
 pub mod partition;
 pub mod passes;

@@ -61,12 +61,15 @@ pub struct TaskOptions {
     pub cuts: Vec<Option<Cut>>,
     /// By subgraph, its shadow, if that is a task of its own; subgraphs behind the last have none.
     pub shadows: Vec<Option<Shadow>>,
+    /// Where else products may be computed, beside where they are placed and cut: by an assignment of its own for each
+    /// prompt ([`PrefillTasks::assigned`]).
+    pub products_on: Vec<ProcessorId>,
 }
 
 impl TaskOptions {
     /// One task for each subgraph of each chunk.
     pub fn whole(placement: Placement, chunks_in_flight: usize) -> Self {
-        Self { placement, chunks_in_flight, cuts: Vec::new(), shadows: Vec::new() }
+        Self { placement, chunks_in_flight, cuts: Vec::new(), shadows: Vec::new(), products_on: Vec::new() }
     }
 
     /// How a subgraph is cut.
@@ -123,6 +126,7 @@ impl TaskOptions {
         let multiplies_alone = |id: ProcessorId| processors[id].multiplies_alone();
         let of_subgraph = |(index, subgraph): (usize, &Subgraph)| {
             let is_apart = match self.cut(index) {
+                _ if self.products_on.iter().copied().any(multiplies_alone) => true,
                 Some(cut) => cut.processors().any(multiplies_alone),
                 None => multiplies_alone(self.placement.places()[index].processor),
             };
@@ -159,6 +163,15 @@ impl PrefillTask {
     }
 }
 
+/// Who computes a subgraph of a chunk.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Assigned {
+    /// One processor.
+    Whole(ProcessorId),
+    /// Of a product, these parts, which are all of its output, without overlap.
+    Parts(Vec<(ProcessorId, Part)>),
+}
+
 /// The tasks of a prefill with what they wait for.
 #[derive(Clone, Debug)]
 pub struct PrefillTasks {
@@ -187,6 +200,31 @@ impl PrefillTasks {
         options: &TaskOptions,
         seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
     ) -> Result<Self, CutError> {
+        let by_options = |whole: Task| {
+            let PrefillTask { part: all, .. } = PrefillTask::whole(graph, whole);
+            match options.cut(whole.subgraph) {
+                Some(cut) => Ok(Assigned::Parts(cut.parts(all.rows.len(), all.columns.len())?)),
+                None => Ok(Assigned::Whole(options.placement.places()[whole.subgraph].processor)),
+            }
+        };
+        Self::assigned(graph, processors, options, &by_options, seconds)
+    }
+
+    /// As [`PrefillTasks::new`], where `assignment` returns who computes each task of [`Graph::tasks`], in place of the
+    /// placement and the cuts of `options`.
+    ///
+    /// # Errors
+    /// As [`PrefillTasks::new`], and those of `assignment`.
+    ///
+    /// # Panics
+    /// As [`PrefillTasks::new`].
+    pub fn assigned(
+        graph: &Graph,
+        processors: &Processors,
+        options: &TaskOptions,
+        assignment: &dyn Fn(Task) -> Result<Assigned, CutError>,
+        seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
+    ) -> Result<Self, CutError> {
         assert!(options.chunks_in_flight > 0, "a chunk needs buffers");
         let subgraphs = graph.subgraphs().len();
         let mut made = Self { dag: Dag::from_nodes(0, []), tasks: Vec::new(), pieces: Vec::new(), subgraphs };
@@ -197,7 +235,7 @@ impl PrefillTasks {
             let before = graph.dependencies(whole).chain(freed);
             let before: Vec<usize> = before.flat_map(|before| made.pieces(before.chunk, before.subgraph)).collect();
             let first = nodes.len();
-            for (home, task) in pieces(graph, processors, options, whole)? {
+            for (home, task) in pieces(graph, processors, options, assignment(whole)?, whole)? {
                 let role = graph.subgraphs()[whole.subgraph].role;
                 let is_behind = options.shadow(whole.subgraph) == Some(Shadow::Behind);
                 let predecessors = match task.operation {
@@ -247,15 +285,16 @@ fn pieces(
     graph: &Graph,
     processors: &Processors,
     options: &TaskOptions,
+    assigned: Assigned,
     whole: Task,
 ) -> Result<Vec<(ProcessorId, PrefillTask)>, CutError> {
     let role = graph.subgraphs()[whole.subgraph].role;
     let PrefillTask { part: all, .. } = PrefillTask::whole(graph, whole);
     let home = |subgraph: usize| options.placement.places()[subgraph].processor;
-    let parts = match options.cut(whole.subgraph) {
-        Some(_) if !role.is_product() => return Err(CutError::Role { role }),
-        Some(cut) => cut.parts(all.rows.len(), all.columns.len())?,
-        None => vec![(home(whole.subgraph), all.clone())],
+    let parts = match assigned {
+        Assigned::Parts(_) if !role.is_product() => return Err(CutError::Role { role }),
+        Assigned::Parts(parts) => parts,
+        Assigned::Whole(home) => vec![(home, all.clone())],
     };
     if let Some((processor, _)) = parts.iter().find(|(processor, _)| !processors[*processor].computes(role.format())) {
         return Err(CutError::Format { processor: *processor, role });
@@ -331,6 +370,7 @@ mod tests {
                     .zip(shadows)
                     .map(|(role, found)| found.filter(|_| role.format() == Format::Int8).map(shadow))
                     .collect(),
+                products_on: Vec::new(),
             }
         }
     }

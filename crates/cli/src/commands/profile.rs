@@ -8,6 +8,7 @@ use serde::Serialize;
 use triad_engine::execute::{self, CostTable, Costs, MeasureOptions, ProductCosts, ProductTable, ProductTime};
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::partition::judge::{Judged, JudgedProcessor};
+use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::label;
 use triad_plan::schedule::Policy;
 use triad_plan::tasks::Operation;
@@ -122,6 +123,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(alone) = processors.cpu_alone() {
         // One processor alone computes all of every product.
         engines.push(alone.engine(&devices.uncut(), &model, options())?);
+    }
+    if products.is_some() && devices.partition.is_none() {
+        // What is of feed-forwards in parts is seen where products are cut alone.
+        let cut = DeviceArguments { partition: Some(Restriction::Tensor), cuts: Vec::new(), ..devices.clone() };
+        engines.push(processors.engine(&cut, &model, options())?);
     }
     let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), engines.len() * (repeat + 1));
     let measured = execute::profile(&engines, *repeat, &cancel, |done| bar.set(done));

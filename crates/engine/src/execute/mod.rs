@@ -13,6 +13,7 @@
 //! task waits for all that it reads. What tasks take can be measured beforehand and kept ([`profile`]).
 
 mod costs;
+mod joint;
 mod pass;
 mod products;
 mod profile;
@@ -38,6 +39,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use triad_kernels::Phase;
 use triad_plan::graph::{Format, Graph, Role};
+use triad_plan::joint::{Joint, JointPlan};
 use triad_plan::partition::plans::Plans;
 use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_plan::schedule::Policy;
@@ -64,6 +66,7 @@ use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::linear::Int8Statistics;
 use crate::model::Model;
+use pass::Prompts;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
 use units::Unit;
@@ -90,6 +93,9 @@ pub struct EngineOptions {
     pub cuts: Vec<(Role, Cut)>,
     /// How the outputs of all products are cut instead, for all lengths of a chunk.
     pub plans: Option<Plans>,
+    /// How prompts are divided and computed instead: by a search over cuts, placement and out-of-order execution for each
+    /// length of a prompt.
+    pub joint: Option<Joint>,
     /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
     /// computes one after the other.
     pub chunks_in_flight: usize,
@@ -110,11 +116,22 @@ impl Default for EngineOptions {
             policy: Policy::CriticalPath,
             cuts: Vec::new(),
             plans: None,
+            joint: None,
             chunks_in_flight: 4,
             wait: Wait::Predicted,
             time_out: Duration::from_secs(60),
         }
     }
+}
+
+/// How a prompt is going to be computed.
+pub struct PlannedPrompt {
+    /// What was chosen, of which candidates.
+    pub plan: Arc<JointPlan>,
+    /// Its chunks and subgraphs.
+    pub graph: Graph,
+    /// Its tasks, with the processors that they are for.
+    pub tasks: Arc<PrefillTasks>,
 }
 
 /// Runs sessions of one model: on its threads, or on several processors. Copies are the same engine.
@@ -222,7 +239,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, plans, wait, .. } = options;
+        let EngineOptions { chunks_in_flight, time_out, plans, joint, wait, .. } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -272,8 +289,9 @@ impl Engine {
             unit.whole = Some(WholeModel::prepare(model, &rotation, device, kv_format, options)?);
         }
         let chunks = (chunk, in_flight);
-        let cuts = Cuts { by_role: &cuts, plans: plans.as_ref() };
-        let (tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
+        let cuts = Cuts { by_role: &cuts, plans: plans.as_ref(), joint: joint.as_ref() };
+        let (mut tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
+        tasks.joint = joint;
         for (unit, programs) in units.iter_mut().zip(programs) {
             unit.programs = programs.map(Mutex::new);
         }
@@ -343,7 +361,7 @@ impl Engine {
     /// The subgraphs of one chunk.
     pub fn graph(&self) -> Graph {
         let Shared { tasks, model, settings, .. } = &**self.shared();
-        tasks.graph(model.description(), settings.chunk)
+        tasks.graph(model.description(), settings.chunk, None)
     }
 
     /// Number format of keys and values.
@@ -363,12 +381,20 @@ impl Engine {
 
     /// What tasks are expected to take.
     pub fn costs(&self) -> Costs {
-        self.state().costs.clone()
+        self.state().costs().clone()
     }
 
     /// Goes on with expectations from an earlier run.
     pub fn set_costs(&self, costs: Costs) {
-        self.state().costs = costs;
+        self.state().set_costs(costs);
+    }
+
+    /// How a prompt of `tokens` is computed from an empty session, where prompts are planned ([`EngineOptions::joint`]).
+    pub fn planned(&self, tokens: usize) -> Option<PlannedPrompt> {
+        let mut state = self.state();
+        let plan = state.joint_plan(self.shared(), tokens.max(1), 0)?;
+        let Prompts { graph, tasks } = state.plan(self.shared(), tokens.max(1), 0);
+        Some(PlannedPrompt { plan, graph, tasks })
     }
 
     /// Another policy, as soon as nothing is being computed.

@@ -16,6 +16,7 @@ use triad_plan::schedule::{Dag, Node};
 use triad_plan::tasks::PrefillTask;
 use triad_plan::timeline::{Event, Timeline};
 
+use super::joint::JointPlans;
 use super::pass::{Hidden, Pass, Prompts, Slot, Work};
 use super::request::{Request, SequenceId};
 use super::wait::WaitUse;
@@ -46,7 +47,8 @@ pub(super) struct State {
     /// Buffers of chunks and of a step that nobody uses.
     pub(super) spare: Vec<Arc<Slot>>,
     pub(super) spare_step: Option<Arc<Slot>>,
-    pub(super) costs: Costs,
+    costs: Costs,
+    joint: JointPlans,
     pub(super) policy: triad_plan::schedule::Policy,
     /// Expected seconds of a chunk, and of a step.
     chunk_seconds: f64,
@@ -114,6 +116,7 @@ impl State {
             spare: Vec::new(),
             spare_step: None,
             costs: Costs::default(),
+            joint: JointPlans::default(),
             policy: shared.policy,
             chunk_seconds: CHUNK_SECONDS,
             step_seconds: STEP_SECONDS,
@@ -235,6 +238,7 @@ impl State {
         live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
         self.passes.observe(id, number, end - start);
         let is_complete = self.passes.complete(id, number);
+        let mut through = None;
         match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks } = &**prompts;
@@ -247,7 +251,7 @@ impl State {
                     if live.left[chunk] == 0 {
                         self.hidden.append(&mut live.hidden[chunk]);
                         let chunks = live.left.iter().take_while(|left| **left == 0).count();
-                        pass.advance(chunks.checked_sub(1).map_or(0, |last| graph.chunks()[last].end));
+                        through = Some(chunks.checked_sub(1).map_or(0, |last| graph.chunks()[last].end));
                         let finished = live.left.iter().filter(|left| **left == 0).count();
                         self.chunk_seconds += LATEST * (end / finished as f64 - self.chunk_seconds);
                     }
@@ -264,6 +268,11 @@ impl State {
         }
         if is_complete {
             self.finish(shared, id);
+        }
+        // This may end requests, whose logits are computed already where the last chunk was through before this one; by
+        // then it is known how they were computed.
+        if let Some(rows) = through {
+            pass.advance(rows);
         }
     }
 
@@ -468,15 +477,37 @@ impl State {
         Dag::from_nodes(self.units.len(), (0..tasks).map(node))
     }
 
+    /// Goes on with what tasks take from an earlier run.
+    pub(super) fn set_costs(&mut self, costs: Costs) {
+        self.costs = costs;
+        self.joint.clear();
+    }
+
+    /// What tasks have taken.
+    pub(super) fn costs(&self) -> &Costs {
+        &self.costs
+    }
+
+    /// The plan of a prompt, where prompts are planned.
+    pub(super) fn joint_plan(
+        &mut self,
+        shared: &Shared,
+        rows: usize,
+        position: usize,
+    ) -> Option<Arc<triad_plan::joint::JointPlan>> {
+        self.joint.plan(shared, &self.costs, self.policy, (rows, position))
+    }
+
     /// What is to be done for prompts of so many rows, the first of them at `position`.
-    fn plan(&self, shared: &Shared, rows: usize, position: usize) -> Prompts {
-        let graph = shared.tasks.graph(shared.model.description(), rows);
+    pub(super) fn plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Prompts {
+        let plan = self.joint_plan(shared, rows, position);
+        let graph = shared.tasks.graph(shared.model.description(), rows, plan.as_deref());
         let expected = |task: &PrefillTask, processor| {
             let processor = &shared.processors[processor].name;
             let seconds = self.costs.seconds(processor, &graph, task, position);
             seconds.unwrap_or_else(|| costs::guess(&graph, task))
         };
-        let tasks = shared.tasks.tasks(&graph, &shared.processors, expected);
+        let tasks = shared.tasks.tasks(&graph, &shared.processors, plan.as_deref(), expected);
         let tasks = tasks.expect("what is cut was cut when the engine was made");
         Prompts { graph, tasks: Arc::new(tasks) }
     }

@@ -4,6 +4,7 @@
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Graph, Role, Subgraph};
+use triad_plan::joint::{Joint, JointPlan};
 use triad_plan::partition::plans::Plans;
 use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
@@ -30,6 +31,8 @@ pub(crate) struct PromptTasks {
     splits: Vec<bool>,
     chunk: usize,
     pub(super) options: TaskOptions,
+    /// What plans each prompt, if anything does.
+    pub(super) joint: Option<Joint>,
 }
 
 /// How outputs of products are cut.
@@ -39,6 +42,8 @@ pub(super) struct Cuts<'a> {
     pub(super) by_role: &'a [(Role, Cut)],
     /// Of all products; none of them is cut by role, too.
     pub(super) plans: Option<&'a Plans>,
+    /// Of all products, chosen for each prompt; there are no others then.
+    pub(super) joint: Option<&'a Joint>,
 }
 
 /// The devices of an engine, by processor.
@@ -70,25 +75,27 @@ impl PromptTasks {
         let mut options = TaskOptions::whole(placement, chunks_in_flight);
         let cut = |subgraph| Ok(cuts.of(model.description(), subgraph)?.cloned());
         options.cuts = graph.subgraphs().iter().map(cut).collect::<Result<_>>()?;
+        options.products_on = cuts.joint.iter().flat_map(|joint| joint.processors()).collect();
         let mut all: Vec<_> = devices.iter().map(|device| device.map(|device| Programs::new(model, device))).collect();
         let mut order: Vec<_> = (0..graph.subgraphs().len()).collect();
         order.sort_by_key(|subgraph| !graph.subgraphs()[*subgraph].role.is_feed_forward());
         for (done, subgraph) in order.iter().enumerate() {
-            prepare_one(model, processors, devices, &graph, &mut options, *subgraph, &mut all)?;
+            prepare_one(model, processors, devices, &graph, (&mut options, cuts.joint), *subgraph, &mut all)?;
             progress(done + 1, order.len());
         }
         let options = options.with_shadows(&graph, processors, &shadows);
-        let made = Self { splits, chunk, options };
-        made.tasks(&graph, processors, |_, _| 0.0)?;
+        let made = Self { splits, chunk, options, joint: None };
+        made.tasks(&graph, processors, None, |_, _| 0.0)?;
         Ok((made, all))
     }
 
-    /// The subgraphs and chunks of a prompt.
-    pub(super) fn graph(&self, description: &ModelDescription, rows: usize) -> Graph {
-        Graph::with_splits(description, rows, self.chunk, |block| self.splits[block])
+    /// The subgraphs and chunks of a prompt, as its plan divides it, if there is one.
+    pub(super) fn graph(&self, description: &ModelDescription, rows: usize, plan: Option<&JointPlan>) -> Graph {
+        let chunk = plan.map_or(self.chunk, |plan| plan.chunk);
+        Graph::with_splits(description, rows, chunk, |block| self.splits[block])
     }
 
-    /// The tasks of a prompt.
+    /// The tasks of a prompt, as its plan assigns them, if there is one.
     ///
     /// # Errors
     /// If a cut can't be made; which is so of all prompts or of none.
@@ -96,9 +103,16 @@ impl PromptTasks {
         &self,
         graph: &Graph,
         processors: &Processors,
+        plan: Option<&JointPlan>,
         seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
     ) -> Result<PrefillTasks> {
-        Ok(PrefillTasks::new(graph, processors, &self.options, seconds)?)
+        match (&self.joint, plan) {
+            (Some(joint), Some(plan)) => {
+                let assignment = joint.assignment(plan, graph);
+                Ok(PrefillTasks::assigned(graph, processors, &self.options, &assignment, seconds)?)
+            }
+            _ => Ok(PrefillTasks::new(graph, processors, &self.options, seconds)?),
+        }
     }
 
     /// Whether some shadows are tasks of their own.
@@ -111,12 +125,12 @@ impl<'a> Cuts<'a> {
     /// # Errors
     /// If what is not a product is cut, or a product twice.
     fn check(&self) -> Result<()> {
-        let Self { by_role, plans } = *self;
+        let Self { by_role, plans, joint } = *self;
         if let Some((role, _)) = by_role.iter().find(|(role, _)| !role.is_product()) {
             return Err(CutError::Role { role: *role }.into());
         }
         let is_twice = |(index, (role, _)): (usize, &(Role, Cut))| {
-            plans.is_some() || by_role[..index].iter().any(|(other, _)| other == role)
+            plans.is_some() || joint.is_some() || by_role[..index].iter().any(|(other, _)| other == role)
         };
         match by_role.iter().enumerate().find(|cut| is_twice(*cut)) {
             Some((_, (role, _))) => Err(CutError::Twice { role: *role }.into()),
@@ -127,7 +141,7 @@ impl<'a> Cuts<'a> {
     /// Whether feed-forwards are three subgraphs.
     fn cuts_feed_forwards(&self) -> bool {
         let is_inside = |(role, _): &(Role, Cut)| matches!(role, Role::GateUp | Role::Down);
-        self.plans.is_some() || self.by_role.iter().any(is_inside)
+        self.plans.is_some() || self.joint.is_some() || self.by_role.iter().any(is_inside)
     }
 
     /// How the output of a subgraph is cut, if it is.
@@ -173,16 +187,17 @@ fn prepare_one(
     processors: &Processors,
     devices: &Devices,
     graph: &Graph,
-    options: &mut TaskOptions,
+    (options, joint): (&mut TaskOptions, Option<&Joint>),
     subgraph: usize,
     programs: &mut [Option<Programs>],
 ) -> Result<()> {
     let Subgraph { block, role, output_columns, .. } = graph.subgraphs()[subgraph];
     let chunk = graph.chunk_length();
     let whole = whole(graph, subgraph).part;
-    let pieces = match options.cut(subgraph) {
-        Some(cut) => cut.pieces(chunk, output_columns)?,
-        None => {
+    let pieces = match (joint.filter(|_| role.is_product()), options.cut(subgraph)) {
+        (Some(joint), _) => joint.pieces(block, role, chunk)?,
+        (None, Some(cut)) => cut.pieces(chunk, output_columns)?,
+        (None, None) => {
             let processor = options.placement.places()[subgraph].processor;
             vec![Piece { processor, part: whole, rows: chunk }]
         }
@@ -196,7 +211,9 @@ fn prepare_one(
             continue;
         }
         match programs.prepare(model, device, &Wanted { block, role, part: &part, rows }) {
-            Err(Error::Subgraph { source, .. }) if options.cut(subgraph).is_none() && has_no_room(&source) => {
+            Err(Error::Subgraph { source, .. })
+                if joint.is_none() && options.cut(subgraph).is_none() && has_no_room(&source) =>
+            {
                 options.placement.move_off(graph, processors, subgraph)?;
             }
             prepared => prepared?,

@@ -110,6 +110,11 @@ impl Plans {
 }
 
 impl ProductPlan {
+    /// The cut that the choices make.
+    pub fn cut(&self) -> &Cut {
+        &self.cut
+    }
+
     /// The choice that chunks of `rows` rows are cut by; `None` beyond the longest one.
     pub fn choice(&self, rows: usize) -> Option<&Choice> {
         self.choices.iter().find(|choice| choice.shape.rows() >= rows)

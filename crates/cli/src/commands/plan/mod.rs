@@ -1,5 +1,6 @@
 //! `triad plan`: what a prefill consists of, and where its parts would run; or how its products would be cut.
 
+mod joint;
 mod partition;
 
 use anyhow::{Result, ensure};
@@ -69,6 +70,16 @@ pub struct Arguments {
     json: bool,
 }
 
+/// What `plan --partition --processors --json` prints.
+#[derive(Serialize)]
+struct Measured {
+    /// Of the whole prompt, by the joint search of [`Restriction::Auto`].
+    #[serde(rename = "prompt_plan", skip_serializing_if = "Option::is_none")]
+    joint: Option<joint::Joint>,
+    #[serde(flatten)]
+    products: partition::Partitions,
+}
+
 /// What `plan --json` prints.
 #[derive(Serialize)]
 struct Plan {
@@ -114,8 +125,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let key = processors.list_key(&devices);
         let costs = crate::partition::product_costs(Some(&package), &key, &processors.to_string())?;
         let names = processors.names(&devices);
-        let plan = partition::measured(name, &description, (prompt, chunk), (&costs, names), restriction)?;
-        return if arguments.json { output::json(&plan) } else { output::text(&plan.to_string()) };
+        let joint = match restriction {
+            Restriction::Auto => Some(joint::plan(&arguments.model, processors, &devices, (prompt, chunk))?),
+            Restriction::Layer | Restriction::Tensor => None,
+        };
+        let chunk = joint.as_ref().map_or(chunk, joint::Joint::chunk);
+        let products = partition::measured(name, &description, (prompt, chunk), (&costs, names.clone()), restriction)?;
+        return if arguments.json {
+            output::json(&Measured { joint, products })
+        } else {
+            let joint = joint.map_or_else(String::new, |joint| format!("{}\n", joint.text(&names)));
+            output::text(&format!("{joint}{products}"))
+        };
     }
     if let Some(restriction) = arguments.partition {
         ensure!(arguments.chunk.is_none(), "--chunk is not for --partition without --processors: leave it out");

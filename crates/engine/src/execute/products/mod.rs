@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
+use triad_plan::joint::{Gaps, Joint};
 use triad_plan::partition::costs::{Joins, Measurement};
 use triad_plan::partition::interpolate::InterpolatedCosts;
 use triad_plan::partition::judge::{Judged, Measured, judge};
@@ -174,6 +175,29 @@ impl ProductCosts {
     /// If a chunk is longer than those that were measured, or the model has a product that was not measured.
     pub fn plans(&self, description: &ModelDescription, chunk: usize, restriction: Restriction) -> Result<Plans> {
         Ok(Plans::solve(&self.solver()?, &self.products(description, chunk)?, restriction)?)
+    }
+
+    /// The ways in which the products of a model can be computed in chunks of at most `chunk` rows, for the joint search.
+    /// `floats` are the processors that compute floats.
+    ///
+    /// # Errors
+    /// As [`ProductCosts::plans`]; if there is no processor that computes floats.
+    pub fn joint(&self, description: &ModelDescription, chunk: usize, floats: &[ProcessorId]) -> Result<Joint> {
+        let products = self.products(description, chunk)?;
+        let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
+        let whole = |participant: Participant| {
+            let processor = participant.processor;
+            let solver = Solver::new(vec![participant], &costs, self.joins()?)?;
+            Ok((processor, Plans::solve(&solver, &products, Restriction::Layer)?))
+        };
+        let whole = self.participants()?.into_iter().map(whole).collect::<Result<_>>()?;
+        let cut = Plans::solve(&self.solver()?, &products, Restriction::Tensor)?;
+        let MeasuredJoins { float, own_seconds: own, begin_seconds, end_seconds } = self.joins;
+        // The one that joins are measured for comes first.
+        let mut floats = floats.to_vec();
+        floats.sort_by_key(|processor| *processor != float);
+        let gaps = Gaps { own, other: begin_seconds.max(end_seconds) };
+        Ok(Joint::new(description, whole, cut, floats, gaps)?)
     }
 
     /// How good predictions are that are fitted to a part of the measurements.

@@ -1,8 +1,9 @@
 //! Products that are cut as the partition solver chooses.
 
 use triad_plan::graph::Role;
+use triad_plan::joint::{Gaps, Joint};
 use triad_plan::partition::costs::{Costs, Joins};
-use triad_plan::partition::plans::{Plans, products_of};
+use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
 use triad_plan::partition::solve::{Restriction, Solver};
 use triad_plan::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
 
@@ -42,6 +43,12 @@ fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participant>) {
 
 /// What the solver chooses for chunks of this length by costs without any order.
 fn plans(model: &Model, participants: &[Participant], chunk: usize, restriction: Restriction, seed: u64) -> Plans {
+    let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
+    let solver = Solver::new(participants.to_vec(), Unordered(seed), joins).unwrap();
+    Plans::solve(&solver, &planned_products(model, chunk), restriction).unwrap()
+}
+
+fn planned_products(model: &Model, chunk: usize) -> Vec<ModelProduct> {
     let description = model.description();
     // Tiny models have products of few columns.
     let rows = if chunk < 32 { 2 } else { 32 };
@@ -49,10 +56,7 @@ fn plans(model: &Model, participants: &[Participant], chunk: usize, restriction:
         let columns = if columns_can_be_cut(description, role) { 16 } else { shape.columns() };
         Alignment { columns, rows }
     };
-    let products = products_of(description, chunk, alignment).unwrap();
-    let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
-    let solver = Solver::new(participants.to_vec(), Unordered(seed), joins).unwrap();
-    Plans::solve(&solver, &products, restriction).unwrap()
+    products_of(description, chunk, alignment).unwrap()
 }
 
 fn plan_options(which: usize, model: &Model, chunk: usize, restriction: Restriction, seed: u64) -> EngineOptions {
@@ -182,4 +186,67 @@ fn plans_and_cuts_of_roles_exclude_each_other_and_other_models_have_no_plan() {
     let session = SessionOptions { context: 64, chunk: CHUNK + 1, ..SessionOptions::default() };
     let refused = Engine::new(&llama, EngineOptions { session, ..of_llama() }).unwrap_err().to_string();
     assert!(refused.contains("expected at most 8 by"), "{refused}");
+}
+
+fn joint_options(which: usize, model: &Model, chunk: usize, seed: u64) -> EngineOptions {
+    let (processors, participants) = processors(which);
+    let solve = |participants: &[Participant], restriction| plans(model, participants, chunk, restriction, seed);
+    let whole = participants.iter().map(|one| (one.processor, solve(std::slice::from_ref(one), Restriction::Layer)));
+    let floats = processors.iter().enumerate().filter(|(_, one)| one.device.is_none());
+    let floats = floats.map(|(index, _)| ProcessorId::new(index)).collect();
+    let (cut, gaps) = (solve(&participants, Restriction::Tensor), Gaps { own: 0.0, other: 1.0 });
+    let joint = Some(Joint::new(model.description(), whole.collect(), cut, floats, gaps).unwrap());
+    let session = SessionOptions { context: 64, chunk, ..SessionOptions::default() };
+    EngineOptions { session, processors, joint, ..options(Policy::ALL[seed as usize % Policy::ALL.len()]) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_plan_of_the_joint_search_gives_the_bits_of_one_processor_alone(
+        family in 0usize..FAMILIES.len(),
+        rate in 0f64..=1.0,
+        which in 0usize..4,
+        chunk in prop::sample::select(vec![8usize, 40]),
+        seed in any::<u64>(),
+        lengths in prop::collection::vec(1usize..30, 1..3),
+    ) {
+        let model = pruned(FAMILIES[family], rate);
+        let engine = engine(&model, joint_options(which, &model, chunk, seed));
+        let (mut planned, mut alone) = (engine.session(), session(&model, CHUNK));
+        for length in lengths {
+            let tokens = prompt(&model, length);
+            let expected = alone.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+            prop_assert!(planned.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
+            // What ran is what the engine tells beforehand.
+            let execution = planned.execution().unwrap();
+            if execution.position == 0 {
+                let told = engine.planned(length).unwrap();
+                prop_assert_eq!(execution.graph.chunks(), told.graph.chunks());
+            }
+        }
+        prop_assert!(failures(&planned).is_empty());
+    }
+}
+
+#[test]
+fn a_processor_lost_at_any_task_of_a_joint_plan_changes_no_bit() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 2 * CHUNK + 3);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    for which in 0..4 {
+        for processor in [CPU, NPU] {
+            for at in (0..).step_by(3) {
+                let fail = if at % 2 == 0 { error } else { panic };
+                let options = joint_options(which, &model, 40, at as u64);
+                let mut session = with_probe(engine(&model, options), failing(processor, at, fail)).session();
+                let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+                assert!(logits == expected, "{which}: {processor:?} at {at}");
+                if failures(&session).is_empty() {
+                    break;
+                }
+            }
+        }
+    }
 }

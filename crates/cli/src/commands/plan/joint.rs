@@ -1,0 +1,114 @@
+//! `triad plan --partition auto --processors`: how a whole prompt is divided, placed and cut, by the joint search.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use triad_engine::execute::PlannedPrompt;
+use triad_engine::{Engine, EngineOptions, SessionOptions};
+use triad_plan::joint::{JointPlan, Kind};
+use triad_plan::partition::solve::Restriction;
+
+use crate::arguments::{self, DescriptionArguments};
+use crate::device::DeviceArguments;
+use crate::output;
+use crate::processors::Processors;
+
+/// What `plan --partition auto --processors --json` prints of the prompt.
+#[derive(Serialize)]
+pub struct Joint {
+    #[serde(flatten)]
+    plan: JointPlan,
+    /// Seconds that it took to make.
+    planned_in: f64,
+    /// Tokens of each chunk.
+    chunks: Vec<usize>,
+    /// By chunk and subgraph of a block.
+    subgraphs: Vec<Share>,
+}
+
+/// Who computes a subgraph of a chunk.
+#[derive(Serialize)]
+struct Share {
+    chunk: usize,
+    subgraph: &'static str,
+    /// By processor, the share of its output, over all blocks.
+    shares: Vec<f64>,
+    /// Blocks in which it is cut.
+    cut: usize,
+}
+
+/// How a prompt is computed on `processors`, whose costs were measured.
+///
+/// # Errors
+/// If the package can't be loaded, or was not measured.
+pub fn plan(
+    model: &DescriptionArguments,
+    processors: &Processors,
+    devices: &DeviceArguments,
+    (prompt, chunk): (usize, usize),
+) -> Result<Joint> {
+    let package = model.package()?;
+    let model = arguments::load(&package, &package.display().to_string(), triad_engine::Threads::Count(1))?;
+    let devices = DeviceArguments { partition: Some(Restriction::Auto), ..devices.clone() };
+    let context = model.description().context;
+    let session = SessionOptions { context, chunk, ..SessionOptions::default() };
+    let engine = processors.engine(&devices, &model.into(), EngineOptions { session, ..EngineOptions::default() })?;
+    of(&engine, prompt)
+}
+
+fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
+    let begin = Instant::now();
+    let PlannedPrompt { plan, graph, tasks } = engine.planned(prompt).context("prompts are not planned")?;
+    let planned_in = begin.elapsed().as_secs_f64();
+    let mut shares: BTreeMap<_, (Vec<f64>, usize)> = BTreeMap::new();
+    for (number, task) in tasks.tasks.iter().enumerate() {
+        let subgraph = &graph.subgraphs()[task.task.subgraph];
+        let processor = tasks.dag.home(number).index();
+        let (shares, cut) = shares.entry((task.task.chunk, subgraph.role)).or_default();
+        shares.resize(engine.processors().len(), 0.0);
+        shares[processor] += task.share(&graph);
+        *cut += usize::from(task.task.part == 1);
+    }
+    let subgraphs = shares.into_iter().map(|((chunk, role), (shares, cut))| {
+        let all: f64 = shares.iter().sum();
+        let shares = shares.into_iter().map(|share| share / all).collect();
+        Share { chunk, subgraph: role.name(), shares, cut }
+    });
+    let chunks = graph.chunks().iter().map(ExactSizeIterator::len).collect();
+    Ok(Joint { plan: JointPlan::clone(&plan), planned_in, chunks, subgraphs: subgraphs.collect() })
+}
+
+impl Joint {
+    /// Tokens of the longest chunk.
+    pub fn chunk(&self) -> usize {
+        self.chunks.iter().copied().max().unwrap_or(1)
+    }
+
+    /// For people, with the names of the processors.
+    pub fn text(&self, names: &[String]) -> String {
+        let Self { plan, planned_in, chunks, subgraphs } = self;
+        let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
+        let kind = |(kind, seconds): &(Kind, f64)| format!("{} {}", kind.name(), milliseconds(*seconds));
+        let candidates: Vec<_> = plan.candidates.iter().map(kind).collect();
+        let lengths: Vec<_> = chunks.iter().map(usize::to_string).collect();
+        let row = |share: &Share| {
+            let percent = share.shares.iter().map(|share| format!("{:.0} %", 100.0 * share));
+            let labels = [share.chunk.to_string(), share.subgraph.to_owned()];
+            labels.into_iter().chain(percent).chain([share.cut.to_string()]).collect::<Vec<_>>()
+        };
+        let rows: Vec<_> = subgraphs.iter().map(row).collect();
+        let header = ["chunk", "subgraph"].into_iter().chain(names.iter().map(String::as_str)).chain(["blocks cut"]);
+        format!(
+            "chunks of {} tokens, {}: {} ms (simulated with what was measured; planned in {} ms)\ncandidates, ms: \
+             {}\n\n{}",
+            lengths.join(", "),
+            plan.kind.name(),
+            milliseconds(plan.seconds),
+            milliseconds(*planned_in),
+            candidates.join(", "),
+            output::table(&header.collect::<Vec<_>>(), 2, &rows)
+        )
+    }
+}

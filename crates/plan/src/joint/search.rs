@@ -1,0 +1,292 @@
+//! Candidates for a prompt, and what they take.
+
+use std::collections::BTreeMap;
+
+use super::{BLOCKS, Joint, JointPlan, Kind, PERIOD, Prompt, Way, area, assigned, truncated};
+use crate::graph::{Graph, Role, Task};
+use crate::processors::ProcessorId;
+use crate::schedule::parts::{CutError, Part};
+use crate::simulate::simulate_until;
+use crate::tasks::{Operation, PrefillTask, PrefillTasks};
+
+/// Rows by which chunks of a prompt differ from candidate to candidate.
+const ROWS: usize = 32;
+/// Chunks beyond the fewest that a prompt is divided into.
+const MORE_CHUNKS: usize = 3;
+/// What is chosen in place of a processor alone is expected to be so many times as fast, at least: what is not simulated
+/// is mostly waiting for others.
+const WORTH_IT: f64 = 1.05;
+
+/// A candidate: ways by chunk and subgraph.
+type Ways = Vec<Vec<Way>>;
+/// Seconds that processors compute.
+type Busy = Vec<(ProcessorId, f64)>;
+
+/// A prompt in chunks of some length.
+struct Division<'a> {
+    joint: &'a Joint,
+    prompt: &'a Prompt<'a>,
+    /// Of all blocks that are searched, and of fewer, if there are more of them than of those.
+    graph: Graph,
+    fewer: Option<Graph>,
+    /// Blocks of the model, as a multiple of [`PERIOD`], beyond those of `graph`.
+    periods_left: f64,
+}
+
+/// The best candidate of each kind so far.
+struct Best {
+    ways: Ways,
+    chunk: usize,
+    seconds: f64,
+}
+
+pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
+    let mut best: BTreeMap<Kind, Best> = BTreeMap::new();
+    let fewest = prompt.rows.div_ceil(prompt.most_rows);
+    let mut lengths = Vec::new();
+    for chunks in fewest..=fewest + MORE_CHUNKS {
+        let chunk = prompt.rows.div_ceil(chunks).next_multiple_of(ROWS).min(prompt.most_rows);
+        if !lengths.contains(&chunk) {
+            lengths.push(chunk);
+        }
+    }
+    // Chunks as they are without a plan.
+    if !lengths.contains(&prompt.most_rows) {
+        lengths.push(prompt.most_rows);
+    }
+    for chunk in lengths {
+        let division = Division::new(joint, prompt, chunk);
+        for (kind, ways) in division.candidates() {
+            let seconds = division.seconds(&ways)?;
+            if best.get(&kind).is_none_or(|best| seconds < best.seconds) {
+                best.insert(kind, Best { ways, chunk, seconds });
+            }
+        }
+    }
+    let fastest = best.values().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).expect("there are candidates");
+    let refined = Division::new(joint, prompt, fastest.chunk).refined(&fastest.ways, fastest.seconds)?;
+    if let Some((ways, seconds)) = refined {
+        let chunk = fastest.chunk;
+        best.insert(Kind::Mixed, Best { ways, chunk, seconds });
+    }
+    let mut candidates: Vec<_> = best.iter().map(|(kind, best)| (*kind, best.seconds)).collect();
+    candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut kind = candidates[0].0;
+    if let Some(alone) = best.get(&Kind::Alone)
+        && alone.seconds < WORTH_IT * candidates[0].1
+    {
+        kind = Kind::Alone;
+    }
+    let Best { ways, chunk, seconds } = best.remove(&kind).expect("it was found");
+    Ok(JointPlan { chunk, kind, seconds, candidates, ways })
+}
+
+impl<'a> Division<'a> {
+    fn new(joint: &'a Joint, prompt: &'a Prompt, chunk: usize) -> Self {
+        let all = prompt.description.blocks.len();
+        let graph = |blocks| {
+            // Products of feed-forwards have ways of their own.
+            Graph::with_splits(&truncated(prompt.description, blocks), prompt.rows, chunk, |_| true)
+        };
+        let fewer = (all > BLOCKS).then(|| graph(BLOCKS - PERIOD));
+        let periods_left = all.saturating_sub(BLOCKS) as f64 / PERIOD as f64;
+        Self { joint, prompt, graph: graph(all.min(BLOCKS)), fewer, periods_left }
+    }
+
+    /// Ways that are the same for each chunk and block.
+    fn uniform(&self, way: impl Fn(usize, usize) -> Way) -> Ways {
+        let of_chunk = |chunk| (0..self.graph.subgraphs().len()).map(|subgraph| way(chunk, subgraph)).collect();
+        (0..self.graph.chunks().len()).map(of_chunk).collect()
+    }
+
+    fn candidates(&self) -> Vec<(Kind, Ways)> {
+        let joint = self.joint;
+        let float = joint.floats[0];
+        let of_product = |chunk: usize, subgraph: usize, ways: &[Way]| {
+            let seconds =
+                |way: &&Way| self.product_seconds(chunk, subgraph, **way).map_or(f64::INFINITY, |(all, _)| all);
+            ways.iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).copied()
+        };
+        let whole: Vec<_> = joint.processors().map(Way::On).collect();
+        let all: Vec<_> = whole.iter().copied().chain([Way::Cut]).collect();
+        let by_product = |ways: &[Way]| {
+            self.uniform(|chunk, subgraph| {
+                let is_product = self.graph.subgraphs()[subgraph].role.is_product();
+                of_product(chunk, subgraph, ways).filter(|_| is_product).unwrap_or(Way::On(float))
+            })
+        };
+        let mut found: Vec<_> = joint
+            .processors()
+            .filter(|processor| joint.floats.contains(processor))
+            .map(|processor| (Kind::Alone, self.uniform(|_, _| Way::On(processor))))
+            .collect();
+        found.push((Kind::Layer, by_product(&whole)));
+        found.push((Kind::Tensor, by_product(&[Way::Cut])));
+        found.push((Kind::Auto, by_product(&all)));
+        let turns: Vec<_> = joint.floats.iter().copied().filter(|one| whole.contains(&Way::On(*one))).collect();
+        if turns.len() > 1 && self.graph.chunks().len() > 1 {
+            found.push((Kind::Chunks, self.uniform(|chunk, _| Way::On(turns[chunk % turns.len()]))));
+        }
+        found.push((Kind::Placed, self.earliest(&whole, 0.0)));
+        for weight in [0.0, 1.0] {
+            found.push((Kind::Mixed, self.earliest(&all, weight)));
+        }
+        found
+    }
+
+    /// Each subgraph of each chunk in the order of its remaining path, the way that it ends first, where every second
+    /// that processors compute beyond the least counts as `weight` seconds.
+    fn earliest(&self, ways: &[Way], weight: f64) -> Ways {
+        let (graph, joint) = (&self.graph, self.joint);
+        let subgraphs = graph.subgraphs().len();
+        let index = |task: Task| task.chunk * subgraphs + task.subgraph;
+        let tasks: Vec<_> = graph.tasks().collect();
+        // What each takes in each way.
+        let options: Vec<Vec<(Way, Busy)>> = tasks
+            .iter()
+            .map(|task| {
+                let role = graph.subgraphs()[task.subgraph].role;
+                if role.is_product() {
+                    let of_way = |way: &Way| {
+                        let (_, busy) = self.product_seconds(task.chunk, task.subgraph, *way)?;
+                        Some((*way, busy))
+                    };
+                    ways.iter().filter_map(of_way).collect()
+                } else {
+                    let whole = PrefillTask::whole(graph, *task);
+                    let on = |id: &ProcessorId| (Way::On(*id), vec![(*id, (self.prompt.seconds)(graph, &whole, *id))]);
+                    joint.floats.iter().map(on).collect()
+                }
+            })
+            .collect();
+        let longest = |busy: &[(ProcessorId, f64)]| busy.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
+        let least = |task: usize| options[task].iter().map(|(_, busy)| longest(busy)).fold(f64::INFINITY, f64::min);
+        let mut ranks: Vec<f64> = (0..tasks.len()).map(least).collect();
+        let mut behind = vec![0.0f64; tasks.len()];
+        // What depends on a task has a higher number.
+        for task in tasks.iter().rev() {
+            let place = index(*task);
+            ranks[place] += behind[place];
+            for before in graph.dependencies(*task) {
+                behind[index(before)] = behind[index(before)].max(ranks[place]);
+            }
+        }
+        let mut order: Vec<_> = (0..tasks.len()).collect();
+        order.sort_by(|a, b| ranks[*b].total_cmp(&ranks[*a]).then(a.cmp(b)));
+        let mut free = vec![0.0f64; self.prompt.processors.len()];
+        // When each is complete, and on which processors it was.
+        let mut ended: Vec<(f64, Vec<ProcessorId>)> = vec![(0.0, Vec::new()); tasks.len()];
+        let mut chosen = vec![Way::On(joint.floats[0]); tasks.len()];
+        for place in order {
+            let begin = |processor: ProcessorId, free: f64| {
+                let before = graph.dependencies(tasks[place]).map(|before| &ended[index(before)]);
+                before.fold(free, |begin, (end, on)| begin.max(end + self.gap(processor, on)))
+            };
+            let work = |busy: &[(ProcessorId, f64)]| busy.iter().map(|(_, seconds)| seconds).sum::<f64>();
+            let least = options[place].iter().map(|(_, busy)| work(busy)).fold(f64::INFINITY, f64::min);
+            let end = |busy: &[(ProcessorId, f64)]| {
+                let ends = busy.iter().map(|(id, seconds)| begin(*id, free[id.index()]) + seconds);
+                ends.fold(0.0, f64::max)
+            };
+            let score = |busy: &[(ProcessorId, f64)]| end(busy) + weight * (work(busy) - least);
+            let best = options[place].iter().min_by(|a, b| score(&a.1).total_cmp(&score(&b.1)));
+            let Some((way, busy)) = best else { continue };
+            let ends: Vec<_> = busy.iter().map(|(id, seconds)| (*id, begin(*id, free[id.index()]) + seconds)).collect();
+            ended[place] = (end(busy), busy.iter().map(|(id, _)| *id).collect());
+            chosen[place] = *way;
+            ends.into_iter().for_each(|(id, end)| free[id.index()] = end);
+        }
+        chosen.chunks(subgraphs).map(<[_]>::to_vec).collect()
+    }
+
+    /// From the end of a task on some processors to the beginning on one.
+    fn gap(&self, processor: ProcessorId, on: &[ProcessorId]) -> f64 {
+        match on.iter().all(|other| *other == processor) {
+            true => self.joint.gaps.own,
+            false => self.joint.gaps.other,
+        }
+    }
+
+    /// Seconds until a product is complete in a way, and of each processor; `None` where nobody planned it.
+    fn product_seconds(&self, chunk: usize, subgraph: usize, way: Way) -> Option<(f64, Busy)> {
+        let (rows, subgraph) = (self.graph.chunks()[chunk].len(), &self.graph.subgraphs()[subgraph]);
+        let choice = self.joint.choice(way, subgraph.block, subgraph.role, rows)?;
+        Some((choice.best.seconds, choice.best.busy.clone()))
+    }
+
+    /// Simulated seconds of the whole prompt: those of the blocks that are searched, and of the others as many as a
+    /// period takes.
+    fn seconds(&self, ways: &Ways) -> Result<f64, CutError> {
+        let searched = self.simulated(&self.graph, ways)?;
+        let Some(fewer) = &self.fewer else { return Ok(searched) };
+        Ok(searched + self.periods_left * (searched - self.simulated(fewer, ways)?))
+    }
+
+    fn simulated(&self, graph: &Graph, ways: &Ways) -> Result<f64, CutError> {
+        let Prompt { processors, options, policy, seconds: of_float, .. } = *self.prompt;
+        let assignment = |task: Task| assigned(self.joint, graph, task, ways[task.chunk][task.subgraph]);
+        let seconds = |task: &PrefillTask, id: ProcessorId| {
+            let Task { chunk, subgraph, .. } = task.task;
+            let product = match task.operation {
+                Operation::Compute => self.of_part(graph, ways[chunk][subgraph], task, id),
+                Operation::Shadow => None,
+            };
+            product.unwrap_or_else(|| of_float(graph, task, id))
+        };
+        let tasks = PrefillTasks::assigned(graph, processors, options, &assignment, seconds)?;
+        let dag = &tasks.dag;
+        let gaps: Vec<_> = (0..dag.len())
+            .map(|task| {
+                let on: Vec<_> = dag.predecessors(task).iter().map(|before| dag.home(*before)).collect();
+                self.gap(dag.home(task), &on)
+            })
+            .collect();
+        Ok(simulate_until(dag, policy, |begin| begin.now + gaps[begin.task] + dag.seconds(begin.task)).seconds())
+    }
+
+    /// Seconds of a part of a product on its processor: of what that computes of the product, the share of the part.
+    fn of_part(&self, graph: &Graph, way: Way, task: &PrefillTask, id: ProcessorId) -> Option<f64> {
+        let subgraph = &graph.subgraphs()[task.task.subgraph];
+        if !subgraph.role.is_product() {
+            return None;
+        }
+        let rows = graph.chunks()[task.task.chunk].len();
+        let choice = self.joint.choice(way, subgraph.block, subgraph.role, rows)?;
+        let (_, seconds) = choice.best.busy.iter().find(|(processor, _)| *processor == id)?;
+        let pieces = choice.best.partition.pieces.iter().filter(|piece| piece.processor == id);
+        let there =
+            |part: &Part| area(&Part { rows: part.rows.start.min(rows)..part.rows.end.min(rows), ..part.clone() });
+        let all: f64 = pieces.map(|piece| there(&piece.part)).sum();
+        Some(seconds * area(&task.part) / all.max(1.0))
+    }
+
+    /// A candidate with all products of a role, or all floats, another way, as long as that is faster.
+    fn refined(&self, ways: &Ways, seconds: f64) -> Result<Option<(Ways, f64)>, CutError> {
+        let groups =
+            [None, Some(Role::QueryKeyValue), Some(Role::AttentionOutput), Some(Role::GateUp), Some(Role::Down)];
+        let on: Vec<_> = self.joint.processors().map(Way::On).collect();
+        let of_products: Vec<_> = on.iter().copied().chain([Way::Cut]).collect();
+        let of_floats: Vec<_> = self.joint.floats.iter().copied().map(Way::On).collect();
+        let mut best: Option<(Ways, f64)> = None;
+        for role in groups {
+            for way in if role.is_some() { &of_products } else { &of_floats } {
+                let (from, least) = best.as_ref().map_or((ways, seconds), |(ways, seconds)| (ways, *seconds));
+                let mut changed = from.clone();
+                for chunk in &mut changed {
+                    for (subgraph, old) in self.graph.subgraphs().iter().zip(chunk) {
+                        let is_here = role.map_or(!subgraph.role.is_product(), |role| subgraph.role == role);
+                        *old = if is_here { *way } else { *old };
+                    }
+                }
+                if changed == *from {
+                    continue;
+                }
+                let seconds = self.seconds(&changed)?;
+                if seconds < least {
+                    best = Some((changed, seconds));
+                }
+            }
+        }
+        Ok(best)
+    }
+}

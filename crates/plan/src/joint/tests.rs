@@ -1,0 +1,220 @@
+use proptest::prelude::*;
+use triad_model::family;
+
+use super::*;
+use crate::graph::Subgraph;
+use crate::partition::costs::{Costs, Joins};
+use crate::partition::plans::products_of;
+use crate::partition::solve::{Restriction, Solver};
+use crate::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
+use crate::placement::Placement;
+use crate::processors::Processor;
+use crate::tasks::{Operation, PrefillTasks};
+
+/// Seconds of an element on each processor, and how many times as long it takes beside others.
+#[derive(Clone, Copy, Debug)]
+struct Rates {
+    alone: [f64; 3],
+    beside: f64,
+    /// For each product, whatever its size.
+    fixed: f64,
+}
+
+impl Costs for Rates {
+    fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        Ok(self.fixed + self.alone[processor.index()] * shape.operations())
+    }
+
+    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        Ok(self.fixed + self.beside * self.alone[processor.index()] * shape.operations())
+    }
+}
+
+/// Some processors, the first of which is a CPU.
+#[derive(Debug)]
+struct Machine {
+    processors: Processors,
+    participants: Vec<Participant>,
+    floats: Vec<ProcessorId>,
+    rates: Rates,
+    /// Seconds of a token of each float subgraph.
+    float_seconds: f64,
+}
+
+const CHUNK: usize = 128;
+
+fn description(blocks: usize) -> ModelDescription {
+    truncated(&family::shape("smollm2-135m").unwrap(), blocks)
+}
+
+fn machine(is_npu: &[bool], rates: Rates, float_seconds: f64) -> Machine {
+    let list: Vec<_> = is_npu
+        .iter()
+        .enumerate()
+        .map(|(index, is_npu)| match is_npu {
+            true => Processor::npu(&format!("npu{index}"), None),
+            false => Processor::cpu(&format!("cpu{index}")),
+        })
+        .collect();
+    let id = ProcessorId::new;
+    let floats = (0..is_npu.len()).filter(|index| !is_npu[*index]).map(id).collect();
+    let participant = |(index, is_npu): (usize, &bool)| {
+        let lengths = Shapes::Static(StandardLengths::new(vec![32, 64, 128]).unwrap());
+        Participant { processor: id(index), shapes: if *is_npu { lengths } else { Shapes::Dynamic } }
+    };
+    let participants = is_npu.iter().enumerate().map(participant).collect();
+    Machine { processors: Processors::new(list).unwrap(), participants, floats, rates, float_seconds }
+}
+
+impl Machine {
+    fn joint(&self, description: &ModelDescription) -> Joint {
+        let alignment = Alignment { columns: 64, rows: 32 };
+        let products = products_of(description, CHUNK, |_, _| alignment).unwrap();
+        let joins = || Joins::new(self.floats[0], 1e-6, 3e-6, 0.0).unwrap();
+        let solve = |participants: Vec<Participant>, restriction| {
+            let solver = Solver::new(participants, self.rates, joins()).unwrap();
+            Plans::solve(&solver, &products, restriction).unwrap()
+        };
+        let whole = self.participants.iter().map(|one| (one.processor, solve(vec![one.clone()], Restriction::Layer)));
+        let cut = solve(self.participants.clone(), Restriction::Tensor);
+        Joint::new(description, whole.collect(), cut, self.floats.clone(), Gaps { own: 1e-6, other: 3e-6 }).unwrap()
+    }
+
+    fn options(&self, description: &ModelDescription) -> TaskOptions {
+        let graph = Graph::with_splits(description, CHUNK, CHUNK, |_| true);
+        TaskOptions::whole(Placement::new(&graph, &self.processors, |_, _| 1.0).unwrap(), 4)
+    }
+
+    fn plan(&self, description: &ModelDescription, rows: usize) -> (Joint, JointPlan) {
+        let joint = self.joint(description);
+        let float = self.float_seconds;
+        let seconds = |graph: &Graph, task: &PrefillTask, _| float * graph.chunks()[task.task.chunk].len() as f64;
+        let (processors, options) = (&self.processors, &self.options(description));
+        let prompt = Prompt {
+            description,
+            processors,
+            options,
+            rows,
+            most_rows: CHUNK,
+            policy: Policy::CriticalPath,
+            seconds: &seconds,
+        };
+        let plan = joint.plan(&prompt).unwrap();
+        (joint, plan)
+    }
+}
+
+fn of(plan: &JointPlan, kind: Kind) -> Option<f64> {
+    plan.candidates.iter().find(|(other, _)| *other == kind).map(|(_, seconds)| *seconds)
+}
+
+prop_compose! {
+    fn machines()(
+        is_npu in prop::sample::select(vec![vec![false, false], vec![false, true], vec![false, true, false]]),
+        alone in [0.5e-11f64..8e-11, 0.5e-11f64..8e-11, 0.5e-11f64..8e-11],
+        beside in 1.0f64..2.0,
+        fixed in 0.0f64..1e-4,
+        float_seconds in 0.0f64..2e-5,
+    ) -> Machine {
+        machine(&is_npu, Rates { alone, beside, fixed }, float_seconds)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_plan_is_not_slower_than_layers_tensors_or_a_processor_alone_by_the_same_costs(
+        machine in machines(),
+        rows in 1usize..500,
+    ) {
+        let (_, plan) = machine.plan(&description(10), rows);
+        for kind in [Kind::Alone, Kind::Layer, Kind::Tensor, Kind::Auto, Kind::Placed, Kind::Mixed] {
+            let Some(seconds) = of(&plan, kind) else { prop_assert!(kind == Kind::Alone); continue };
+            // A processor alone is chosen where nothing is worth the trouble.
+            let most = if plan.kind == Kind::Alone { 1.05 * seconds } else { seconds };
+            prop_assert!(plan.seconds <= most, "{:?}", plan);
+        }
+        prop_assert!(plan.candidates.is_sorted_by(|a, b| a.1 <= b.1));
+    }
+
+    #[test]
+    fn every_output_is_computed_once_where_the_plan_has_it(machine in machines(), rows in 1usize..500) {
+        let description = description(14);
+        let (joint, plan) = machine.plan(&description, rows);
+        let graph = Graph::with_splits(&description, rows, plan.chunk, |_| true);
+        let options = machine.options(&description);
+        let assignment = joint.assignment(&plan, &graph);
+        let tasks = PrefillTasks::assigned(&graph, &machine.processors, &options, &assignment, |_, _| 1.0).unwrap();
+        let mut computed = vec![0.0; graph.chunks().len() * graph.subgraphs().len()];
+        for (number, task) in tasks.tasks.iter().enumerate() {
+            prop_assert_eq!(task.operation, Operation::Compute);
+            let Task { chunk, subgraph, .. } = task.task;
+            computed[chunk * graph.subgraphs().len() + subgraph] += task.share(&graph);
+            let Subgraph { role, block, .. } = graph.subgraphs()[subgraph];
+            let home = tasks.dag.home(number);
+            prop_assert!(role.is_product() || machine.floats.contains(&home), "{} of block {}", role.name(), block);
+            // Who has static shapes has a program for it.
+            if role.is_product() {
+                let pieces = joint.pieces(block, role, CHUNK).unwrap();
+                let is_there = |piece: &Piece| {
+                    let enough = piece.rows >= task.part.rows.len();
+                    piece.processor == home && piece.part.columns == task.part.columns && enough
+                };
+                prop_assert!(pieces.iter().any(is_there), "{:?} on {:?}", task, home);
+            }
+        }
+        prop_assert!(computed.iter().all(|share| (share - 1.0).abs() < 1e-9), "{:?}", computed);
+    }
+}
+
+#[test]
+fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_nothing_else_to_do() {
+    let equal = Rates { alone: [3e-12; 3], beside: 1.0, fixed: 0.0 };
+    let (_, plan) = machine(&[false, false], equal, 1e-5).plan(&description(30), 256);
+    let alone = of(&plan, Kind::Alone).unwrap();
+    assert!(plan.seconds < 0.62 * alone && plan.seconds < 0.9 * of(&plan, Kind::Tensor).unwrap(), "{plan:?}");
+    // One chunk of 32 rows: nothing can overlap.
+    let (_, plan) = machine(&[false, false], equal, 1e-9).plan(&description(30), 32);
+    assert!(plan.seconds < 0.7 * of(&plan, Kind::Alone).unwrap(), "{plan:?}");
+    assert!(of(&plan, Kind::Placed).unwrap() > 0.99 * of(&plan, Kind::Alone).unwrap(), "{plan:?}");
+}
+
+#[test]
+fn a_processor_that_is_no_help_is_left_alone() {
+    let rates = Rates { alone: [3e-12, 1e-9, 1e-9], beside: 1.5, fixed: 1e-5 };
+    let (_, plan) = machine(&[false, true], rates, 1e-6).plan(&description(30), 300);
+    assert_eq!(plan.kind, Kind::Alone, "{plan:?}");
+    let ways: Vec<_> = plan.ways.iter().flatten().collect();
+    assert!(ways.iter().all(|way| **way == Way::On(ProcessorId::new(0))), "{ways:?}");
+}
+
+#[test]
+fn blocks_behind_those_that_are_searched_repeat_them() {
+    let rates = Rates { alone: [3e-12, 4e-12, 5e-12], beside: 1.2, fixed: 1e-5 };
+    let (_, plan) = machine(&[false, false], rates, 1e-6).plan(&description(30), 300);
+    let of_block = plan.ways[0].len() / BLOCKS;
+    for block in 0..30 {
+        let like = if block < BLOCKS { block } else { 4 + block % 4 };
+        for (chunk, place) in (0..plan.ways.len()).flat_map(|chunk| (0..of_block).map(move |place| (chunk, place))) {
+            let expected = plan.ways[chunk][like * of_block + place];
+            assert_eq!(plan.way(block, chunk, place, of_block), expected, "block {block}");
+        }
+    }
+}
+
+#[test]
+fn plans_of_other_products_and_nobody_are_refused() {
+    let rates = Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 };
+    let machine = machine(&[false, true], rates, 0.0);
+    let ours = description(2);
+    let joint = machine.joint(&ours);
+    let again = |description: &ModelDescription, whole: Vec<_>, floats: Vec<ProcessorId>| {
+        Joint::new(description, whole, joint.cut.clone(), floats, joint.gaps).unwrap_err()
+    };
+    let floats = || machine.floats.clone();
+    let other = family::shape("phi-2").unwrap();
+    assert_eq!(again(&other, joint.whole.clone(), floats()), JointError::Products);
+    assert_eq!(again(&ours, Vec::new(), floats()), JointError::NoProcessor);
+    assert_eq!(again(&ours, joint.whole.clone(), Vec::new()), JointError::NoProcessor);
+}
