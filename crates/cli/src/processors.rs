@@ -114,7 +114,7 @@ impl Processors {
         );
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let session = &options.session;
-        let (mut plans, mut joint) = (None, None);
+        let (mut plans, mut joint, mut decode_plans) = (None, None, None);
         if let Some(how) = devices.partition {
             let costs = partition::product_costs(model.package(), &self.list_key(devices), &self.text)?;
             let (description, chunk) = (model.description(), session.chunk.min(session.context));
@@ -122,6 +122,7 @@ impl Processors {
                 Restriction::Auto => joint = Some(costs.joint(description, chunk, &self.floats())?),
                 Restriction::Layer | Restriction::Tensor => plans = Some(costs.plans(description, chunk, how)?),
             }
+            decode_plans = costs.decode_plans(description, how)?;
         }
         let (processors, opened) = self.open(devices, model, true)?;
         let mut bar = None;
@@ -135,7 +136,7 @@ impl Processors {
         };
         let engine = answer::engine(
             model,
-            EngineOptions { processors, cuts, plans, joint, wait: devices.wait, ..options },
+            EngineOptions { processors, cuts, plans, joint, decode_plans, wait: devices.wait, ..options },
             &mut progress,
         )?;
         drop(bar);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::{self, CostTable, Costs, MeasureOptions, ProductCosts, ProductTable, ProductTime};
+use triad_engine::execute::{self, CostTable, Costs, DecodeCosts, MeasureOptions, ProductCosts, ProductTable, ProductTime};
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::partition::judge::{Judged, JudgedProcessor};
 use triad_plan::partition::solve::Restriction;
@@ -26,8 +26,8 @@ use crate::{output, progress};
 /// first one is scheduled as well as later ones. Measured are the processors together, and the CPU alone, which takes over
 /// when the NPU fails.
 ///
-/// Of several processors, products are measured, too, each processor alone and beside the others, and what it takes to
-/// join their parts (HeteroLLM's profiler): what --partition cuts products by. With --predict, predictions are fitted to
+/// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
+/// the others, and what it takes to join their parts (HeteroLLM's profiler): what --partition cuts products by. With --predict, predictions are fitted to
 /// half of these times, a decision tree for a processor with static shapes and rates for others, and compared with the
 /// other half, and what is chosen by them with what is chosen by all times.
 #[derive(clap::Args)]
@@ -197,9 +197,23 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
     let rows: Vec<_> = shown.map(row).collect();
     let header: Vec<_> = ["rows", "columns", "depth"].into_iter().chain(names.iter().map(String::as_str)).collect();
     let joins = &products.joins;
+    let decode = products.decode.as_ref().map_or(String::new(), |decode| {
+        let DecodeCosts { rows, products, output, joins } = decode;
+        let rows: Vec<_> = rows.iter().map(usize::to_string).collect();
+        format!(
+            "\n{} products and {} parts of the output matrix of steps of decode, of {} rows; between tasks as short as theirs \
+             {:.1}, {:.1} and {:.1} µs",
+            products.len(),
+            output.len(),
+            rows.join(", "),
+            1e6 * joins.own_seconds,
+            1e6 * joins.begin_seconds,
+            1e6 * joins.end_seconds
+        )
+    });
     format!(
         "{} products, µs alone / beside the others, the largest of each depth\n{}\na task begins {:.1} µs behind one of \
-         the same processor, a part elsewhere {:.1} µs behind what it waits for, and what waits for that {:.1} µs behind it",
+         the same processor, a part elsewhere {:.1} µs behind what it waits for, and what waits for that {:.1} µs behind it{decode}",
         products.products.len(),
         output::table(&header, 0, &rows),
         1e6 * joins.own_seconds,

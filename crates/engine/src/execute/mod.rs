@@ -6,7 +6,8 @@
 //!
 //! - Prompts become a [`Graph`] of chunks and subgraphs that all processors work on, out of order (llm.npu, §3.4).
 //! - Rows that decode become a step: one pass for all sequences that wait for a token, so that weights are read once for all
-//!   of them. A step is taken beside prompts, and no later than `max_stall` allows.
+//!   of them. A step is taken beside prompts, and no later than `max_stall` allows. Where nothing else is to be done, its
+//!   products can be cut across processors ([`steps`]).
 //!
 //! What comes of a request is the same bits alone and beside any others, by any policy and on any of the processors, as
 //! long as all multiply with the same kernels: its arithmetic depends on its phase, each row is computed by itself, and a
@@ -21,6 +22,7 @@ mod programs;
 mod request;
 mod session;
 mod state;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -50,7 +52,7 @@ use triad_plan::timeline::Timeline;
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
-    Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable, ProductTime, measure_joins,
+    DecodeCosts, DecodePlans, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable, ProductTime, measure_joins,
     measure_products,
 };
 pub use profile::{CostTable, profile};
@@ -69,6 +71,7 @@ use crate::model::Model;
 use pass::Prompts;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
+use steps::Steps;
 use units::Unit;
 use whole::WholeModel;
 use work::{Cuts, PromptTasks};
@@ -96,6 +99,8 @@ pub struct EngineOptions {
     /// How prompts are divided and computed instead: by a search over cuts, placement and out-of-order execution for each
     /// length of a prompt.
     pub joint: Option<Joint>,
+    /// How the products of steps of decode are cut; `None` runs them on the processor of the floats.
+    pub decode_plans: Option<DecodePlans>,
     /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
     /// computes one after the other.
     pub chunks_in_flight: usize,
@@ -117,6 +122,7 @@ impl Default for EngineOptions {
             cuts: Vec::new(),
             plans: None,
             joint: None,
+            decode_plans: None,
             chunks_in_flight: 4,
             wait: Wait::Predicted,
             time_out: Duration::from_secs(60),
@@ -152,6 +158,8 @@ pub(crate) struct Shared {
     rotation: Rotation,
     processors: Processors,
     tasks: PromptTasks,
+    /// Where steps are cut.
+    steps: Option<Steps>,
     units: Vec<Unit>,
     /// The processor of what is computed in float.
     float_unit: ProcessorId,
@@ -163,6 +171,8 @@ pub(crate) struct Shared {
     changed: Condvar,
     /// How often it was.
     told: AtomicUsize,
+    /// Workers that are blocked until it is; changed under the lock.
+    blocked: AtomicUsize,
     probe: Mutex<Option<Probe>>,
 }
 
@@ -239,7 +249,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, plans, joint, wait, .. } = options;
+        let EngineOptions { chunks_in_flight, time_out, plans, joint, decode_plans, wait, .. } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -290,8 +300,13 @@ impl Engine {
         }
         let chunks = (chunk, in_flight);
         let cuts = Cuts { by_role: &cuts, plans: plans.as_ref(), joint: joint.as_ref() };
-        let (mut tasks, programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
+        let (mut tasks, mut programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
         tasks.joint = joint;
+        let steps = decode_plans.map(|plans| {
+            let rows = most_rows.min(context);
+            Steps::prepare(model, &processors, (&devices, &mut programs), (&plans, float_unit), rows)
+        });
+        let steps = steps.transpose()?;
         for (unit, programs) in units.iter_mut().zip(programs) {
             unit.programs = programs.map(Mutex::new);
         }
@@ -302,6 +317,7 @@ impl Engine {
             settings,
             processors,
             tasks,
+            steps,
             units,
             float_unit,
             sequences: AtomicU64::new(0),
@@ -309,6 +325,7 @@ impl Engine {
             state: Mutex::new(state),
             changed: Condvar::new(),
             told: AtomicUsize::new(0),
+            blocked: AtomicUsize::new(0),
             probe: Mutex::new(None),
         });
         let mut running = Running { shared, workers: Vec::new() };
@@ -478,7 +495,10 @@ impl Shared {
     fn tell(&self, state: &mut MutexGuard<'_, State>) {
         state.tell();
         self.told.fetch_add(1, Ordering::Relaxed);
-        self.changed.notify_all();
+        // Between short tasks nobody is, and to ask the system to wake nobody takes as long as a join.
+        if self.blocked.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
     }
 
     fn seconds(&self, at: Instant) -> f64 {

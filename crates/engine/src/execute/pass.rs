@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 use triad_kernels::Phase;
 use triad_kernels::activation::soft_cap;
 use triad_plan::graph::{Graph, Role, Subgraph};
-use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks};
+use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks, TaskOptions};
 
 use super::request::Request;
+use super::steps::CutStep;
 use super::whole::{Rows, WholeModel};
 use super::{Execution, Shared, lock};
 use crate::error::Result;
@@ -36,10 +37,18 @@ pub(super) struct Pass {
 pub(super) enum Work {
     /// Prompts, one behind the other in chunks; a chunk may have rows of several.
     Prompts(Box<Prompts>),
-    /// Rows that decode, one step of all of them, cut into so many tasks.
-    Step(usize),
+    /// Rows that decode, one step of all of them.
+    Step(Step),
     /// Logits of rows that have been through all blocks.
     Logits(Vec<Hidden>),
+}
+
+/// How a step is made of tasks.
+pub(super) enum Step {
+    /// So many tasks of some blocks each, one behind the other.
+    Blocks(usize),
+    /// Its products are cut.
+    Cut(Arc<CutStep>),
 }
 
 /// The chunks, subgraphs and tasks of prompts.
@@ -61,6 +70,8 @@ pub(super) struct Hidden {
 pub(super) struct Slot {
     pub(super) buffers: Buffers,
     progress: Mutex<Progress>,
+    /// Room for the logits of parts of the output matrix, where nobody is at them.
+    rooms: Mutex<Vec<Vec<f32>>>,
 }
 
 /// How far a chunk or step is in its buffers.
@@ -85,7 +96,7 @@ struct Progress {
 impl Slot {
     pub(super) fn new(shared: &Shared, rows: usize, has_shadows: bool) -> Self {
         let buffers = Buffers::new(shared.model.description(), rows, has_shadows);
-        Self { buffers, progress: Mutex::default() }
+        Self { buffers, progress: Mutex::default(), rooms: Mutex::default() }
     }
 
     /// Takes a chunk of another pass.
@@ -186,7 +197,12 @@ impl Pass {
     ) -> Result<Vec<Hidden>> {
         match (&self.work, slot) {
             (Work::Prompts(prompts), Some(slot)) => self.prompt_task(shared, prompts, number, slot, backend),
-            (Work::Step(tasks), Some(slot)) => self.step(shared, number, *tasks, slot).map(|()| Vec::new()),
+            (Work::Step(Step::Blocks(tasks)), Some(slot)) => {
+                self.step(shared, number, *tasks, slot).map(|()| Vec::new())
+            }
+            (Work::Step(Step::Cut(cut)), Some(slot)) => {
+                self.cut_step(shared, cut, number, slot, backend).map(|()| Vec::new())
+            }
             (Work::Logits(hidden), _) => {
                 logits(shared, hidden);
                 Ok(Vec::new())
@@ -259,7 +275,23 @@ impl Pass {
         }
         let segments = self.segments(&rows);
         let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
-        let run = ChunkRun { pass: shared.pass(Phase::Prefill), graph, tokens: &self.tokens[rows.clone()], chunk };
+        let pass = shared.pass(Phase::Prefill);
+        let run = ChunkRun { pass, graph, tokens: &self.tokens[rows.clone()], chunk, options: &shared.tasks.options };
+        if !Self::chunk_task(&run, (number, tasks), slot, backend)? {
+            return Ok(Vec::new());
+        }
+        Ok(self.hidden(&rows, &slot.buffers, run.pass.description.hidden))
+    }
+
+    /// Runs a task of a chunk, and behind a failure all that its buffers lack. Returns whether the chunk is through all
+    /// blocks.
+    fn chunk_task(
+        run: &ChunkRun,
+        (number, tasks): (usize, &PrefillTasks),
+        slot: &Slot,
+        backend: &mut dyn Backend,
+    ) -> Result<bool> {
+        let PrefillTask { task, .. } = &tasks.tasks[number];
         let mut progress = slot.progress();
         if progress.chunk != task.chunk {
             progress.reset(task.chunk);
@@ -271,14 +303,67 @@ impl Pass {
             Some(done) if done < task.subgraph => run.catch_up(&mut progress, task.subgraph, backend)?,
             _ => {
                 drop(progress);
-                run.task(shared, slot, (number, tasks), backend)?;
+                run.task(slot, (number, tasks), backend)?;
                 progress = slot.progress();
             }
         }
-        if progress.done != Some(graph.subgraphs().len()) {
-            return Ok(Vec::new());
+        Ok(progress.done == Some(run.graph.subgraphs().len()))
+    }
+
+    /// A task of a step whose products are cut.
+    fn cut_step(
+        &self,
+        shared: &Shared,
+        cut: &CutStep,
+        number: usize,
+        slot: &Slot,
+        backend: &mut dyn Backend,
+    ) -> Result<()> {
+        // A step that nobody waits for any more.
+        if self.is_abandoned() {
+            return Ok(());
         }
-        Ok(self.hidden(&rows, &slot.buffers, run.pass.description.hidden))
+        let CutStep { graph, tasks, options, outputs, .. } = cut;
+        let segments = self.segments(&(0..self.rows()));
+        let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
+        let run = ChunkRun { pass: shared.pass(Phase::Decode), graph, tokens: &self.tokens, chunk, options };
+        let Some(output) = number.checked_sub(tasks.tasks.len()) else {
+            return Self::chunk_task(&run, (number, tasks), slot, backend).map(|_| ());
+        };
+        let last = graph.subgraphs().len() - 1;
+        let mut progress = slot.progress();
+        if progress.done != Some(last + 1) {
+            run.catch_up(&mut progress, last, backend)?;
+        }
+        drop(progress);
+        self.output_part(&run.pass, &outputs[output], slot);
+        Ok(())
+    }
+
+    /// The logits of some tokens of the vocabulary.
+    fn output_part(&self, pass: &forward::Pass, columns: &Range<usize>, slot: &Slot) {
+        let (hidden, vocab) = (pass.description.hidden, pass.description.vocab);
+        let rows = || self.requests.iter().map(|request| request.wanted_rows());
+        let count: usize = rows().map(|rows| rows.len()).sum();
+        let mut room = lock(&slot.rooms).pop().unwrap_or_default();
+        // What follows each other: logits, the residual stream, its norm.
+        let (width, x_width) = (count * columns.len(), count * hidden);
+        room.resize(width + 2 * x_width, 0.0);
+        let (logits, x) = room.split_at_mut(width);
+        let (x, normed) = x.split_at_mut(x_width);
+        let mut left = &mut x[..];
+        for (rows, first) in rows().zip(&self.firsts) {
+            let of_request = left.split_off_mut(..rows.len() * hidden).expect("rows of all requests");
+            of_request.copy_from_slice(&slot.buffers.residual(first + rows.start..first + rows.end, hidden));
+        }
+        pass.logits_part_of(x, normed, Phase::Decode, columns.clone(), logits);
+        let mut left = &logits[..];
+        for request in &self.requests {
+            let rows = 0..request.wanted_rows().len();
+            let of_request = left.split_off(..rows.len() * columns.len()).expect("rows of all requests");
+            request.write_logits_part(rows, (columns, vocab), of_request);
+        }
+        lock(&slot.rooms).push(room);
     }
 
     /// The residual stream of those of `rows` whose logits are wanted.
@@ -357,20 +442,20 @@ struct ChunkRun<'a> {
     graph: &'a Graph,
     tokens: &'a [u32],
     chunk: Chunk<'a>,
+    options: &'a TaskOptions,
 }
 
 impl ChunkRun<'_> {
     /// Runs one task of the subgraph that is next in the buffers; others may run other tasks of it meanwhile.
     fn task(
         &self,
-        shared: &Shared,
         slot: &Slot,
         (number, tasks): (usize, &PrefillTasks),
         backend: &mut dyn Backend,
     ) -> Result<()> {
         let PrefillTask { task, operation, part } = &tasks.tasks[number];
         let Subgraph { block, role, .. } = self.graph.subgraphs()[task.subgraph];
-        let is_apart = shared.tasks.options.shadow(task.subgraph).is_some();
+        let is_apart = self.options.shadow(task.subgraph).is_some();
         let shadows = if is_apart { Shadows::Apart } else { Shadows::Inline };
         let mut multiplier = Multiplier { shadows, ..Multiplier::new(backend) };
         match operation {

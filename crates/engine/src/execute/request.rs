@@ -175,6 +175,22 @@ impl Request {
         }
     }
 
+    /// As [`Request::write_logits`], some tokens of the vocabulary alone: `logits[rows, columns.len()]`.
+    pub(super) fn write_logits_part(
+        &self,
+        rows: std::ops::Range<usize>,
+        (columns, vocab): (&std::ops::Range<usize>, usize),
+        logits: &[f32],
+    ) {
+        let mut progress = self.lock();
+        for (row, logits) in rows.zip(logits.chunks_exact(columns.len())) {
+            // Whoever cancelled it has taken the buffer and gone.
+            if let Some(place) = progress.logits.get_mut(row * vocab + columns.start..row * vocab + columns.end) {
+                place.copy_from_slice(logits);
+            }
+        }
+    }
+
     /// The task that wrote the logits of so many rows more is done. Ends the request well if that was all.
     pub(super) fn complete_logits(&self, rows: usize) {
         let mut progress = self.lock();

@@ -17,8 +17,9 @@ use triad_plan::tasks::PrefillTask;
 use triad_plan::timeline::{Event, Timeline};
 
 use super::joint::JointPlans;
-use super::pass::{Hidden, Pass, Prompts, Slot, Work};
+use super::pass::{Hidden, Pass, Prompts, Slot, Step, Work};
 use super::request::{Request, SequenceId};
+use super::steps::Steps;
 use super::wait::WaitUse;
 use super::{Costs, Execution, Shared, costs};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
@@ -35,7 +36,7 @@ const LATEST: f64 = 0.5;
 
 /// What the workers share.
 pub(super) struct State {
-    passes: Passes<Dag>,
+    passes: Passes<Arc<Dag>>,
     live: Vec<Live>,
     /// Requests that no pass has yet: of prompts, and of rows that decode.
     prompts: VecDeque<Arc<Request>>,
@@ -202,8 +203,11 @@ impl State {
                 let spare = if is_step { self.spare_step.take() } else { self.spare.pop() };
                 let spare = spare.filter(|slot| !is_step || slot.buffers.rows >= pass.rows());
                 let rows = if is_step { pass.rows().next_power_of_two() } else { shared.settings.chunk };
-                let slot =
-                    spare.unwrap_or_else(|| Arc::new(Slot::new(shared, rows, !is_step && shared.tasks.has_shadows())));
+                let has_shadows = match is_step {
+                    true => shared.steps.as_ref().is_some_and(Steps::has_shadows),
+                    false => shared.tasks.has_shadows(),
+                };
+                let slot = spare.unwrap_or_else(|| Arc::new(Slot::new(shared, rows, has_shadows)));
                 slot.reset(pass.chunk(number));
                 slot
             });
@@ -236,7 +240,10 @@ impl State {
         self.units[unit].running = None;
         let (start, end) = (start.duration_since(pass.start).as_secs_f64(), pass.start.elapsed().as_secs_f64());
         live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
-        self.passes.observe(id, number, end - start);
+        // The tasks of a cut step are expected to take what was measured; to rank them anew takes as long as one of them.
+        if !matches!(pass.work, Work::Step(Step::Cut(_))) {
+            self.passes.observe(id, number, end - start);
+        }
         let is_complete = self.passes.complete(id, number);
         let mut through = None;
         match &pass.work {
@@ -412,10 +419,22 @@ impl State {
             requests.extend(self.rows.pop_front());
         }
         let since = requests.iter().map(|request| request.arrived).min().unwrap_or(now);
-        // Where others can run in between, they may.
-        let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
-        let dag = self.chain(shared, tasks, self.step_seconds / tasks as f64);
-        let pass = Pass::new(requests, |_, _| Work::Step(tasks));
+        // Beside prompts, each part would wait for a task of theirs.
+        let is_alone = self.live.is_empty() && self.prompts.is_empty() && !self.units.iter().any(|unit| unit.is_lost);
+        let cut = shared.steps.as_ref().filter(|_| is_alone);
+        let cut = cut.and_then(|steps| steps.of(shared.model.description(), &shared.processors, rows));
+        let (step, dag) = match cut {
+            Some(cut) => {
+                let dag = Arc::clone(&cut.dag);
+                (Step::Cut(cut), dag)
+            }
+            None => {
+                // Where others can run in between, they may.
+                let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
+                (Step::Blocks(tasks), self.chain(shared, tasks, self.step_seconds / tasks as f64))
+            }
+        };
+        let pass = Pass::new(requests, |_, _| Work::Step(step));
         self.add(shared, pass, dag, 1, Urgency::Decode { since: shared.seconds(since) });
     }
 
@@ -423,7 +442,8 @@ impl State {
     fn form_prompts(&mut self, shared: &Shared) {
         let most = shared.units.len().min(2);
         let live = self.live.iter().filter(|live| matches!(live.pass.work, Work::Prompts(_))).count();
-        if live >= most || self.prompts.is_empty() {
+        let is_cut = |live: &Live| matches!(live.pass.work, Work::Step(Step::Cut(_)));
+        if live >= most || self.prompts.is_empty() || self.live.iter().any(is_cut) {
             return;
         }
         let requests: Vec<_> = self.prompts.drain(..).collect();
@@ -432,11 +452,11 @@ impl State {
             request.set_execution(&pass.execution);
         }
         let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
-        let dag = prompts.tasks.dag.clone();
+        let dag = Arc::new(prompts.tasks.dag.clone());
         self.add(shared, pass, dag, shared.settings.chunks_in_flight, Urgency::Prefill);
     }
 
-    fn add(&mut self, shared: &Shared, pass: Pass, dag: Dag, slots: usize, urgency: Urgency) {
+    fn add(&mut self, shared: &Shared, pass: Pass, dag: Arc<Dag>, slots: usize, urgency: Urgency) {
         let left: Vec<_> = match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks } = &**prompts;
@@ -466,7 +486,7 @@ impl State {
     }
 
     /// `tasks` tasks one after the other, on the processor that computes in float.
-    fn chain(&self, shared: &Shared, tasks: usize, seconds: f64) -> Dag {
+    fn chain(&self, shared: &Shared, tasks: usize, seconds: f64) -> Arc<Dag> {
         let seconds = vec![Some(seconds); self.units.len()];
         let node = |task: usize| Node {
             home: shared.float_unit,
@@ -474,7 +494,7 @@ impl State {
             predecessors: task.checked_sub(1).into_iter().collect(),
             kind: 0,
         };
-        Dag::from_nodes(self.units.len(), (0..tasks).map(node))
+        Arc::new(Dag::from_nodes(self.units.len(), (0..tasks).map(node)))
     }
 
     /// Goes on with what tasks take from an earlier run.

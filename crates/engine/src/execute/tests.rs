@@ -7,6 +7,7 @@ mod plans;
 mod prefixes;
 mod save;
 mod sequences;
+mod steps;
 mod whole;
 
 use std::sync::Arc;

@@ -32,6 +32,8 @@ impl Wait {
 /// How long a worker polls for what was expected by now, or was not expected at any time, before it blocks: falling
 /// asleep and waking up takes as long as a small task.
 pub(super) const POLL: Duration = Duration::from_micros(200);
+/// How long it polls without giving its core to others: to give it away and get it back takes as long as a join.
+pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// How long before the expected end it wakes up: a sleep of the system takes longer than asked for by some 50 µs, and
 /// tasks vary by a few percent.
 const MARGIN: (Duration, f64) = (Duration::from_micros(100), 0.05);

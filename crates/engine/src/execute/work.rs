@@ -148,18 +148,23 @@ impl<'a> Cuts<'a> {
     ///
     /// # Errors
     /// If there are plans, and none for this product.
-    fn of(&self, description: &ModelDescription, subgraph: &Subgraph) -> Result<Option<&'a Cut>> {
-        let Subgraph { block, role, output_columns: columns, .. } = *subgraph;
+    pub(super) fn of(&self, description: &ModelDescription, subgraph: &Subgraph) -> Result<Option<&'a Cut>> {
+        let Subgraph { role, output_columns: columns, .. } = *subgraph;
         let Some(plans) = self.plans.filter(|_| role.is_product()) else {
             return Ok(self.by_role.iter().find(|(other, _)| *other == role).map(|(_, cut)| cut));
         };
-        let products = products(&description.blocks[block], description.hidden, 1)?;
-        let depth = products.iter().find(|(other, _)| *other == role).map_or(0, |(_, shape)| shape.depth());
+        let depth = product_depth(description, subgraph).unwrap_or(0);
         match plans.cut(role, columns, depth) {
             Some(cut) => Ok(Some(cut)),
             None => Err(Error::Unplanned { role: role.name(), columns, depth }),
         }
     }
+}
+
+/// Input features of a subgraph that is products.
+pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph) -> Option<usize> {
+    let products = products(&description.blocks[subgraph.block], description.hidden, 1).ok()?;
+    products.iter().find(|(other, _)| *other == subgraph.role).map(|(_, shape)| shape.depth())
 }
 
 /// Where the output of a product may be cut by a plan: at a multiple of packed INT8 weights in each of its layers, and
@@ -217,6 +222,31 @@ fn prepare_one(
                 options.placement.move_off(graph, processors, subgraph)?;
             }
             prepared => prepared?,
+        }
+    }
+    Ok(())
+}
+
+/// Prepares what devices run of a subgraph that is cut.
+///
+/// # Errors
+/// If a part begins within a block of packed weights, or a device refuses it.
+pub(super) fn prepare_cut(
+    model: &Model,
+    devices: &Devices,
+    graph: &Graph,
+    subgraph: usize,
+    cut: &Cut,
+    programs: &mut [Option<Programs>],
+) -> Result<()> {
+    let Subgraph { block, role, output_columns, .. } = graph.subgraphs()[subgraph];
+    let pieces = cut.pieces(graph.chunk_length(), output_columns)?;
+    for Piece { part, .. } in &pieces {
+        check_columns(model, block, role, part)?;
+    }
+    for Piece { processor: home, part, rows } in distinct(pieces, devices) {
+        if let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()]) {
+            programs.prepare(model, device, &Wanted { block, role, part: &part, rows })?;
         }
     }
     Ok(())

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::pass::Hidden;
 use super::programs::DeviceBackend;
 use super::state::{Job, State};
-use super::wait::{LONGEST_SLEEP, Wait, WaitUse, sleep_and_poll};
+use super::wait::{LONGEST_SLEEP, SPIN, Wait, WaitUse, sleep_and_poll};
 use super::{Moment, Shared, Unit, lock};
 use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
@@ -26,6 +26,14 @@ const LOOK_ALONE: Duration = Duration::from_millis(200);
 
 /// The life of a worker.
 pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
+    if shared.units.len() == 1 {
+        return serve_tasks(shared, index);
+    }
+    // Nobody else takes this processor's tasks. To keep a thread on its cores takes the system longer than a short task.
+    shared.units[index].pool().install(|| serve_tasks(shared, index));
+}
+
+fn serve_tasks(shared: &Shared, index: usize) {
     let mut state = lock(&shared.state);
     while !state.is_closing {
         let Some(job) = state.take(shared, index) else {
@@ -125,8 +133,12 @@ fn wait<'a>(shared: &'a Shared, index: usize, state: MutexGuard<'a, State>) -> M
         }
         let awake = Instant::now();
         while shared.told.load(Ordering::Relaxed) == told && Instant::now() < polled {
-            // Whoever is to tell may be waiting for this core.
-            std::thread::yield_now();
+            if awake.elapsed() < SPIN {
+                std::hint::spin_loop();
+            } else {
+                // Whoever is to tell may be waiting for this core.
+                std::thread::yield_now();
+            }
         }
         used.slept_seconds = (awake - begin).as_secs_f64();
         used.polled_seconds = awake.elapsed().as_secs_f64();
@@ -136,7 +148,9 @@ fn wait<'a>(shared: &'a Shared, index: usize, state: MutexGuard<'a, State>) -> M
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
         let blocked = Instant::now();
         let look = state.next_look().map_or(look, |at| at.saturating_duration_since(blocked).min(look));
+        shared.blocked.fetch_add(1, Ordering::Relaxed);
         (state, _) = shared.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner);
+        shared.blocked.fetch_sub(1, Ordering::Relaxed);
         used.blocked_seconds = blocked.elapsed().as_secs_f64();
     }
     if let Some(expected) = expected {

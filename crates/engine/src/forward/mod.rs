@@ -23,7 +23,7 @@ use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv::KvCache;
 use crate::linear::{Observer, OwnKernels};
-use crate::weights::Weight;
+use crate::weights::{Linear, Weight, Weights};
 
 /// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
 ///
@@ -91,13 +91,31 @@ impl Pass<'_> {
     /// Logits `[rows, vocab]` of the residual stream `x[rows, hidden]` behind the last block; spoils `normed`, which has
     /// its shape.
     pub(crate) fn logits_of(&self, x: &[f32], normed: &mut [f32], phase: Phase, out: &mut [f32]) {
+        self.logits_part_of(x, normed, phase, 0..self.description.vocab, out);
+    }
+
+    /// As [`Pass::logits_of`], the logits `[rows, columns]` of some tokens of the vocabulary.
+    pub(crate) fn logits_part_of(
+        &self,
+        x: &[f32],
+        normed: &mut [f32],
+        phase: Phase,
+        columns: Range<usize>,
+        out: &mut [f32],
+    ) {
         normalize(&self.weights.output_norm, x, normed);
-        let output = &self.weights.output;
-        let Weight::Float(weight) = &output.weight else { unreachable!("the output matrix reads float activations") };
-        let logits = OutputMut::new(out, weight.out_features());
-        matmul(normed, weight.view(), output.bias.as_deref(), phase, logits);
+        let logits = OutputMut::new(out, columns.len());
+        multiply_output(self.weights, normed, columns, phase, logits);
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }
     }
+}
+
+/// Some columns of the output matrix's products with `x[rows, hidden]`.
+pub(crate) fn multiply_output(weights: &Weights, x: &[f32], columns: Range<usize>, phase: Phase, out: OutputMut) {
+    let Linear { weight, bias, .. } = &weights.output;
+    let Weight::Float(weight) = weight else { unreachable!("the output matrix reads float activations") };
+    let bias = bias.as_deref().map(|bias| &bias[columns.clone()]);
+    matmul(x, weight.view().rows(columns, weight.in_features()), bias, phase, out);
 }

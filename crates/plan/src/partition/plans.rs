@@ -73,19 +73,46 @@ impl Plans {
         products: &[ModelProduct],
         restriction: Restriction,
     ) -> Result<Self, PartitionError> {
+        let lengths = |product: &ModelProduct| {
+            let ModelProduct { shape, alignment, .. } = *product;
+            (1..=shape.rows().div_ceil(alignment.rows)).map(|number| number * alignment.rows).collect()
+        };
+        Self::solve_phase(solver, products, (Phase::Prefill, restriction), lengths)
+    }
+
+    /// The same for steps of decode with these numbers of rows; a step with another number is cut as the next longer one.
+    /// Columns alone are cut: the weights' rows, so that each processor reads a part of them (§4.1.2).
+    ///
+    /// # Errors
+    /// As [`Solver::solve`].
+    pub fn solve_decode<C: Costs>(
+        solver: &Solver<C>,
+        products: &[ModelProduct],
+        restriction: Restriction,
+        rows: &[usize],
+    ) -> Result<Self, PartitionError> {
+        Self::solve_phase(solver, products, (Phase::Decode, restriction), |_| rows.to_vec())
+    }
+
+    /// `lengths` returns the numbers of rows of a product, ascending.
+    fn solve_phase<C: Costs>(
+        solver: &Solver<C>,
+        products: &[ModelProduct],
+        (phase, restriction): (Phase, Restriction),
+        lengths: impl Fn(&ModelProduct) -> Vec<usize>,
+    ) -> Result<Self, PartitionError> {
         let plan = |product: &ModelProduct| {
             let ModelProduct { shape, alignment, .. } = *product;
-            let lengths = (1..=shape.rows().div_ceil(alignment.rows)).map(|number| number * alignment.rows);
             let choose = |rows| {
                 let shape = shape.with_rows(rows)?;
-                match solver.solve_aligned(shape, Phase::Prefill, restriction, alignment) {
+                match solver.solve_aligned(shape, phase, restriction, alignment) {
                     Err(PartitionError::NoCut { .. }) => {
-                        solver.solve_aligned(shape, Phase::Prefill, Restriction::Layer, alignment)
+                        solver.solve_aligned(shape, phase, Restriction::Layer, alignment)
                     }
                     choice => choice,
                 }
             };
-            let choices: Vec<_> = lengths.map(choose).collect::<Result<_, _>>()?;
+            let choices: Vec<_> = lengths(product).into_iter().map(choose).collect::<Result<_, _>>()?;
             let pieces = choices.iter().map(|choice| (choice.shape.rows(), choice.best.partition.pieces.clone()));
             let cut = Cut::planned(shape.columns(), pieces.collect())?;
             Ok(ProductPlan { product: *product, choices, cut })
@@ -190,6 +217,43 @@ mod tests {
                 prop_assert!(lengths.iter().all(|rows| rows.is_multiple_of(alignment.rows)));
                 prop_assert!(lengths.last().unwrap() >= &chunk && lengths.len() == chunk.div_ceil(alignment.rows));
                 prop_assert!(cut.parts(lengths.last().unwrap() + 1, columns).is_err());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn a_step_of_decode_is_cut_by_columns_and_auto_never_takes_longer_than_the_best_processor_alone(
+            is_static in any::<[bool; 3]>(),
+            rates in [0.5f64..2.0, 0.5f64..2.0, 0.5f64..2.0],
+            restriction in prop::sample::select(Restriction::ALL.to_vec()),
+            join in 0f64..2000.0,
+        ) {
+            let description = triad_model::family::shape("smollm2-135m").unwrap();
+            let products = products_of(&description, 16, |_, _| Alignment { columns: 64, ..Alignment::default() }).unwrap();
+            let joins = Joins::new(ProcessorId::new(0), join, 2.0 * join, 0.0).unwrap();
+            let solver = Solver::new(participants(is_static), Rates(rates), joins).unwrap();
+            let plans = Plans::solve_decode(&solver, &products, restriction, &[1, 4, 16]).unwrap();
+            for ProductPlan { product, choices, cut } in plans.products() {
+                let columns = product.shape.columns();
+                prop_assert_eq!(choices.iter().map(|choice| choice.shape.rows()).collect::<Vec<_>>(), [1, 4, 16]);
+                for rows in 1..=16 {
+                    let parts = cut.parts(rows, columns).unwrap();
+                    prop_assert!(parts.iter().all(|(_, part)| part.rows == (0..rows)));
+                    prop_assert_eq!(parts.iter().map(|(_, part)| part.columns.len()).sum::<usize>(), columns);
+                }
+                for choice in choices {
+                    let is_whole = choice.best.partition.strategy.is_whole();
+                    prop_assert_eq!(choice.phase, Phase::Decode);
+                    match restriction {
+                        Restriction::Auto => prop_assert!(choice.best.seconds <= choice.best_alone().seconds),
+                        Restriction::Layer => prop_assert!(is_whole),
+                        Restriction::Tensor => prop_assert!(!is_whole),
+                    }
+                }
+                prop_assert!(cut.parts(17, columns).is_err());
             }
         }
     }

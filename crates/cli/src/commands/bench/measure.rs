@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
-use triad_engine::{Cancel, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
+use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
 use triad_frontend::answer;
 use triad_kernels::attention::PAGE;
 use triad_plan::schedule::Policy;
@@ -66,7 +66,10 @@ pub struct Measurement {
     pub sequences: usize,
     /// Of all sequences together.
     pub tokens_per_second: Spread,
-    /// The run in the middle, where several processors ran it.
+    /// The processors that ran it, where they were given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processors: Option<String>,
+    /// The run in the middle, of a prefill that several processors ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed: Option<Executed>,
 }
@@ -106,19 +109,17 @@ impl Plan {
         prefills.chain(decodes)
     }
 
-    /// Runs the prefill tests on several processors, by one policy after the other. Returns the execution of the last
-    /// run, too.
+    /// Runs all tests on several processors, those of prefill by one policy after the other. Returns the execution of the
+    /// last prefill, too.
     pub fn run_on_several(
         &self,
         model: &Arc<Model>,
         several: &Several,
         name: &str,
     ) -> Result<(Vec<Measurement>, Option<Execution>)> {
-        let Some(longest) = self.prompts.iter().max() else { return Ok((Vec::new(), None)) };
-        let options = SessionOptions { context: *longest, chunk: self.chunk, kv_format: self.kv_format };
         let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
         let chunks_in_flight = several.chunks_in_flight;
-        let options = EngineOptions { session: options, policy, chunks_in_flight, ..EngineOptions::default() };
+        let options = EngineOptions { policy, chunks_in_flight, ..self.engine_options(model) };
         let engine = several.processors.engine(several.devices, model, options)?;
         let mut session = engine.session();
         let cancel = Cancel::new();
@@ -141,52 +142,67 @@ impl Plan {
             runs.sort_by(|one, other| one.0.total_cmp(&other.0));
             let tokens_per_second = Spread::of(runs.iter().map(|(seconds, _)| tokens as f64 / seconds).collect());
             let executed = Some(runs.swap_remove(runs.len() / 2).1);
-            let (test, context, sequences) = (Test::Prefill, 0, 1);
-            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, executed })
+            let (test, context, sequences, processors) = (Test::Prefill, 0, 1, Some(several.processors.to_string()));
+            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed })
         };
         let pairs =
             self.prompts.iter().flat_map(|tokens| several.policies.iter().map(move |policy| (*tokens, *policy)));
-        let measured: Result<_, Error> = pairs.map(|(tokens, policy)| measure(tokens, policy)).collect();
-        let measured = measured.map_err(|error| failed(error, name))?;
+        let measured: Result<Vec<_>, Error> = pairs.map(|(tokens, policy)| measure(tokens, policy)).collect();
+        let mut measured = measured.map_err(|error| failed(error, name))?;
+        let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
+        let on = Some(several.processors);
+        let decodes: Result<Vec<_>, Error> = decodes.map(|test| self.measure(&engine, test, (threads, on), &cancel)).collect();
+        measured.extend(decodes.map_err(|error| failed(error, name))?);
         Ok((measured, session.execution().cloned()))
+    }
+
+    /// An engine for the tests.
+    fn engine_options(&self, model: &Model) -> EngineOptions {
+        let session = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
+        let most = self.sequences.iter().copied().max().unwrap_or(1);
+        let page = model.description().kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim)) * PAGE;
+        // The sessions of decode, and that of prefill.
+        let kv_memory = Some((most + 1) * session.context.div_ceil(PAGE) * page);
+        EngineOptions { kv_memory, most_rows: most, session, ..EngineOptions::default() }
+    }
+
+    /// Runs a test on `threads` threads, on these processors where they are given.
+    fn measure(
+        &self,
+        engine: &Engine,
+        (test, tokens, context, sequences): (Test, usize, usize, usize),
+        (threads, processors): (usize, Option<&Processors>),
+        cancel: &Cancel,
+    ) -> Result<Measurement, Error> {
+        let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
+        let on = processors.map_or_else(|| format!("{threads} threads"), Processors::to_string);
+        let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens{of} on {on}"));
+        let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
+        if context > 0 {
+            sessions.iter_mut().try_for_each(|session| prefill(session, context, cancel).map(|_| ()))?;
+        }
+        let mut run = || {
+            sessions.iter_mut().for_each(|session| session.truncate(context));
+            match test {
+                Test::Prefill => prefill(&mut sessions[0], tokens, cancel),
+                Test::Decode => decode(&mut sessions, tokens, cancel),
+            }
+        };
+        // Unmeasured: pages and caches are warm after it.
+        run()?;
+        let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
+        let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
+        let (tokens_per_second, processors) = (Spread::of(rates), processors.map(Processors::to_string));
+        Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed: None })
     }
 
     /// Runs all tests on a model called `name` that has `threads` threads.
     pub fn run(&self, model: &Arc<Model>, threads: usize, name: &str) -> Result<Vec<Measurement>> {
-        let session = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
-        let most = self.sequences.iter().copied().max().unwrap_or(1);
-        let page = model.description().kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim)) * PAGE;
-        let options = EngineOptions {
-            kv_memory: Some(most * session.context.div_ceil(PAGE) * page),
-            most_rows: most,
-            session,
-            ..EngineOptions::default()
-        };
-        let engine = answer::engine(model, options, &mut |_, _| {})?;
+        let engine = answer::engine(model, self.engine_options(model), &mut |_, _| {})?;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let measure = |(test, tokens, context, sequences): (Test, usize, usize, usize)| {
-            let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
-            let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens{of} on {threads} threads"));
-            let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
-            if context > 0 {
-                sessions.iter_mut().try_for_each(|session| prefill(session, context, &cancel).map(|_| ()))?;
-            }
-            let mut run = || {
-                sessions.iter_mut().for_each(|session| session.truncate(context));
-                match test {
-                    Test::Prefill => prefill(&mut sessions[0], tokens, &cancel),
-                    Test::Decode => decode(&mut sessions, tokens, &cancel),
-                }
-            };
-            // Unmeasured: pages and caches are warm after it.
-            run()?;
-            let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
-            let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
-            let tokens_per_second = Spread::of(rates);
-            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, executed: None })
-        };
+        let measure = |test| self.measure(&engine, test, (threads, None), &cancel);
         let measured: Result<_, Error> = self.tests().map(measure).collect();
         measured.map_err(|error| failed(error, name))
     }

@@ -37,8 +37,8 @@ const SEED: u64 = 1;
 /// behind --context others. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
 /// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8, or in
 /// bf16 with weights in INT4, and attention in bf16 for a package, all in f32 for a model in float), decode with reading
-/// all weights from memory. With --processors prefill is measured on these first: how long each had nothing to do is its
-/// bubble rate. Then all tests are measured on the CPU alone, decode there only.
+/// all weights from memory. With --processors all tests are measured on these first: how long each had nothing to do in a
+/// prefill is its bubble rate. Then they are measured on the CPU alone, with as many threads.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad bench                                             the default model

@@ -43,11 +43,12 @@ impl Report {
     /// Prints a table for people.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
         let names = ["threads", "test", "tokens", "behind", "sequences", "min tok/s", "median", "max", "of the limit"];
-        let several = self.results.iter().any(|compared| compared.measured.executed.is_some());
-        let names = if several { [&names[..], &["policy", "bubbles"]].concat() } else { names.to_vec() };
+        let several = self.results.iter().any(|compared| compared.measured.processors.is_some());
+        let names = if several { [&names[..], &["on", "policy", "bubbles"]].concat() } else { names.to_vec() };
         let row = |compared: &Compared| {
-            let Measurement { threads, test, tokens, context, sequences, tokens_per_second: rate, executed } =
+            let Measurement { threads, test, tokens, context, sequences, tokens_per_second: rate, .. } =
                 &compared.measured;
+            let Measurement { processors, executed, .. } = &compared.measured;
             let test = match test {
                 Test::Prefill => "prefill",
                 Test::Decode => "decode",
@@ -56,9 +57,10 @@ impl Report {
             let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
             let labels =
                 vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string(), sequences.to_string()];
+            let on = processors.clone().unwrap_or_else(|| "the CPU".into());
             let how = match executed {
-                Some(executed) => vec![executed.policy.name().into(), executed.bubbles()],
-                None if several => vec!["-".into(); 2],
+                Some(executed) => vec![on, executed.policy.name().into(), executed.bubbles()],
+                None if several => vec![on, "-".into(), "-".into()],
                 None => Vec::new(),
             };
             [labels, rates.to_vec(), vec![share], how].concat()

@@ -31,6 +31,9 @@ pub struct Partitions {
     /// The one that computes floats.
     float: ProcessorId,
     products: Vec<Product>,
+    /// The output matrix in a step of decode, where that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Choice>,
 }
 
 /// A product on some rows, and what was chosen for it.
@@ -91,11 +94,12 @@ pub fn plan(
         processors,
         float: joins.float(),
         products: prefill,
+        output: None,
     })
 }
 
 /// The partitions of the products of a prompt, as the engine runs it on processors with these `names`: in chunks of
-/// `chunk` tokens and a rest, by costs that were measured.
+/// `chunk` tokens and a rest, by costs that were measured; and of a step of decode, if that was measured, too.
 ///
 /// # Errors
 /// If the costs are of shorter chunks or of another model.
@@ -119,9 +123,18 @@ pub fn measured(
         };
         lengths.into_iter().filter_map(of_length).collect::<Vec<_>>()
     });
+    let mut products: Vec<_> = products.collect();
+    let decode = costs.decode_plans(description, restriction)?;
+    let steps = decode.iter().flat_map(|plans| plans.products.products()).filter_map(|plan| {
+        let choice = plan.choice(1)?.clone();
+        let because = because(&choice, restriction, &processors);
+        let ModelProduct { role, blocks, .. } = plan.product;
+        Some(Product { role, blocks, chunks: 1, choice, because })
+    });
+    products.extend(steps);
+    let output = decode.as_ref().and_then(|plans| plans.output(1)).cloned();
     let (device, float, simulated) = (names.join(", "), costs.joins.float, false);
-    let products = products.collect();
-    Ok(Partitions { simulated, model, device, restriction, prompt, processors, float, products })
+    Ok(Partitions { simulated, model, device, restriction, prompt, processors, float, products, output })
 }
 
 /// Why a partition was chosen, in a few words.
@@ -131,6 +144,10 @@ fn because(choice: &Choice, restriction: Restriction, processors: &[String]) -> 
     let on = label(&processors[alone.busy[0].0.index()]);
     if best.partition.strategy.is_whole() {
         match restriction {
+            Restriction::Auto if choice.phase == Phase::Decode => {
+                let rate = choice.shape.weights() / alone.busy[0].1 / 1e9;
+                format!("no cut is faster: the {on} alone reads {rate:.1} GB of weights a second")
+            }
             Restriction::Auto => "no cut is faster".into(),
             Restriction::Layer | Restriction::Tensor => "fastest processor".into(),
         }
@@ -160,14 +177,13 @@ impl Partitions {
     }
 
     /// A row of the table.
-    fn cells(&self, product: &Product) -> Vec<String> {
-        let Product { role, chunks, choice, because, .. } = product;
+    fn cells(&self, name: &str, chunks: usize, choice: &Choice, because: &str) -> Vec<String> {
         let strategy = choice.best.partition.strategy.name();
         let rows = match chunks {
             1 => choice.shape.rows().to_string(),
             _ => format!("{chunks} × {}", choice.shape.rows()),
         };
-        let labels = [role.name().to_owned(), rows, strategy.to_owned(), self.parts(&choice.best), because.clone()];
+        let labels = [name, &rows, strategy, &self.parts(&choice.best), because].map(str::to_owned);
         let alone = choice.alone.iter().map(|alone| milliseconds(alone.seconds));
         let numbers = [choice.best.join_seconds, choice.best.seconds].map(milliseconds);
         labels.into_iter().chain(numbers).chain(alone).collect()
@@ -176,12 +192,10 @@ impl Partitions {
 
 impl std::fmt::Display for Partitions {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Self { simulated, model, device, restriction, prompt, processors, float, products } = self;
-        let simulated = *simulated;
-        let (how, decode) = match simulated {
-            true => ("simulated", " and one of decode"),
-            false => ("measured", ""),
-        };
+        let Self { simulated, model, device, restriction, prompt, processors, float, products, output } = self;
+        let how = if *simulated { "simulated" } else { "measured" };
+        let has_decode = products.iter().any(|product| product.choice.phase == Phase::Decode);
+        let decode = if has_decode { " and one of decode" } else { "" };
         writeln!(
             f,
             "{how}: products of {model} on {device}, {prompt} tokens of prefill{decode}, cut by {}; floats on the {}",
@@ -195,16 +209,23 @@ impl std::fmt::Display for Partitions {
             let here = || products.iter().filter(|product| product.choice.phase == phase);
             let sum = |seconds: fn(&Choice) -> f64| {
                 let all = here().map(|product| (product.blocks * product.chunks) as f64 * seconds(&product.choice));
-                milliseconds(all.sum())
+                let output = output.as_ref().filter(|output| output.phase == phase).map(seconds);
+                milliseconds(all.chain(output).sum())
             };
+            let has_output = output.as_ref().is_some_and(|output| output.phase == phase);
+            let matrix = if has_output { " and the output matrix" } else { "" };
             let (chosen, alone) = (sum(|choice| choice.best.seconds), sum(|choice| choice.best_alone().seconds));
-            writeln!(f, "{name}: products of all blocks take {chosen} ms, each on its fastest processor {alone} ms")?;
+            writeln!(f, "{name}: products of all blocks{matrix} take {chosen} ms, each on its fastest processor {alone} ms")?;
         }
         let labels = ["product", "rows", "cut", "rows × columns in ms", "because"].map(str::to_owned);
         let alone = processors.iter().map(|name| format!("{} alone", label(name)));
         let names: Vec<_> = labels.into_iter().chain(["join ms", "ms"].map(str::to_owned)).chain(alone).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let rows: Vec<_> = products.iter().map(|product| self.cells(product)).collect();
+        let of_product = |Product { role, chunks, choice, because, .. }: &Product| {
+            self.cells(role.name(), *chunks, choice, because)
+        };
+        let of_output = |choice: &Choice| self.cells("output matrix", 1, choice, &because(choice, *restriction, processors));
+        let rows: Vec<_> = products.iter().map(of_product).chain(output.as_ref().map(of_output)).collect();
         write!(f, "\n{}", output::table(&names, 5, &rows))
     }
 }

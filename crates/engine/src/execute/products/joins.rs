@@ -13,9 +13,6 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::{Engine, EngineOptions, WaitUse};
 
-/// Rows of each processor in the prompt that joins are measured with: tasks are short, so that there are many.
-const ROWS: usize = 16;
-
 /// Seconds from the end of what a task waited for to its beginning, of tasks whose processor had nothing else to do.
 #[derive(Debug, Default, PartialEq)]
 struct Gaps {
@@ -61,20 +58,19 @@ pub struct Joined {
     pub prompt_seconds: f64,
 }
 
-/// Runs short prompts in which every processor has a part of attention's output layer, `repeat` times after one that
-/// does not count. `start` starts an engine on the processors.
+/// Runs prompts of so many rows in which every processor has a part of attention's output layer, `repeat` times after one
+/// that does not count. `start` starts an engine on the processors.
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails.
 pub(super) fn measure(
     start: impl FnOnce(EngineOptions) -> Result<Engine>,
-    (processors, most_rows): (usize, usize),
+    (processors, rows): (usize, usize),
     repeat: usize,
     cancel: &Cancel,
 ) -> Result<MeasuredJoins> {
     let shares = (0..processors).map(|index| Share { processor: ProcessorId::new(index), share: 1.0 });
     let cut = Cut::new(Axis::Columns, shares.collect(), Int8Weight::COLUMNS)?;
-    let rows = (ROWS * processors).min(most_rows);
     let mut options = EngineOptions { cuts: vec![(Role::AttentionOutput, cut)], ..EngineOptions::default() };
     (options.session.context, options.session.chunk) = (rows, rows);
     Ok(measure_joins(&start(options)?, repeat, cancel)?.joins)

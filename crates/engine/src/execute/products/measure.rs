@@ -1,6 +1,7 @@
 //! The profiler's real execution (§4.3): products run on each processor with weights of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::ScopedJoinHandle;
@@ -14,7 +15,7 @@ use triad_plan::partition::{Part, ProductShape, StandardLengths};
 use triad_plan::processors::ProcessorId;
 use triad_processors::Device;
 
-use super::{MeasuredProcessor, ProductCosts, ProductTime, joins, median};
+use super::{DecodeCosts, MeasuredProcessor, ProductCosts, ProductTime, decode, joins, median};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::programs::{DeviceBackend, Programs, Wanted, input_scale};
@@ -26,6 +27,8 @@ use crate::model::Model;
 
 /// Numbers of columns that are measured of a product, at most: those between are on lines.
 const MOST_COLUMNS: usize = 6;
+/// Rows of each processor in the prompt that joins are measured with: tasks are short, so that there are many.
+const ROWS_OF_JOINS: usize = 16;
 /// Blocks whose weights a device gets for each measurement. Kernels of our own take all blocks in turns, as a prompt does.
 const BLOCKS_OF_DEVICE: usize = 2;
 
@@ -73,9 +76,13 @@ pub fn measure_products(
         })
         .collect();
     let wanted = wanted(&products, &measured, options.all_columns);
-    let total = wanted.values().map(BTreeSet::len).sum();
+    let of_products: usize = wanted.values().map(BTreeSet::len).sum();
+    // Steps may have smaller weights, in float.
+    let mut linears = model.weights().blocks.iter().flat_map(|block| block.linears.values());
+    let decodes_in_int8 = linears.all(|linear| linear.decode_weight.is_none());
+    let total = of_products + if decodes_in_int8 { decode::count(model, &measured)? } else { 0 };
     let bench = Bench { model, units: &units, devices: &devices, repeat: options.repeat.max(1) };
-    let mut times = Vec::with_capacity(total);
+    let mut times = Vec::with_capacity(of_products);
     for (role, shapes) in &wanted {
         let product = products.iter().find(|product| product.role == *role).expect("a product of the model");
         let loads = bench.loads(*role, product.shape)?;
@@ -85,11 +92,24 @@ pub fn measure_products(
             progress(times.len(), total);
         }
     }
+    let mut done = times.len();
+    let mut step = || {
+        done += 1;
+        progress(done, total);
+    };
+    let of_steps = decodes_in_int8.then(|| decode::measure(&bench, &measured, cancel, &mut step)).transpose()?;
     drop(units);
     let start = |engine| Engine::new(model, crate::EngineOptions { processors: processors.to_vec(), ..engine });
-    let most_rows = chunk.min(description.context);
-    let joins = joins::measure(start, (processors.len(), most_rows), options.repeat, cancel)?;
-    Ok(ProductCosts { chunk, processors: measured, joins, products: times })
+    let rows = (ROWS_OF_JOINS * processors.len()).min(chunk).min(description.context);
+    let joins = joins::measure(start, (processors.len(), rows), options.repeat, cancel)?;
+    let decode = match of_steps {
+        Some((rows, products, output)) => {
+            let joins = joins::measure(start, (processors.len(), 1), options.repeat, cancel)?;
+            Some(DecodeCosts { rows, joins, products, output })
+        }
+        None => None,
+    };
+    Ok(ProductCosts { chunk, processors: measured, joins, products: times, decode })
 }
 
 /// Standard lengths up to the one that a chunk of so many rows fits into, and all rows that are measured elsewhere.
@@ -130,7 +150,7 @@ fn wanted(
 
 /// Numbers of columns that a part can have where all are cut at multiples, or some of them, the least and the most among
 /// them.
-fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
+pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
     let from_left = (1..).map(|tiles| tiles * multiple).take_while(|columns| *columns < all);
     let from_right = from_left.clone().map(|columns| all - columns);
     let sizes: BTreeSet<_> = from_left.chain(from_right).chain([all]).collect();
@@ -148,11 +168,11 @@ const DISTURBED: f64 = 1.25;
 const MOST_ROUNDS: usize = 8;
 
 /// What is measured with.
-struct Bench<'a> {
-    model: &'a Model,
-    units: &'a [Unit],
-    devices: &'a [Option<Arc<dyn Device>>],
-    repeat: usize,
+pub(super) struct Bench<'a> {
+    pub(super) model: &'a Model,
+    pub(super) units: &'a [Unit],
+    pub(super) devices: &'a [Option<Arc<dyn Device>>],
+    pub(super) repeat: usize,
 }
 
 impl<'a> Bench<'a> {
@@ -221,11 +241,22 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Some columns of a product, with the weights of several blocks.
+    /// The first columns of a product, with the weights of several blocks.
     fn product(&self, role: Role, processor: ProcessorId, shape: ProductShape) -> Result<Product<'a>> {
+        self.product_of(role, processor, shape, 0..shape.columns())
+    }
+
+    /// Some columns of a product that has at least those of `shape`.
+    pub(super) fn product_of(
+        &self,
+        role: Role,
+        processor: ProcessorId,
+        shape: ProductShape,
+        columns: Range<usize>,
+    ) -> Result<Product<'a>> {
         let description = self.model.description();
         let device = self.devices[processor.index()].as_deref();
-        let (name, columns) = (&self.units[processor.index()].name, 0..shape.columns());
+        let name = &self.units[processor.index()].name;
         let has = |block: &usize| {
             let block = &description.blocks[*block];
             let layers = layers(block, description.hidden, role);
@@ -266,20 +297,25 @@ impl<'a> Bench<'a> {
 }
 
 /// A product that can be run again and again, each time with the weights of the next block.
-struct Product<'a> {
+pub(super) struct Product<'a> {
     model: &'a Model,
     role: Role,
     blocks: Vec<usize>,
     /// Of each block, or one for all of them.
     inputs: Vec<QuantizedRows>,
-    outs: Vec<(triad_model::description::Linear, std::ops::Range<usize>, Vec<f32>)>,
+    outs: Vec<(triad_model::description::Linear, Range<usize>, Vec<f32>)>,
     programs: Option<Programs>,
     next: usize,
 }
 
 impl Product<'_> {
+    /// How many blocks' weights it has.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// On the threads that are installed.
-    fn run(&mut self) -> Result<()> {
+    pub(super) fn run(&mut self) -> Result<()> {
         let Self { model, role, blocks, inputs, outs, programs, next } = self;
         let turn = *next % blocks.len();
         *next += 1;

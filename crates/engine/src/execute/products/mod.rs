@@ -1,6 +1,7 @@
 //! What the products of a model take on each processor of a list, alone and beside the others, and what joining their
 //! parts takes: measured once, kept in the package, and what the partition solver chooses by (HeteroLLM, §4.3).
 
+mod decode;
 mod joins;
 mod measure;
 
@@ -22,6 +23,7 @@ use super::profile;
 use super::work::alignment;
 use crate::error::{Error, Result};
 
+pub use decode::{DecodeCosts, DecodePlans};
 pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, measure_products};
 
@@ -44,6 +46,9 @@ pub struct ProductCosts {
     pub joins: MeasuredJoins,
     /// What was measured.
     pub products: Vec<ProductTime>,
+    /// The same for steps of decode, of a model whose steps multiply in INT8; `None` where that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decode: Option<DecodeCosts>,
 }
 
 /// A processor of the list.
@@ -97,13 +102,15 @@ struct Unchecked {
     processors: Vec<MeasuredProcessor>,
     joins: MeasuredJoins,
     products: Vec<ProductTime>,
+    #[serde(default)]
+    decode: Option<DecodeCosts>,
 }
 
 impl TryFrom<Unchecked> for ProductCosts {
     type Error = String;
 
     fn try_from(unchecked: Unchecked) -> Result<Self, String> {
-        let Unchecked { chunk, processors, joins, products } = unchecked;
+        let Unchecked { chunk, processors, joins, products, decode } = unchecked;
         let expect = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("expected {what}")) };
         expect((1..=MOST_PROCESSORS).contains(&processors.len()), "1 to 64 processors")?;
         expect(products.len() <= MOST_TIMES, "at most 65536 times")?;
@@ -111,12 +118,39 @@ impl TryFrom<Unchecked> for ProductCosts {
         expect(joins.float.index() < processors.len(), "a processor of the list that computes floats")?;
         let is_listed = |time: &ProductTime| time.processor.index() < processors.len();
         expect(products.iter().all(is_listed), "times of processors of the list")?;
-        let costs = Self { chunk, processors, joins, products };
+        decode.iter().try_for_each(|decode| decode.check(processors.len()))?;
+        let costs = Self { chunk, processors, joins, products, decode };
         costs.participants().map_err(|error| error.to_string())?;
         costs.joins().map_err(|error| error.to_string())?;
         costs.costs()?;
         Ok(costs)
     }
+}
+
+impl MeasuredJoins {
+    fn joins(&self) -> Result<Joins> {
+        let Self { float, own_seconds, begin_seconds, end_seconds } = *self;
+        // Who computes another processor's part has to begin it, too. Copies are in the times of the products.
+        Ok(Joins::new(float, own_seconds, begin_seconds + end_seconds, 0.0)?)
+    }
+}
+
+/// The measurements, alone and beside others.
+fn measurements(times: &[ProductTime]) -> Result<[Vec<Measurement>; 2], String> {
+    let of = |seconds: fn(&ProductTime) -> f64| {
+        let measurement = |time: &ProductTime| {
+            let shape = ProductShape::new(time.rows, time.columns, time.depth);
+            let shape = shape.map_err(|error| error.to_string())?;
+            Ok(Measurement { processor: time.processor, shape, seconds: seconds(time) })
+        };
+        times.iter().map(measurement).collect::<Result<Vec<_>, String>>()
+    };
+    Ok([of(|time| time.alone)?, of(|time| time.beside)?])
+}
+
+fn costs_of(times: &[ProductTime]) -> Result<InterpolatedCosts, String> {
+    let [alone, beside] = measurements(times)?;
+    InterpolatedCosts::new(&alone, &beside).map_err(|error| error.to_string())
 }
 
 impl ProductCosts {
@@ -133,27 +167,11 @@ impl ProductCosts {
     }
 
     fn joins(&self) -> Result<Joins> {
-        let MeasuredJoins { float, own_seconds, begin_seconds, end_seconds } = self.joins;
-        // Who computes another processor's part has to begin it, too. Copies are in the times of the products.
-        Ok(Joins::new(float, own_seconds, begin_seconds + end_seconds, 0.0)?)
-    }
-
-    /// The measurements, alone and beside others.
-    fn measurements(&self) -> Result<[Vec<Measurement>; 2], String> {
-        let of = |seconds: fn(&ProductTime) -> f64| {
-            let measurement = |time: &ProductTime| {
-                let shape = ProductShape::new(time.rows, time.columns, time.depth);
-                let shape = shape.map_err(|error| error.to_string())?;
-                Ok(Measurement { processor: time.processor, shape, seconds: seconds(time) })
-            };
-            self.products.iter().map(measurement).collect::<Result<Vec<_>, String>>()
-        };
-        Ok([of(|time| time.alone)?, of(|time| time.beside)?])
+        self.joins.joins()
     }
 
     fn costs(&self) -> Result<InterpolatedCosts, String> {
-        let [alone, beside] = self.measurements()?;
-        InterpolatedCosts::new(&alone, &beside).map_err(|error| error.to_string())
+        costs_of(&self.products)
     }
 
     fn products(&self, description: &ModelDescription, chunk: usize) -> Result<Vec<ModelProduct>> {
@@ -200,12 +218,21 @@ impl ProductCosts {
         Ok(Joint::new(description, whole, cut, floats, gaps)?)
     }
 
+    /// How the products of steps of decode are cut; `None` where they were not measured.
+    ///
+    /// # Errors
+    /// If the model has a product that was not measured.
+    pub fn decode_plans(&self, description: &ModelDescription, restriction: Restriction) -> Result<Option<DecodePlans>> {
+        let plans = |decode: &DecodeCosts| decode.plans(description, self.participants()?, restriction);
+        self.decode.as_ref().map(plans).transpose()
+    }
+
     /// How good predictions are that are fitted to a part of the measurements.
     ///
     /// # Errors
     /// If too few shapes were measured for that, or not those of this model.
     pub fn judge(&self, description: &ModelDescription) -> Result<Judged> {
-        let [alone, beside] = self.measurements().map_err(|problem| Error::ProductCosts { problem })?;
+        let [alone, beside] = measurements(&self.products).map_err(|problem| Error::ProductCosts { problem })?;
         let measured = Measured { alone: &alone, beside: &beside };
         let products = self.products(description, self.chunk)?;
         let judged = judge(measured, &self.participants()?, self.joins()?, &products);
@@ -283,6 +310,7 @@ mod tests {
                 end_seconds: 3e-6,
             },
             products: [0, 1].into_iter().flat_map(|processor| [32, 64].map(|rows| time(processor, rows))).collect(),
+            decode: None,
         }
     }
 

@@ -13,7 +13,7 @@ use super::devices::TestDevice;
 use super::*;
 
 /// Seconds without any order in them, so that every kind of cut is chosen at times.
-struct Unordered(u64);
+pub(super) struct Unordered(pub(super) u64);
 
 impl Costs for Unordered {
     fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
@@ -24,7 +24,7 @@ impl Costs for Unordered {
 }
 
 /// Two CPUs; a CPU and a device of any shape; a CPU and one of static shapes; both CPUs and that one.
-fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participant>) {
+pub(super) fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participant>) {
     let cpu2 = ProcessorOptions { description: Processor::cpu("cpu2"), threads: Threads::Count(1), device: None };
     let with = |device: TestDevice| two(1, Some(Arc::new(device)));
     let (options, statics): (Vec<_>, &[bool]) = match which {
@@ -133,7 +133,7 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
             reported = (done, all);
         });
         let costs = costs.unwrap();
-        assert_eq!(reported, (costs.products.len(), costs.products.len()));
+        assert!(reported.0 == reported.1 && reported.0 > costs.products.len());
         assert!(costs.chunk == 64 && costs.processors.len() == participants.len());
         for (measured, Participant { shapes, .. }) in costs.processors.iter().zip(&participants) {
             assert_eq!(measured.lengths.is_some(), *shapes != Shapes::Dynamic);
@@ -153,6 +153,26 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
             let tokens = prompt(&model, 50);
             let logits = all_logits(engine(&model, options).session(), &tokens);
             assert!(logits == all_logits(session(&model, CHUNK), &tokens), "{restriction:?}");
+        }
+        let rows = if which == 0 { vec![1, 2, 4, 8, 16] } else { vec![1, 16] };
+        let decode = read.decode.as_ref().unwrap();
+        assert_eq!(decode.rows, rows);
+        let times = decode.products.iter().chain(&decode.output);
+        assert!(times.clone().all(|time| rows.contains(&time.rows) && time.alone > 0.0 && time.beside > 0.0));
+        let device = ProcessorId::new(1);
+        let of_device = decode.output.iter().any(|time| time.processor == device);
+        assert_eq!(of_device, which == 0, "floats are for kernels of our own");
+        for restriction in Restriction::ALL {
+            let decode_plans = read.decode_plans(model.description(), restriction).unwrap();
+            let session_options = SessionOptions { context: 64, chunk: 40, ..SessionOptions::default() };
+            let processors = processors.clone();
+            let options = EngineOptions { processors, decode_plans, session: session_options, ..EngineOptions::default() };
+            let decode = |mut session: Session| {
+                session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
+                let one = session.decode(3, &Cancel::new()).unwrap().to_vec();
+                [one, session.decode_each(&prompt(&model, 11), &Cancel::new()).unwrap().to_vec()].concat()
+            };
+            assert!(decode(engine(&model, options).session()) == decode(session(&model, CHUNK)), "{restriction:?}");
         }
     }
 }
