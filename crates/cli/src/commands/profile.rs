@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use triad_engine::execute::{self, CostTable, Costs, DecodeCosts, MeasureOptions, ProductCosts, ProductTable, ProductTime};
+use triad_engine::execute::{
+    self, CostTable, Costs, DecodeCosts, MeasureOptions, ProductCosts, ProductTable, ProductTime,
+};
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::partition::judge::{Judged, JudgedProcessor};
 use triad_plan::partition::solve::Restriction;

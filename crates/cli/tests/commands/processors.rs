@@ -62,6 +62,25 @@ fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
     assert!(place.path("bench.json").is_file());
 }
 
+#[test]
+fn bench_measures_decode_on_several_processors_and_on_the_cpu_alone() {
+    let place = packaged();
+    let several = ["--processors", "cpu,cpu", "--chunk", "20"];
+    succeed(&place.triad(&[&["profile", "-m", "package", "--repeat", "1"][..], &several].concat()));
+    let bench = ["bench", "-m", "package", "--prompt", "0", "--decode", "3", "--context", "5", "--sequences", "1,3"];
+    let how = ["--repeat", "1", "--partition", "tensor"];
+    let report = json(&place.triad(&[&bench[..], &several, &how, &["--json"]].concat()));
+    let results = report["results"].as_array().unwrap().iter();
+    let results: Vec<_> =
+        results.map(|result| (&result["test"], &result["sequences"], &result["processors"])).collect();
+    let (decode, on, none) = (Json::from("decode"), Json::from("cpu,cpu"), Json::Null);
+    let [one, three] = [Json::from(1), Json::from(3)];
+    let expected = [(&one, &on), (&three, &on), (&one, &none), (&three, &none)];
+    assert_eq!(results, expected.map(|(sequences, on)| (&decode, sequences, on)));
+    let table = succeed(&place.triad(&[&bench[..], &several, &how].concat()));
+    assert!(table.contains("cpu,cpu") && table.contains("the CPU"), "{table}");
+}
+
 /// Numbers to twelve digits: every reading of a file of JSON may change the last one.
 fn rounded(json: &Json) -> Json {
     match json {
@@ -167,7 +186,30 @@ fn products_are_cut_by_what_was_measured_and_nothing_is_cut_without() {
                 .map(|product| (product["chunks"].as_u64().unwrap(), product["shape"]["rows"].as_u64().unwrap()))
                 .collect();
             assert!(rows.contains(&(2, 32)) && rows.contains(&(1, 32)) && rows.len() >= 8, "{rows:?}");
+            // And a token of decode.
+            let products = plan["products"].as_array().unwrap();
+            let steps = || products.iter().filter(|product| product["phase"] == "decode");
+            assert_eq!(steps().count(), products.len() - 8, "{plan}");
+            assert!(steps().all(|product| product["shape"]["rows"] == 1 && product["chunks"] == 1));
+            let output = &plan["output"];
+            assert_eq!((&output["phase"], &output["shape"]["rows"]), (&"decode".into(), &1.into()), "{plan}");
+            let pieces = |choice: &Json| choice["best"]["pieces"].as_array().unwrap().len();
+            match how {
+                "layer" => assert!(steps().all(|product| pieces(product) == 1) && pieces(output) == 1),
+                "tensor" => assert!(steps().any(|product| pieces(product) == 2)),
+                _ => {
+                    let never_slower = |choice: &Json| {
+                        let alone = choice["alone"].as_array().unwrap().iter();
+                        let best = choice["best"]["seconds"].as_f64().unwrap();
+                        alone.map(|alone| alone["seconds"].as_f64().unwrap()).all(|seconds| best <= seconds)
+                    };
+                    assert!(steps().chain([output]).all(never_slower), "{plan}");
+                }
+            }
         }
+        let plan = ["plan", "-m", "package", "--prompt", "50", "--partition", "auto"];
+        let plan = succeed(&place.triad(&[&plan[..], &on].concat()));
+        assert!(plan.contains("and one of decode") && plan.contains("output matrix"), "{plan}");
         let verify = [&["verify", "package"][..], &on, &["--partition", "tensor"]].concat();
         let verdict = succeed(&place.triad(&verify));
         assert!(verdict.contains("have the same logits, bit for bit, on"), "{verdict}");

@@ -52,8 +52,8 @@ use triad_plan::timeline::Timeline;
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
-    DecodeCosts, DecodePlans, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable, ProductTime, measure_joins,
-    measure_products,
+    DecodeCosts, DecodePlans, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable,
+    ProductTime, measure_joins, measure_products,
 };
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};

@@ -447,12 +447,7 @@ struct ChunkRun<'a> {
 
 impl ChunkRun<'_> {
     /// Runs one task of the subgraph that is next in the buffers; others may run other tasks of it meanwhile.
-    fn task(
-        &self,
-        slot: &Slot,
-        (number, tasks): (usize, &PrefillTasks),
-        backend: &mut dyn Backend,
-    ) -> Result<()> {
+    fn task(&self, slot: &Slot, (number, tasks): (usize, &PrefillTasks), backend: &mut dyn Backend) -> Result<()> {
         let PrefillTask { task, operation, part } = &tasks.tasks[number];
         let Subgraph { block, role, .. } = self.graph.subgraphs()[task.subgraph];
         let is_apart = self.options.shadow(task.subgraph).is_some();

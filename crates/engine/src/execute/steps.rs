@@ -11,8 +11,8 @@ use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::{Dag, Node};
 use triad_plan::tasks::{KINDS, Operation, PrefillTask, PrefillTasks, TaskOptions};
 
-use super::programs::Programs;
 use super::products::DecodePlans;
+use super::programs::Programs;
 use super::work::{Cuts, Devices, prepare_cut, product_depth, shadows};
 use super::{costs, lock};
 use crate::error::Result;
@@ -74,7 +74,12 @@ impl Steps {
     }
 
     /// The tasks of a step of `rows` rows; `None` where nothing of it is cut, or nobody planned it.
-    pub(super) fn of(&self, description: &ModelDescription, processors: &Processors, rows: usize) -> Option<Arc<CutStep>> {
+    pub(super) fn of(
+        &self,
+        description: &ModelDescription,
+        processors: &Processors,
+        rows: usize,
+    ) -> Option<Arc<CutStep>> {
         if rows > self.most_rows {
             return None;
         }

@@ -151,7 +151,8 @@ impl Plan {
         let mut measured = measured.map_err(|error| failed(error, name))?;
         let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
         let on = Some(several.processors);
-        let decodes: Result<Vec<_>, Error> = decodes.map(|test| self.measure(&engine, test, (threads, on), &cancel)).collect();
+        let decodes: Result<Vec<_>, Error> =
+            decodes.map(|test| self.measure(&engine, test, (threads, on), &cancel)).collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
         Ok((measured, session.execution().cloned()))
     }

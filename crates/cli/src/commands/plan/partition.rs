@@ -215,16 +215,19 @@ impl std::fmt::Display for Partitions {
             let has_output = output.as_ref().is_some_and(|output| output.phase == phase);
             let matrix = if has_output { " and the output matrix" } else { "" };
             let (chosen, alone) = (sum(|choice| choice.best.seconds), sum(|choice| choice.best_alone().seconds));
-            writeln!(f, "{name}: products of all blocks{matrix} take {chosen} ms, each on its fastest processor {alone} ms")?;
+            writeln!(
+                f,
+                "{name}: products of all blocks{matrix} take {chosen} ms, each on its fastest processor {alone} ms"
+            )?;
         }
         let labels = ["product", "rows", "cut", "rows × columns in ms", "because"].map(str::to_owned);
         let alone = processors.iter().map(|name| format!("{} alone", label(name)));
         let names: Vec<_> = labels.into_iter().chain(["join ms", "ms"].map(str::to_owned)).chain(alone).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let of_product = |Product { role, chunks, choice, because, .. }: &Product| {
-            self.cells(role.name(), *chunks, choice, because)
-        };
-        let of_output = |choice: &Choice| self.cells("output matrix", 1, choice, &because(choice, *restriction, processors));
+        let of_product =
+            |Product { role, chunks, choice, because, .. }: &Product| self.cells(role.name(), *chunks, choice, because);
+        let of_output =
+            |choice: &Choice| self.cells("output matrix", 1, choice, &because(choice, *restriction, processors));
         let rows: Vec<_> = products.iter().map(of_product).chain(output.as_ref().map(of_output)).collect();
         write!(f, "\n{}", output::table(&names, 5, &rows))
     }

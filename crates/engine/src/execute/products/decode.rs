@@ -366,9 +366,7 @@ impl<'a> Bench<'a> {
             let (columns, rows, depth) = (columns(one), one.shape.rows(), one.shape.depth());
             let shape = ProductShape::new(rows, columns.len(), depth)?;
             let walked = match one.kind {
-                Kind::Block(role) => {
-                    Walked::Block(Box::new(self.product_of(role, processor, one.shape, columns)?))
-                }
+                Kind::Block(role) => Walked::Block(Box::new(self.product_of(role, processor, one.shape, columns)?)),
                 Kind::Output if has_device => continue,
                 Kind::Output => {
                     let x = (0..rows * depth).map(|index| (index % 255) as f32 / 127.0 - 1.0).collect();

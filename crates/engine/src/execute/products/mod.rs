@@ -222,7 +222,11 @@ impl ProductCosts {
     ///
     /// # Errors
     /// If the model has a product that was not measured.
-    pub fn decode_plans(&self, description: &ModelDescription, restriction: Restriction) -> Result<Option<DecodePlans>> {
+    pub fn decode_plans(
+        &self,
+        description: &ModelDescription,
+        restriction: Restriction,
+    ) -> Result<Option<DecodePlans>> {
         let plans = |decode: &DecodeCosts| decode.plans(description, self.participants()?, restriction);
         self.decode.as_ref().map(plans).transpose()
     }

@@ -166,7 +166,8 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
             let decode_plans = read.decode_plans(model.description(), restriction).unwrap();
             let session_options = SessionOptions { context: 64, chunk: 40, ..SessionOptions::default() };
             let processors = processors.clone();
-            let options = EngineOptions { processors, decode_plans, session: session_options, ..EngineOptions::default() };
+            let options =
+                EngineOptions { processors, decode_plans, session: session_options, ..EngineOptions::default() };
             let decode = |mut session: Session| {
                 session.prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).unwrap();
                 let one = session.decode(3, &Cancel::new()).unwrap().to_vec();

@@ -26,7 +26,8 @@ fn decode_plans(model: &Model, which: usize, restriction: Restriction, seed: u64
     let solver = Solver::new(participants.clone(), Unordered(seed), joins).unwrap();
     let products = Plans::solve_decode(&solver, &products, restriction, &ROWS).unwrap();
     let has_kernels = |one: &&Participant| options[one.processor.index()].device.is_none();
-    let solver = Solver::new(participants.iter().filter(has_kernels).cloned().collect(), Unordered(seed), joins).unwrap();
+    let solver =
+        Solver::new(participants.iter().filter(has_kernels).cloned().collect(), Unordered(seed), joins).unwrap();
     let choose = |rows| -> Choice {
         let shape = ProductShape::new(rows, description.vocab, description.hidden).unwrap();
         let alignment = Alignment { columns: 16, ..Alignment::default() };
@@ -115,7 +116,8 @@ fn a_step_runs_where_its_plan_has_it() {
         session.decode(tokens[8], &Cancel::new()).unwrap();
         let is_mine = |choice: &Choice| choice.best.partition.pieces.iter().any(|piece| piece.processor == NPU);
         let products = plans.products.products();
-        let of_blocks: usize = products.iter().filter(|plan| is_mine(plan.choice(1).unwrap())).map(|plan| plan.product.blocks).sum();
+        let of_blocks: usize =
+            products.iter().filter(|plan| is_mine(plan.choice(1).unwrap())).map(|plan| plan.product.blocks).sum();
         assert!(of_blocks > 0, "{which}");
         let of_output = usize::from(is_mine(plans.output(1).unwrap()));
         assert_eq!(count.load(Ordering::Relaxed), of_blocks + of_output, "{which}");
