@@ -153,6 +153,9 @@ enum Kind {
     Output,
 }
 
+/// What a product took, in seconds: several times.
+type Samples = ((Kind, ProductShape), Vec<f64>);
+
 /// What is measured of a product: on so many rows, each number of columns.
 struct Wanted {
     kind: Kind,
@@ -286,13 +289,7 @@ impl Walk<'_> {
 impl<'a> Bench<'a> {
     /// Times the `index`-th number of columns of each product on a processor, of those that have so many, while the others
     /// do nothing or are at the columns behind these.
-    fn walk(
-        &self,
-        wanted: &[Wanted],
-        processor: ProcessorId,
-        index: usize,
-        beside: bool,
-    ) -> Result<Vec<((Kind, ProductShape), Vec<f64>)>> {
+    fn walk(&self, wanted: &[Wanted], processor: ProcessorId, index: usize, beside: bool) -> Result<Vec<Samples>> {
         let mut walk = self.walk_of(wanted, processor, |one| {
             let columns = *one.columns.get(index).or(one.columns.last()).unwrap_or(&one.shape.columns());
             0..columns
