@@ -2,6 +2,7 @@
 //! first that computes rightly on it.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use triad_kernels::Matrix;
 use triad_kernels::attention::PAGE;
@@ -87,6 +88,16 @@ impl WeightFormat {
             Matrix::Bf16(_) => Self::Bf16,
             Matrix::Int8 { .. } => Self::Int8,
             Matrix::Int4 { .. } => Self::Int4,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "INT8",
+            Self::Int4 => "INT4",
         }
     }
 
@@ -192,11 +203,7 @@ impl Kernel {
         if head_dim <= 128 { (16, 16) } else { (8, 8) }
     }
 
-    fn name(self) -> String {
-        format!("{self:?}")
-    }
-
-    fn source(self, variant: FloatVariant) -> String {
+    pub(super) fn source(self, variant: FloatVariant) -> String {
         let product = |format: WeightFormat, constants: String, rest: &[&str]| {
             let parts = [CALL, &constants, include_str!("../shaders/model/product.wgsl"), variant.halves];
             [&parts[..], &format.source(), rest].concat().concat()
@@ -234,6 +241,22 @@ impl Kernel {
     }
 }
 
+impl fmt::Display for Kernel {
+    /// The step that it computes.
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Rows(format, 1) => write!(f, "product of one row, weights in {}", format.name()),
+            Self::Rows(format, _) => write!(f, "product of few rows, weights in {}", format.name()),
+            Self::Tile(format) => write!(f, "product of many rows, weights in {}", format.name()),
+            Self::Norm => f.write_str("norm"),
+            Self::Rope(dim) => write!(f, "RoPE of heads of {dim}"),
+            Self::Attention(dim, queries) => write!(f, "attention of heads of {dim}, tiles of {queries} queries"),
+            Self::Combine(dim) => write!(f, "parts of attention of heads of {dim}"),
+            Self::Activate => f.write_str("activation"),
+        }
+    }
+}
+
 const CALL: &str = include_str!("../shaders/model/call.wgsl");
 
 /// Pipelines of a model, and the layouts of what is bound to them.
@@ -242,11 +265,20 @@ pub(super) struct Pipelines {
     pub variant: FloatVariant,
     compiled: HashMap<Kernel, wgpu::ComputePipeline>,
     layouts: HashMap<(u32, u32), wgpu::BindGroupLayout>,
+    /// Code that is replaced, and by what: an error that a test expects to be found.
+    #[cfg(test)]
+    pub planted: Option<[&'static str; 2]>,
 }
 
 impl Pipelines {
     pub fn new(variant: FloatVariant) -> Self {
-        Self { variant, compiled: HashMap::new(), layouts: HashMap::new() }
+        Self {
+            variant,
+            compiled: HashMap::new(),
+            layouts: HashMap::new(),
+            #[cfg(test)]
+            planted: None,
+        }
     }
 
     /// Compiles a kernel, unless it is compiled.
@@ -261,9 +293,12 @@ impl Pipelines {
             return Err("it has no operations of subgroups".to_owned());
         }
         let layout = self.layout(context, kernel);
-        let name = kernel.name();
+        let name = kernel.to_string();
         let compile = || {
-            let source = wgpu::ShaderSource::Wgsl(kernel.source(self.variant).into());
+            let source = kernel.source(self.variant);
+            #[cfg(test)]
+            let source = self.planted.map_or(source.clone(), |[right, wrong]| source.replace(right, wrong));
+            let source = wgpu::ShaderSource::Wgsl(source.into());
             let module =
                 context.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some(&name), source });
             let layout = context.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {

@@ -4,7 +4,7 @@
 //! (`weights`); shaders widen them to f32, in which everything is computed and summed. What sequences hold are pages of
 //! keys and values in f16 that stay on the GPU (`pages`). A chunk of prompts or a step of rows that decode is one submission:
 //! the same dispatches (`steps`) on the same buffers (`buffers`) every time, of which products have a kernel for few
-//! rows and one for many (`kernels`). Of several variants of these the first is used that computes rightly (`proof`).
+//! rows and one for many (`kernels`). Of several variants the first is used that computes every step rightly (`proof`).
 //!
 //! A row's values don't depend on the rows beside it but for rounding: kernels for few rows and for many sum in other orders.
 
@@ -93,18 +93,18 @@ struct Call {
 }
 
 impl GpuModel {
-    /// Copies a model to `gpu` and compiles what computes it. `variants` of the products are tried in this order.
+    /// Copies a model to `gpu` and compiles and proves what computes it. `variants` of the shaders are tried in this order.
     ///
     /// # Errors
     /// If the model's parts don't agree or have shapes that no shader computes ([`Error::GpuModel`]), there is no memory for
-    /// it, or no variant of the products computes rightly.
+    /// it, or no variant of the shaders computes rightly.
     pub fn new(gpu: &Gpu, model: &FloatModel, options: &ModelOptions, variants: &[FloatVariant]) -> Result<Self> {
         let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
         let ModelOptions { rows, outputs } = *options;
         let (rows, outputs) = (rows.clamp(1, MOST_GROUPS), outputs.max(1));
-        let (pipelines, variants) = proof::choose(&context, variants, &formats(model))?;
         let (steps, parameters) = steps(&context, model, rows)?;
+        let (pipelines, variants) = proof::choose(&context, variants, &kernels_of(&steps))?;
         let buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let uniforms = (
@@ -123,7 +123,7 @@ impl GpuModel {
         let tile_rows = tile_rows.min().unwrap_or(1);
         let groups = (None, Vec::new());
         let description = model.description.clone();
-        let mut made = Self {
+        let made = Self {
             context,
             description,
             rows,
@@ -138,7 +138,6 @@ impl GpuModel {
             rotations,
             tile_rows,
         };
-        made.compile()?;
         made.context.flush()?;
         Ok(made)
     }
@@ -148,7 +147,7 @@ impl GpuModel {
         &self.context.name
     }
 
-    /// What came of each variant of the products.
+    /// What came of each variant of the shaders.
     pub fn variants(&self) -> &[(FloatVariant, VariantState)] {
         &self.variants
     }
@@ -233,12 +232,6 @@ impl GpuModel {
             return refused("a segment has no rows, or its sequence is of another model".to_owned());
         }
         Ok(rows)
-    }
-
-    /// Compiles all kernels that a chunk may need.
-    fn compile(&mut self) -> Result<()> {
-        let kernels: Vec<_> = self.steps.iter().flat_map(|step| step.work.kernels()).collect();
-        kernels.into_iter().try_for_each(|kernel| self.pipelines.get(&self.context, kernel).map(|_| ()))
     }
 
     /// Uniforms and table of a call.
@@ -424,15 +417,13 @@ fn attention_kernel(head_dim: usize, of_key_head: usize, tile_rows: usize) -> Ke
     Kernel::Attention(head_dim as u32, queries as u32)
 }
 
-/// The formats of a model's weights.
-fn formats(model: &FloatModel) -> Vec<WeightFormat> {
-    let mut formats = Vec::new();
-    let layers = model.blocks.iter().flat_map(|block| block.linears.iter().map(|(_, layer)| layer));
-    for layer in layers.chain([&model.output]) {
-        let format = WeightFormat::of(layer.weight);
-        if !formats.contains(&format) {
-            formats.push(format);
+/// The kernels that a chunk may need, each once.
+fn kernels_of(steps: &[Step]) -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    for kernel in steps.iter().flat_map(|step| step.work.kernels()) {
+        if !kernels.contains(&kernel) {
+            kernels.push(kernel);
         }
     }
-    formats
+    kernels
 }

@@ -15,7 +15,7 @@ use crate::model::{FloatBlock, FloatLinear, FloatModel, FloatNorm};
 /// Where there is no norm, no bias and no window, as in `call.wgsl`.
 pub(super) const NONE: u32 = u32::MAX;
 /// Numbers of a quad.
-const QUAD: usize = 4;
+pub(super) const QUAD: usize = 4;
 
 /// One dispatch, but for what differs from call to call.
 #[derive(Debug)]
@@ -66,43 +66,61 @@ pub(super) struct ProductUniforms {
 /// As `Norm` in `norm.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct NormUniforms {
-    quads: u32,
-    weight_at: u32,
-    bias_at: u32,
-    epsilon: f32,
-    of_outputs: u32,
-    adds: u32,
-    unused: [u32; 2],
+pub(super) struct NormUniforms {
+    pub quads: u32,
+    pub weight_at: u32,
+    pub bias_at: u32,
+    pub epsilon: f32,
+    pub of_outputs: u32,
+    pub adds: u32,
+    pub unused: [u32; 2],
 }
 
 /// As `Rope` in `rope.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct RopeUniforms {
-    heads: u32,
-    kv_heads: u32,
-    pairs: u32,
-    adjacent: u32,
-    angles_at: u32,
-    query_norm_at: u32,
-    key_norm_at: u32,
-    query_epsilon: f32,
-    key_epsilon: f32,
-    words_before: u32,
-    unused: [u32; 2],
+pub(super) struct RopeUniforms {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub pairs: u32,
+    pub adjacent: u32,
+    pub angles_at: u32,
+    pub query_norm_at: u32,
+    pub key_norm_at: u32,
+    pub query_epsilon: f32,
+    pub key_epsilon: f32,
+    pub words_before: u32,
+    pub unused: [u32; 2],
 }
 
 /// As `Attention` in `attention.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct AttentionUniforms {
-    heads: u32,
-    kv_heads: u32,
-    window: u32,
-    scale: f32,
-    soft_cap: f32,
-    unused: [u32; 3],
+pub(super) struct AttentionUniforms {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub window: u32,
+    pub scale: f32,
+    pub soft_cap: f32,
+    pub unused: [u32; 3],
+}
+
+/// As `Combine` in `combine.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct CombineUniforms {
+    pub heads: u32,
+    pub unused: [u32; 3],
+}
+
+/// As `FeedForward` in `activate.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct ActivateUniforms {
+    pub quads: u32,
+    pub gated: u32,
+    pub activation: u32,
+    pub unused: u32,
 }
 
 /// What norms and layers add and multiply with, one after the other, each from a multiple of four on.
@@ -191,7 +209,8 @@ impl Builder<'_> {
             Activation::GeluTanh => 1,
             Activation::Gelu => 2,
         };
-        let uniforms = [(width / QUAD) as u32, u32::from(feed_forward.gated), activation, 0];
+        let (quads, gated) = ((width / QUAD) as u32, u32::from(feed_forward.gated));
+        let uniforms = ActivateUniforms { quads, gated, activation, unused: 0 };
         let buffers = [GateUp, Inner].map(StepBuffer::Of).into();
         self.push(Work::Activate { quads: width / QUAD }, &uniforms, buffers, false);
         let layer = block.layers(&[Linear::Down]);
@@ -311,7 +330,8 @@ impl Builder<'_> {
         buffers.extend([Place::Table, Place::Attended, Place::Parts].map(StepBuffer::Of));
         self.push(Work::Attention { head_dim, heads, kv_heads }, &uniforms, buffers, false);
         let buffers = [Place::Parts, Place::Attended].map(StepBuffer::Of).into();
-        self.push(Work::Combine { head_dim, heads }, &[heads as u32, 0, 0, 0], buffers, false);
+        let uniforms = CombineUniforms { heads: heads as u32, unused: [0; 3] };
+        self.push(Work::Combine { head_dim, heads }, &uniforms, buffers, false);
     }
 
     fn push<T: Pod>(&mut self, work: Work, uniforms: &T, buffers: Vec<StepBuffer>, of_outputs: bool) {

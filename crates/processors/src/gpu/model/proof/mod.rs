@@ -1,0 +1,182 @@
+//! Whether a GPU computes rightly: every kernel that a model uses runs on small cases beside the CPU's kernels.
+//!
+//! `products` are compared with sums in f64, norms and activations (`rows`), RoPE with what it writes to the pages
+//! (`heads`), and attention over pages (`attention`) with the CPU's. Cases have shapes that are multiples of no tile,
+//! more pages than one, in another order than they are in memory, and not-a-number wherever nothing should be read.
+
+mod attention;
+mod heads;
+mod products;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use bytemuck::{NoUninit, Pod, bytes_of, cast_slice};
+
+use super::super::VariantState;
+use super::super::context::Context;
+use super::Call;
+use super::kernels::{FloatVariant, Kernel, Pipelines};
+use crate::error::{Error, Result};
+
+/// The pipelines of the first of `variants` whose `kernels` all compute rightly, and what came of each.
+///
+/// # Errors
+/// If none does, or the GPU fails.
+pub(super) fn choose(
+    context: &Context,
+    variants: &[FloatVariant],
+    kernels: &[Kernel],
+) -> Result<(Pipelines, Vec<(FloatVariant, VariantState)>)> {
+    let (mut used, mut states) = (None, Vec::new());
+    for variant in variants {
+        let state = match used {
+            Some(_) => VariantState::Untried,
+            None => {
+                let mut pipelines = Pipelines::new(*variant);
+                match prove(context, &mut pipelines, kernels)? {
+                    Ok(()) => {
+                        used = Some(pipelines);
+                        VariantState::Used
+                    }
+                    Err(reason) => VariantState::Refused(reason),
+                }
+            }
+        };
+        states.push((*variant, state));
+    }
+    let refused = states.iter().filter_map(|(variant, state)| match state {
+        VariantState::Refused(reason) => Some(format!("{}: {reason}", variant.name)),
+        _ => None,
+    });
+    let reasons = || refused.collect::<Vec<_>>().join("; ");
+    let pipelines = used.ok_or_else(|| Error::GpuMiscomputes { gpu: context.name.clone(), reasons: reasons() })?;
+    Ok((pipelines, states))
+}
+
+/// Whether a step computed what it should, or what is wrong; an error where the GPU failed.
+type Proof = Result<std::result::Result<(), String>>;
+
+/// Whether all kernels are right, or which one is wrong by how much.
+fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Proof {
+    for kernel in kernels {
+        if let Err(reason) = pipelines.compile(context, *kernel) {
+            return Ok(Err(reason));
+        }
+        let mut trial = Trial { context, pipelines, kernel: *kernel };
+        let proof = match *kernel {
+            Kernel::Rows(format, _) | Kernel::Tile(format) => products::prove(&mut trial, format),
+            Kernel::Norm => rows::prove_norm(&mut trial),
+            Kernel::Rope(head_dim) => heads::prove(&mut trial, head_dim as usize),
+            Kernel::Attention(head_dim, queries) => attention::prove(&mut trial, head_dim as usize, queries as usize),
+            Kernel::Combine(head_dim) => attention::prove_combine(&mut trial, head_dim as usize),
+            Kernel::Activate => rows::prove_activation(&mut trial),
+        };
+        if let Err(reason) = proof? {
+            return Ok(Err(format!("{kernel}: {reason}")));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Runs one kernel on small cases.
+struct Trial<'a> {
+    context: &'a Context,
+    pipelines: &'a mut Pipelines,
+    kernel: Kernel,
+}
+
+impl Trial<'_> {
+    /// A buffer that holds `values`.
+    fn buffer<T: NoUninit>(&self, values: &[T]) -> Result<wgpu::Buffer> {
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let buffer = self.context.buffer("a small case", size_of_val(values) as u64, usage)?;
+        self.context.queue.write_buffer(&buffer, 0, cast_slice(values));
+        Ok(buffer)
+    }
+
+    /// Runs the kernel in so many workgroups; returns what is then in the last `outputs` of `buffers`.
+    fn run<T: Pod>(
+        &mut self,
+        call: &Call,
+        uniforms: &T,
+        buffers: &[&wgpu::Buffer],
+        outputs: usize,
+        groups: [usize; 3],
+    ) -> Result<Vec<Vec<f32>>> {
+        let Self { context, pipelines, kernel } = self;
+        let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let uniform = |bytes: &[u8]| -> Result<_> {
+            let buffer = context.buffer("uniforms", bytes.len() as u64, usage)?;
+            context.queue.write_buffer(&buffer, 0, bytes);
+            Ok(buffer)
+        };
+        let (call, size) = (uniform(bytes_of(call))?, size_of::<T>() as u64);
+        let uniforms = uniform(bytes_of(uniforms))?;
+        let group = pipelines.group(context, *kernel, &call, (&uniforms, 0, size), buffers);
+        let outputs = &buffers[buffers.len() - outputs..];
+        let bytes = outputs.iter().map(|buffer| buffer.size()).sum();
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let staging = context.buffer("outputs of a small case", bytes, usage)?;
+        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            pass.set_pipeline(pipelines.get(context, *kernel)?);
+            pass.set_bind_group(0, &group, &[]);
+            let [x, y, z] = groups.map(|count| count as u32);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        let mut at = 0;
+        for output in outputs {
+            encoder.copy_buffer_to_buffer(output, 0, &staging, at, output.size());
+            at += output.size();
+        }
+        let mut found = Vec::new();
+        context.run(encoder, &staging, bytes, |bytes| {
+            let mut rest: &[f32] = cast_slice(bytes);
+            for output in outputs {
+                let (values, behind) = rest.split_at(output.size() as usize / size_of::<f32>());
+                found.push(values.to_vec());
+                rest = behind;
+            }
+        })?;
+        Ok(found)
+    }
+}
+
+/// Whether `found` is what was `expected`, each number with a tolerance of its own; what is wrong names the `case`.
+fn near(
+    case: &str,
+    found: &[f32],
+    expected: &[f32],
+    tolerance: impl Fn(usize) -> f32,
+) -> std::result::Result<(), String> {
+    debug_assert!(found.len() >= expected.len(), "{case}: {} of {} numbers", found.len(), expected.len());
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (found - expected).abs();
+        if difference.is_nan() || difference > tolerance(index) {
+            return Err(format!("{case}: number {index} is {found}, expected {expected}"));
+        }
+    }
+    Ok(())
+}
+
+/// From −1 to 1, the same every time.
+fn numbers(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed;
+    let next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
+/// Returns what is wrong, if anything is.
+macro_rules! ensure {
+    ($proof:expr) => {
+        if let Err(reason) = $proof {
+            return Ok(Err(reason));
+        }
+    };
+}
+use ensure;

@@ -1,0 +1,149 @@
+//! Small products with weights of each format a model has, beside sums in f64.
+
+use bytemuck::Zeroable;
+use half::{bf16, f16};
+use triad_kernels::Matrix;
+use triad_kernels::int4::{self, quantize_int4};
+use triad_kernels::int8::quantize_weight_rows;
+
+use super::super::Call;
+use super::super::description::UNIT;
+use super::super::kernels::{Kernel, ROWS_COLUMNS, WeightFormat};
+use super::super::steps::{NONE, ProductUniforms};
+use super::super::weights::upload;
+use super::{Proof, Trial, ensure, near, numbers};
+use crate::model::FloatLinear;
+
+/// Rows and columns: multiples of no tile, and more than one of the largest.
+const ROWS: usize = 67;
+const COLUMNS: usize = 70;
+/// Where in a row of the output, which has more, they begin.
+const FIRST: usize = 3;
+const STRIDE: usize = COLUMNS + 5;
+/// Features: whole groups of INT4, but no whole number of steps of a workgroup.
+const FEATURES: usize = 3 * int4::GROUP;
+/// Of a sum, relative to the sum of its products' magnitudes.
+const TOLERANCE: f32 = 1e-5;
+/// Every fourth row of the weight is so much smaller, below the normal numbers of f16.
+const TINY: f32 = 3.8e-6;
+
+/// A case of each way to read rows and to write sums.
+struct Case {
+    name: &'static str,
+    /// Whether rows are those whose logits are wanted.
+    of_outputs: bool,
+    /// Whether a bias is added, and what the output has.
+    adds: bool,
+}
+
+/// Products of as many rows as the kernel is for.
+pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
+    let tile = trial.pipelines.variant.tile();
+    let (rows, groups) = match trial.kernel {
+        Kernel::Rows(_, 1) => (1, [COLUMNS.div_ceil(ROWS_COLUMNS), 1, 1]),
+        Kernel::Rows(_, together) => (together as usize + 1, [COLUMNS.div_ceil(ROWS_COLUMNS), 2, 1]),
+        _ => (ROWS, [COLUMNS.div_ceil(tile), ROWS.div_ceil(tile), 1]),
+    };
+    let weight = Weight::new(format);
+    let x = numbers(rows * FEATURES, 7);
+    for case in [
+        Case { name: "added to bias and output", of_outputs: false, adds: true },
+        Case { name: "of the wanted rows", of_outputs: true, adds: false },
+    ] {
+        ensure!(prove_case(trial, &case, &weight, &x, groups)?);
+    }
+    Ok(Ok(()))
+}
+
+fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups: [usize; 3]) -> Proof {
+    let Case { name, of_outputs, adds } = *case;
+    let rows = x.len() / FEATURES;
+    let of_columns = |seed, rows: usize| {
+        let numbers = numbers(rows * STRIDE, seed).into_iter().enumerate();
+        numbers.map(|(index, number)| number * size((index % STRIDE).wrapping_sub(FIRST))).collect::<Vec<_>>()
+    };
+    let (bias, before) = (of_columns(8, 1), of_columns(9, rows));
+    let (mut expected, mut tolerances) = (before.clone(), vec![0.0; before.len()]);
+    for column in 0..COLUMNS {
+        let w = weight.row(column);
+        for row in 0..rows {
+            let index = row * STRIDE + FIRST + column;
+            let terms = x[row * FEATURES..][..FEATURES].iter().zip(&w).map(|(x, w)| x * w);
+            let terms = terms.chain([bias[FIRST + column], before[index]].into_iter().filter(|_| adds));
+            expected[index] = terms.clone().map(f64::from).sum::<f64>() as f32;
+            tolerances[index] = TOLERANCE * terms.map(f32::abs).sum::<f32>();
+        }
+    }
+    let uniforms = ProductUniforms {
+        units: (FEATURES / UNIT) as u32,
+        columns: COLUMNS as u32,
+        first: FIRST as u32,
+        stride: STRIDE as u32,
+        bias_at: if adds { FIRST as u32 } else { NONE },
+        adds: u32::from(adds),
+        of_outputs: u32::from(of_outputs),
+        unused: 0,
+    };
+    let (all, outputs) = if of_outputs { (0, rows) } else { (rows, 0) };
+    let call = Call { rows: all as u32, outputs: outputs as u32, ..Call::zeroed() };
+    let layer = FloatLinear { weight: weight.matrix(), bias: None };
+    let slabs = upload(trial.context, &[layer], FEATURES)?;
+    let [slab] = &slabs[..] else { unreachable!("a small weight is in one part") };
+    let [input, parameters, out] = [x, &bias, &before].map(|values| trial.buffer(values));
+    let buffers = [&input?, &slab.weight, &slab.scales, &parameters?, &out?];
+    let found = trial.run(&call, &uniforms, &buffers, 1, groups)?;
+    Ok(near(name, &found[0], &expected, |index| tolerances[index]))
+}
+
+/// How large the weights of a row are.
+fn size(row: usize) -> f32 {
+    if row % 4 == 3 { TINY } else { 1.0 }
+}
+
+/// A weight `[COLUMNS, FEATURES]`.
+enum Weight {
+    F32(Vec<f32>),
+    F16(Vec<f16>),
+    Bf16(Vec<bf16>),
+    Int8(Vec<i8>, Vec<f32>),
+    Int4(Vec<u8>, Vec<f16>),
+}
+
+impl Weight {
+    fn new(format: WeightFormat) -> Self {
+        let count = COLUMNS * FEATURES;
+        let values: Vec<_> =
+            numbers(count, 3).into_iter().enumerate().map(|(index, x)| x * size(index / FEATURES)).collect();
+        match format {
+            WeightFormat::F32 => Self::F32(values),
+            WeightFormat::F16 => Self::F16(values.into_iter().map(f16::from_f32).collect()),
+            WeightFormat::Bf16 => Self::Bf16(values.into_iter().map(bf16::from_f32).collect()),
+            WeightFormat::Int8 => {
+                let (mut numbers, mut scales) = (vec![0; count], vec![0.0; COLUMNS]);
+                quantize_weight_rows(&values, FEATURES, &mut scales, &mut numbers);
+                Self::Int8(numbers, scales)
+            }
+            WeightFormat::Int4 => {
+                let (mut numbers, mut scales) = (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
+                quantize_int4(&values, &mut numbers, &mut scales);
+                Self::Int4(numbers, scales)
+            }
+        }
+    }
+
+    fn matrix(&self) -> Matrix<'_> {
+        match self {
+            Self::F32(values) => Matrix::F32(values),
+            Self::F16(values) => Matrix::F16(values),
+            Self::Bf16(values) => Matrix::Bf16(values),
+            Self::Int8(values, scales) => Matrix::Int8 { values, scales },
+            Self::Int4(values, scales) => Matrix::Int4 { values, scales },
+        }
+    }
+
+    fn row(&self, row: usize) -> Vec<f32> {
+        let mut wide = vec![0.0; FEATURES];
+        self.matrix().widen_row(row, &mut wide);
+        wide
+    }
+}
