@@ -34,10 +34,13 @@ struct Report {
 struct GpuReport {
     /// Its name, kind, interface and driver.
     gpu: String,
-    /// The variant of the shaders that is used.
+    /// The variant of the shaders that multiplies in INT8.
     variant: Option<&'static str>,
     /// Variants that compute wrongly on it, with the reason, or why the GPU can't be used at all.
     refused: Vec<String>,
+    /// The same for whole models in float.
+    float_variant: Option<&'static str>,
+    float_refused: Vec<String>,
 }
 
 impl GpuReport {
@@ -45,21 +48,40 @@ impl GpuReport {
     fn all() -> Vec<Self> {
         use triad_processors::gpu::{Adapter, Gpu, VariantState};
 
-        let report = |(adapter, opened): (Adapter, triad_processors::Result<Gpu>)| {
-            let (mut variant, mut refused) = (None, Vec::new());
-            match opened {
-                Ok(gpu) => {
-                    for (tried, state) in gpu.variants() {
-                        match state {
-                            VariantState::Used => variant = Some(tried.name),
-                            VariantState::Refused(reason) => refused.push(format!("{}: {reason}", tried.name)),
-                            VariantState::Untried => {}
-                        }
-                    }
+        /// The variant that is used, and those that are refused.
+        fn outcome<'a>(
+            states: impl Iterator<Item = (&'static str, &'a VariantState)>,
+        ) -> (Option<&'static str>, Vec<String>) {
+            let (mut used, mut refused) = (None, Vec::new());
+            for (name, state) in states {
+                match state {
+                    VariantState::Used => used = Some(name),
+                    VariantState::Refused(reason) => refused.push(format!("{name}: {reason}")),
+                    VariantState::Untried => {}
                 }
-                Err(error) => refused.push(error.to_string()),
             }
-            Self { gpu: adapter.to_string(), variant, refused }
+            (used, refused)
+        }
+        let report = |(adapter, opened): (Adapter, triad_processors::Result<Gpu>)| {
+            let gpu = adapter.to_string();
+            match opened {
+                Ok(opened) => {
+                    let (variant, refused) =
+                        outcome(opened.variants().iter().map(|(tried, state)| (tried.name, state)));
+                    let (float_variant, float_refused) = match opened.prove_models() {
+                        Ok(states) => outcome(states.iter().map(|(tried, state)| (tried.name, state))),
+                        Err(error) => (None, vec![error.to_string()]),
+                    };
+                    Self { gpu, variant, refused, float_variant, float_refused }
+                }
+                Err(error) => Self {
+                    gpu,
+                    variant: None,
+                    refused: vec![error.to_string()],
+                    float_variant: None,
+                    float_refused: Vec::new(),
+                },
+            }
         };
         Gpu::open_each().into_iter().map(report).collect()
     }
@@ -71,10 +93,16 @@ impl GpuReport {
 
     /// In a line.
     fn text(&self) -> String {
-        let Self { gpu, variant, refused } = self;
-        let variant = variant.map_or("not usable".to_owned(), |variant| format!("shaders {variant}"));
-        let refused = refused.iter().map(|reason| format!("; refused: {reason}"));
-        format!("{gpu}: {variant}{}", refused.collect::<String>())
+        let Self { gpu, variant, refused, float_variant, float_refused } = self;
+        let text = |variant: &Option<&str>, refused: &[String]| {
+            let variant = variant.map_or("not usable".to_owned(), |variant| format!("shaders {variant}"));
+            let refused = refused.iter().map(|reason| format!(", refused: {reason}"));
+            format!("{variant}{}", refused.collect::<String>())
+        };
+        if variant.is_none() {
+            return format!("{gpu}: {}", text(variant, refused));
+        }
+        format!("{gpu}: INT8 {}; float {}", text(variant, refused), text(float_variant, float_refused))
     }
 }
 

@@ -376,7 +376,12 @@ fn devices_shows_what_the_machine_has() {
     assert!(object["kernels"]["int8"].is_string() && object["kernels"]["f32"].is_string(), "{object}");
     // Each is usable, or there is a reason why it is not.
     let gpus = object["gpus"].as_array().unwrap();
-    let is_explained = |gpu: &Json| gpu["variant"].is_string() || !gpu["refused"].as_array().unwrap().is_empty();
+    let is_explained = |gpu: &Json| {
+        let of =
+            |variant: &str, refused: &str| gpu[variant].is_string() || !gpu[refused].as_array().unwrap().is_empty();
+        let is_usable = gpu["variant"].is_string();
+        of("variant", "refused") && (!is_usable || of("float_variant", "float_refused"))
+    };
     assert!(gpus.iter().all(is_explained), "{object}");
 }
 

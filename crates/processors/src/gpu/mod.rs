@@ -124,9 +124,18 @@ impl Gpu {
         &self.adapter
     }
 
-    /// What came of each variant of the shaders.
+    /// What came of each variant of the shaders for subgraphs in INT8.
     pub fn variants(&self) -> &[(Variant, VariantState)] {
         &self.variants
+    }
+
+    /// What comes of each variant of the shaders for whole models: all kernels of a model with heads of 64 or 128 and
+    /// weights of any format are compiled and proven. A model that is put there proves those that it needs.
+    ///
+    /// # Errors
+    /// If no variant computes rightly, or the GPU fails.
+    pub fn prove_models(&self) -> Result<Vec<(FloatVariant, VariantState)>> {
+        model::prove_all(&self.shared.context, &FloatVariant::ALL)
     }
 }
 

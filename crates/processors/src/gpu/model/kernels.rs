@@ -81,6 +81,8 @@ fn second_quad(at: u32) -> u32 { return at / 4u * 8u + 4u + at % 4u; }
 const UNSCALED: &str = "fn scaled(sum: f32, column: u32) -> f32 { return sum; }\n";
 
 impl WeightFormat {
+    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Int4];
+
     pub fn of(matrix: Matrix) -> Self {
         match matrix {
             Matrix::F32(_) => Self::F32,

@@ -363,6 +363,22 @@ impl GpuModel {
     }
 }
 
+/// What comes of each variant on the kernels of models with usual heads and weights of any format.
+///
+/// # Errors
+/// If none computes rightly, or the GPU fails.
+pub(super) fn prove_all(context: &Context, variants: &[FloatVariant]) -> Result<Vec<(FloatVariant, VariantState)>> {
+    let mut kernels = vec![Kernel::Norm, Kernel::Activate];
+    kernels.extend(WeightFormat::ALL.into_iter().flat_map(product_kernels));
+    for head_dim in [64, 128] {
+        let dim = head_dim as u32;
+        let (most, _) = Kernel::attention_tile(head_dim);
+        kernels.extend([Kernel::Rope(dim), Kernel::Combine(dim)]);
+        kernels.extend([1, most as u32].map(|queries| Kernel::Attention(dim, queries)));
+    }
+    Ok(proof::choose(context, variants, &kernels)?.1)
+}
+
 impl Work {
     /// The kernels that it may take.
     fn kernels(self) -> impl Iterator<Item = Kernel> {

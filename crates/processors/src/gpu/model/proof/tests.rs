@@ -104,8 +104,7 @@ fn an_error_planted_in_any_step_is_found_and_named() {
 #[test]
 fn every_kernel_of_every_variant_computes_rightly() {
     let Some(context) = context() else { return };
-    let formats = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Int8, WeightFormat::Int4];
-    let products = formats.into_iter().flat_map(super::super::product_kernels).collect::<Vec<_>>();
+    let products = WeightFormat::ALL.into_iter().flat_map(super::super::product_kernels).collect::<Vec<_>>();
     for variant in FloatVariant::ALL {
         assert_eq!(prove(&context, &mut Pipelines::new(variant), &products).unwrap(), Ok(()), "{}", variant.name);
     }
