@@ -109,8 +109,13 @@ impl Processors {
         ensure!(
             model.weights().is_int8() || self.cpu_alone().is_none(),
             "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
-             expected a package in INT8, or CPUs alone",
+             expected a package in INT8, CPUs alone, or --float --processors gpu, which runs this model whole",
             self.devices(devices)
+        );
+        ensure!(
+            !(self.is_gpu_alone() && model.weights().is_int8()),
+            "this package is in INT8, which a GPU runs beside a CPU: expected --processors cpu,gpu without --float; or, for \
+             --processors gpu, the model in float or a W4A16 package of `triad prepare --weights int4`"
         );
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let session = &options.session;
@@ -278,7 +283,8 @@ impl ProcessorArguments {
         if processors.is_gpu_alone() {
             ensure!(
                 float,
-                "--processors gpu runs whole models in float: expected --float, too, or --processors cpu,gpu"
+                "--processors gpu runs a model whole, in float or as a W4A16 package, not in INT8: expected --float, too, \
+                 with a model or with a package of `triad prepare --weights int4`; or --processors cpu,gpu, which runs INT8"
             );
             return Ok(());
         }

@@ -411,9 +411,9 @@ fn inputs() -> Vec<Case> {
             &["--float", "NPU or GPU of --processors", "INT8"],
         ),
         input(
-            "GPU alone for a package",
+            "GPU alone for INT8",
             &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "gpu"],
-            &["--processors gpu", "expected --float", "cpu,gpu"],
+            &["--processors gpu", "expected --float", "--weights int4", "cpu,gpu"],
         ),
         usage(
             "policy that is none",
