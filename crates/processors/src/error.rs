@@ -170,6 +170,16 @@ pub enum Error {
         /// What there is.
         found: String,
     },
+    /// There is no variant of the shaders of this name.
+    #[error("{variable}: there are no shaders {wanted}: expected some of {expected}")]
+    GpuVariant {
+        /// The environment variable that names them.
+        variable: &'static str,
+        /// The name.
+        wanted: String,
+        /// What there is.
+        expected: String,
+    },
     /// The driver does not open the GPU.
     #[error("{gpu} can't be opened: {reason}")]
     GpuRefused {

@@ -1,6 +1,6 @@
 //! What is particular to GPUs: how one is found, what is refused, and what happens when it fails.
 
-use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, VariantState};
+use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant, VariantState};
 use triad_processors::{Device, Error};
 
 /// The GPU that the environment names.
@@ -19,7 +19,7 @@ fn a_gpu_that_is_not_there_is_an_error_that_lists_what_is() {
     let error = Gpu::open(&options).unwrap_err();
     let Error::GpuNotFound { wanted, found } = &error else { panic!("{error:?}") };
     assert_eq!(wanted, "no such GPU");
-    for (adapter, _) in Gpu::open_each() {
+    for (adapter, _) in Gpu::open_each(&GpuOptions::default()) {
         assert!(found.contains(&adapter.name), "{found}");
     }
 }
@@ -40,4 +40,24 @@ fn without_a_variant_that_computes_rightly_a_gpu_is_refused() {
         let options = GpuOptions { variants: Some(Vec::new()), ..GpuOptions::from_environment() };
         assert!(matches!(Gpu::open(&options).unwrap_err(), Error::GpuMiscomputes { .. }));
     }
+}
+
+#[test]
+fn variants_are_tried_as_they_are_named_and_an_unknown_name_is_an_error_that_lists_them() {
+    let named = |names: &str| GpuOptions { named: Some(names.to_owned()), ..GpuOptions::from_environment() };
+    let error = Gpu::open(&named("packed-32,fast-64")).unwrap_err();
+    assert!(matches!(error, Error::GpuVariant { .. }));
+    let text = error.to_string();
+    assert!(text.contains("no shaders fast-64") && text.contains("shifted-32") && text.contains("f16-64"), "{text}");
+    if gpu().is_none() {
+        return;
+    }
+    let gpu = Gpu::open(&named("shifted-64, plain-32, packed-64")).unwrap();
+    let names: Vec<_> = gpu.variants().iter().map(|(variant, _)| variant.name).collect();
+    assert_eq!(names, ["shifted-64", "packed-64"]);
+    assert_eq!(gpu.variants()[0].1, VariantState::Used);
+    let float = gpu.prove_models().unwrap();
+    assert_eq!(float.iter().map(|(variant, _)| variant.name).collect::<Vec<_>>(), ["plain-32"]);
+    // Of the kind of which none is named, all are tried.
+    assert_eq!(Gpu::open(&named("plain-32")).unwrap().variants().len(), Variant::ALL.len());
 }

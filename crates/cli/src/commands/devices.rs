@@ -13,6 +13,7 @@ use triad_frontend::machine::{Kernels, Machine};
   triad devices --json
 
 A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
+TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
 The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
 using better instructions than that.")]
 pub struct Arguments {
@@ -46,7 +47,7 @@ struct GpuReport {
 impl GpuReport {
     #[cfg(feature = "gpu")]
     fn all() -> Vec<Self> {
-        use triad_processors::gpu::{Adapter, Gpu, VariantState};
+        use triad_processors::gpu::{Adapter, Gpu, GpuOptions, VariantState};
 
         /// The variant that is used, and those that are refused.
         fn outcome<'a>(
@@ -83,7 +84,7 @@ impl GpuReport {
                 },
             }
         };
-        Gpu::open_each().into_iter().map(report).collect()
+        Gpu::open_each(&GpuOptions::from_environment()).into_iter().map(report).collect()
     }
 
     #[cfg(not(feature = "gpu"))]

@@ -33,7 +33,7 @@ impl Context {
         let name = format!("gpu:{}", described.name);
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
-            required_features: adapter.features() & wgpu::Features::SUBGROUP,
+            required_features: adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16),
             required_limits: adapter.limits(),
             ..wgpu::DeviceDescriptor::default()
         };

@@ -39,15 +39,48 @@ use scratch::Scratch;
 pub struct GpuOptions {
     /// A part of its name; `None` for the fastest kind of GPU that is there, and never software in its place.
     pub adapter: Option<String>,
-    /// Variants of the shaders to try, in this order; `None` for [`Variant::ALL`].
+    /// Variants of the shaders for subgraphs to try, in this order; `None` for [`Variant::ALL`].
     pub variants: Option<Vec<Variant>>,
+    /// Names of variants, with commas between them: those for subgraphs take the place of `variants`, and those for models
+    /// of [`FloatVariant::ALL`], unless there is none of the kind.
+    pub named: Option<String>,
 }
 
+/// The environment variable that names variants of the shaders, as [`GpuOptions::named`] does.
+pub const VARIANTS: &str = "TRIAD_GPU_VARIANTS";
+
 impl GpuOptions {
-    /// The GPU that the environment variable [`ADAPTER`] names, or any.
+    /// The GPU that the environment variable [`ADAPTER`] names, or any, and the variants that [`VARIANTS`] names.
     pub fn from_environment() -> Self {
-        let adapter = std::env::var(ADAPTER).ok().filter(|name| !name.is_empty());
-        Self { adapter, ..Self::default() }
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Self { adapter: variable(ADAPTER), variants: None, named: variable(VARIANTS) }
+    }
+
+    /// The variants to try, for subgraphs and for models.
+    ///
+    /// # Errors
+    /// If one is named that there is not.
+    fn tried(&self) -> Result<(Vec<Variant>, Vec<FloatVariant>)> {
+        let (mut variants, mut float_variants) = (Vec::new(), Vec::new());
+        let all_float = || FloatVariant::ALL.into_iter().chain(FloatVariant::ROUNDED);
+        for name in self.named.iter().flat_map(|names| names.split(',')).map(str::trim) {
+            let (variant, float_variant) =
+                (Variant::ALL.iter().find(|one| one.name == name), all_float().find(|one| one.name == name));
+            if variant.is_none() && float_variant.is_none() {
+                let names = Variant::ALL.iter().map(|one| one.name).chain(all_float().map(|one| one.name));
+                let expected = names.collect::<Vec<_>>().join(", ");
+                return Err(Error::GpuVariant { variable: VARIANTS, wanted: name.to_owned(), expected });
+            }
+            variants.extend(variant);
+            float_variants.extend(float_variant);
+        }
+        if variants.is_empty() {
+            variants = self.variants.clone().unwrap_or_else(|| Variant::ALL.into());
+        }
+        if float_variants.is_empty() {
+            float_variants = FloatVariant::ALL.into();
+        }
+        Ok((variants, float_variants))
     }
 }
 
@@ -57,6 +90,8 @@ pub struct Gpu {
     adapter: Adapter,
     capabilities: Capabilities,
     variants: Vec<(Variant, VariantState)>,
+    /// Those that models try.
+    float_variants: Vec<FloatVariant>,
     shared: Arc<Shared>,
 }
 
@@ -77,26 +112,32 @@ impl Gpu {
     /// # Errors
     /// If there is none, its driver refuses it, or no variant of the shaders computes rightly on it.
     pub fn open(options: &GpuOptions) -> Result<Self> {
+        let tried = options.tried()?;
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
-        Self::with(&listed, adapter, options.variants.as_deref().unwrap_or(&Variant::ALL))
+        Self::with(&listed, adapter, tried)
     }
 
-    /// Opens every GPU that this machine's drivers list, software among them; of each that can't be used, the error.
-    pub fn open_each() -> Vec<(Adapter, Result<Self>)> {
+    /// Opens every GPU that this machine's drivers list, software among them, with the variants of `options`; of each that
+    /// can't be used, the error.
+    pub fn open_each(options: &GpuOptions) -> Vec<(Adapter, Result<Self>)> {
         let open = |(listed, adapter): (wgpu::Adapter, Adapter)| {
-            let opened = Self::with(&listed, adapter.clone(), &Variant::ALL);
+            let opened = options.tried().and_then(|tried| Self::with(&listed, adapter.clone(), tried));
             (adapter, opened)
         };
         adapters::listed().into_iter().map(open).collect()
     }
 
-    fn with(listed: &wgpu::Adapter, adapter: Adapter, all: &[Variant]) -> Result<Self> {
+    fn with(
+        listed: &wgpu::Adapter,
+        adapter: Adapter,
+        (all, float_variants): (Vec<Variant>, Vec<FloatVariant>),
+    ) -> Result<Self> {
         let context = Arc::new(Context::open(listed, &adapter)?);
         let (mut used, mut variants) = (None, Vec::new());
         for variant in all {
             let state = match used {
                 Some(_) => VariantState::Untried,
-                None => match proven(&context, *variant)? {
+                None => match proven(&context, variant)? {
                     Ok(shared) => {
                         used = Some(shared);
                         VariantState::Used
@@ -104,7 +145,7 @@ impl Gpu {
                     Err(reason) => VariantState::Refused(reason),
                 },
             };
-            variants.push((*variant, state));
+            variants.push((variant, state));
         }
         let Some(shared) = used else {
             let refused = variants.iter().map(|(variant, state)| match state {
@@ -116,7 +157,7 @@ impl Gpu {
         };
         let capabilities =
             Capabilities { formats: vec![Format::Int8], static_shapes: false, own_memory: true, window: None };
-        Ok(Self { adapter, capabilities, variants, shared: Arc::new(shared) })
+        Ok(Self { adapter, capabilities, variants, float_variants, shared: Arc::new(shared) })
     }
 
     /// What its driver says of it.
@@ -135,7 +176,7 @@ impl Gpu {
     /// # Errors
     /// If no variant computes rightly, or the GPU fails.
     pub fn prove_models(&self) -> Result<Vec<(FloatVariant, VariantState)>> {
-        model::prove_all(&self.shared.context, &FloatVariant::ALL)
+        model::prove_all(&self.shared.context, &self.float_variants)
     }
 }
 
@@ -165,7 +206,7 @@ impl Device for Gpu {
     }
 
     fn prepare_model(&self, model: &FloatModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
-        let model = GpuModel::new(self, model, options, &FloatVariant::ALL)?;
+        let model = GpuModel::new(self, model, options, &self.float_variants)?;
         Ok(Box::new(GpuModelProgram::new(model)))
     }
 }

@@ -50,7 +50,7 @@ fn every_variant_computes_a_model() {
     let model = PlainModel::new(llama(), &[Format::F16, Format::Int4], 4);
     let x = model.rows(10, 5);
     let expected = model.run(&x).logits;
-    for variant in FloatVariant::ALL {
+    for variant in FloatVariant::ALL.into_iter().chain(FloatVariant::ROUNDED) {
         let mut on_gpu = GpuModel::new(&gpu, &model.view(), &OPTIONS, &[variant]).unwrap();
         assert_eq!(on_gpu.variants(), [(variant, VariantState::Used)]);
         let mut sequence = on_gpu.sequence();

@@ -16,7 +16,7 @@ pub(super) const ROWS_COLUMNS: usize = 4;
 /// Invocations of a workgroup of `activate.wgsl`.
 pub(super) const ACTIVATE_THREADS: usize = 64;
 
-/// One way to multiply float activations by weights of any format, in f32.
+/// One way to multiply float activations by weights of any format, with sums in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FloatVariant {
     /// Its name.
@@ -27,7 +27,30 @@ pub struct FloatVariant {
     subgroups: bool,
     /// The function that widens two numbers in f16.
     halves: &'static str,
+    /// In which numbers rows and columns of many rows are multiplied.
+    kept: Kept,
 }
+
+/// Numbers in a workgroup's memory, of products of many rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    F32,
+    F16,
+}
+
+impl Kept {
+    /// As `tile.wgsl` reads it. In f16, rows are divided by 16: activations up to 2²⁰ have a number there, and what a row
+    /// loses to the smallest numbers of f16 is 2⁻²¹.
+    fn source(self) -> &'static str {
+        match self {
+            Self::F32 => "alias Kept = vec4<f32>; const SHRINK = 1.0;\n",
+            Self::F16 => "alias Kept = vec4<f16>; const SHRINK = 0.0625;\n",
+        }
+    }
+}
+
+/// Of a term that is multiplied and summed in f32.
+const TOLERANCE: f32 = 1e-5;
 
 /// In one instruction; some GPUs make zeros of numbers below 2⁻¹⁴.
 const UNPACKED: &str = "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
@@ -47,11 +70,37 @@ fn halves(word: u32) -> vec2<f32> { return vec2<f32>(half(word & 0xffffu), half(
 impl FloatVariant {
     /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
-        Self { name: "subgroups-64", tile: 64, subgroups: true, halves: UNPACKED },
-        Self { name: "plain-64", tile: 64, subgroups: false, halves: UNPACKED },
-        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED },
-        Self { name: "shifted-32", tile: 32, subgroups: false, halves: SHIFTED },
+        Self { name: "subgroups-64", tile: 64, subgroups: true, halves: UNPACKED, kept: Kept::F32 },
+        Self { name: "plain-64", tile: 64, subgroups: false, halves: UNPACKED, kept: Kept::F32 },
+        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED, kept: Kept::F32 },
+        Self { name: "shifted-32", tile: 32, subgroups: false, halves: SHIFTED, kept: Kept::F32 },
     ];
+
+    /// Those that are used only where they are [named](super::super::VARIANTS): products of many rows with inputs and
+    /// weights rounded to f16.
+    pub const ROUNDED: [Self; 2] = [
+        Self { name: "f16-64", tile: 64, subgroups: true, halves: UNPACKED, kept: Kept::F16 },
+        Self { name: "plain-f16-64", tile: 64, subgroups: false, halves: UNPACKED, kept: Kept::F16 },
+    ];
+
+    /// What a term of a product of many rows, input times weight, may be off by, relative to itself.
+    ///
+    /// In f16, input and weight are rounded by 2⁻¹¹ each; a weight below 2⁻¹⁴, or an input below 2⁻¹⁰, may become zero.
+    pub(super) fn tolerance(self, input: f32, weight: f32) -> f32 {
+        match self.kept {
+            Kept::F32 => TOLERANCE,
+            Kept::F16 if input.abs() < 2f32.powi(-10) || weight.abs() < 2f32.powi(-14) => 1.0,
+            Kept::F16 => 2f32.powi(-10) + TOLERANCE,
+        }
+    }
+
+    /// What a GPU must have for it.
+    fn features(self) -> [(bool, wgpu::Features, &'static str); 2] {
+        [
+            (self.subgroups, wgpu::Features::SUBGROUP, "operations of subgroups"),
+            (self.kept == Kept::F16, wgpu::Features::SHADER_F16, "numbers in f16"),
+        ]
+    }
 
     /// Rows and columns of a tile.
     pub(super) fn tile(self) -> usize {
@@ -225,7 +274,9 @@ impl Kernel {
                 let (tile, side) = (variant.tile, variant.tile / 4);
                 let threads = side * side;
                 let constants = format!("const TILE = {tile}u; const SIDE = {side}u; const THREADS = {threads}u;\n");
-                product(format, constants, &[include_str!("../shaders/model/tile.wgsl")])
+                let shader =
+                    product(format, constants, &[variant.kept.source(), include_str!("../shaders/model/tile.wgsl")]);
+                if variant.kept == Kept::F16 { format!("enable f16;\n{shader}") } else { shader }
             }
             Self::Norm => [CALL, include_str!("../shaders/model/norm.wgsl")].concat(),
             Self::Rope(dim) => [CALL, &heads(dim), include_str!("../shaders/model/rope.wgsl")].concat(),
@@ -291,8 +342,11 @@ impl Pipelines {
         if self.compiled.contains_key(&kernel) {
             return Ok(());
         }
-        if self.variant.subgroups && !context.device.features().contains(wgpu::Features::SUBGROUP) {
-            return Err("it has no operations of subgroups".to_owned());
+        let has = context.device.features();
+        if let Some((_, _, what)) =
+            self.variant.features().into_iter().find(|(needs, feature, _)| *needs && !has.contains(*feature))
+        {
+            return Err(format!("it has no {what}"));
         }
         let layout = self.layout(context, kernel);
         let name = kernel.to_string();

@@ -8,7 +8,7 @@ use triad_kernels::int8::quantize_weight_rows;
 
 use super::super::Call;
 use super::super::description::UNIT;
-use super::super::kernels::{Kernel, ROWS_COLUMNS, WeightFormat};
+use super::super::kernels::{FloatVariant, Kernel, ROWS_COLUMNS, WeightFormat};
 use super::super::steps::{NONE, ProductUniforms};
 use super::super::weights::upload;
 use super::{Proof, Trial, ensure, near, numbers};
@@ -22,8 +22,6 @@ const FIRST: usize = 3;
 const STRIDE: usize = COLUMNS + 5;
 /// Features: whole groups of INT4, but no whole number of steps of a workgroup.
 const FEATURES: usize = 3 * int4::GROUP;
-/// Of a sum, relative to the sum of its products' magnitudes.
-const TOLERANCE: f32 = 1e-5;
 /// Every fourth row of the weight is so much smaller, below the normal numbers of f16.
 const TINY: f32 = 3.8e-6;
 
@@ -63,15 +61,22 @@ fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups
         numbers.map(|(index, number)| number * size((index % STRIDE).wrapping_sub(FIRST))).collect::<Vec<_>>()
     };
     let (bias, before) = (of_columns(8, 1), of_columns(9, rows));
+    // Those of few rows multiply in f32 in every variant.
+    let variant = match trial.kernel {
+        Kernel::Tile(_) => trial.pipelines.variant,
+        _ => FloatVariant::ALL[0],
+    };
     let (mut expected, mut tolerances) = (before.clone(), vec![0.0; before.len()]);
     for column in 0..COLUMNS {
         let w = weight.row(column);
         for row in 0..rows {
             let index = row * STRIDE + FIRST + column;
-            let terms = x[row * FEATURES..][..FEATURES].iter().zip(&w).map(|(x, w)| x * w);
-            let terms = terms.chain([bias[FIRST + column], before[index]].into_iter().filter(|_| adds));
-            expected[index] = terms.clone().map(f64::from).sum::<f64>() as f32;
-            tolerances[index] = TOLERANCE * terms.map(f32::abs).sum::<f32>();
+            let pairs = x[row * FEATURES..][..FEATURES].iter().zip(&w);
+            let added = [bias[FIRST + column], before[index]].into_iter().filter(|_| adds);
+            let terms = pairs.map(|(x, w)| (x * w, variant.tolerance(*x, *w)));
+            let terms = terms.chain(added.map(|term| (term, variant.tolerance(1.0, 1.0))));
+            expected[index] = terms.clone().map(|(term, _)| f64::from(term)).sum::<f64>() as f32;
+            tolerances[index] = terms.map(|(term, tolerance)| tolerance * term.abs()).sum();
         }
     }
     let uniforms = ProductUniforms {

@@ -105,7 +105,7 @@ fn an_error_planted_in_any_step_is_found_and_named() {
 fn every_kernel_of_every_variant_computes_rightly() {
     let Some(context) = context() else { return };
     let products = WeightFormat::ALL.into_iter().flat_map(super::super::product_kernels).collect::<Vec<_>>();
-    for variant in FloatVariant::ALL {
+    for variant in FloatVariant::ALL.into_iter().chain(FloatVariant::ROUNDED) {
         assert_eq!(prove(&context, &mut Pipelines::new(variant), &products).unwrap(), Ok(()), "{}", variant.name);
     }
     let mut kernels = vec![Kernel::Norm, Kernel::Activate];
@@ -121,4 +121,25 @@ fn every_kernel_of_every_variant_computes_rightly() {
         kernels.extend([Kernel::Rope(dim), Kernel::Combine(dim)]);
     }
     assert_eq!(prove(&context, &mut Pipelines::new(FloatVariant::ALL[1]), &kernels).unwrap(), Ok(()));
+}
+
+#[test]
+fn products_in_f16_are_refused_beyond_their_bound() {
+    let Some(context) = context() else { return };
+    let kernel = Kernel::Tile(WeightFormat::F32);
+    for planted in [
+        // Five bits fewer than f16 has.
+        [
+            "Kept(value * SHRINK)",
+            "Kept(bitcast<vec4<f32>>(bitcast<vec4<u32>>(value * SHRINK) & vec4<u32>(0xfffc0000u)))",
+        ],
+        ["Kept(value.second)", "Kept(value.second * 0.99)"],
+        ["sums / SHRINK", "sums"],
+    ] {
+        assert!(kernel.source(FloatVariant::ROUNDED[1]).contains(planted[0]), "{planted:?}");
+        let mut pipelines = Pipelines::new(FloatVariant::ROUNDED[1]);
+        pipelines.planted = Some(planted);
+        let reason = prove(&context, &mut pipelines, &[kernel]).unwrap().expect_err(planted[1]);
+        assert!(reason.contains("product of many rows, weights in f32"), "{reason}");
+    }
 }
