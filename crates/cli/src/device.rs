@@ -8,13 +8,14 @@ use triad_engine::execute::{Device, Wait};
 use triad_engine::{Model, Threads};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
+use triad_processors::Peaks;
 #[cfg(feature = "gpu")]
 use triad_processors::gpu::{Gpu, GpuOptions};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
 
 use crate::cut::CutArgument;
-use crate::partition;
+use crate::{output, partition};
 
 /// A device that runs programs, and what it reports once they are prepared.
 #[derive(Clone)]
@@ -115,6 +116,18 @@ impl DeviceArguments {
             ProcessorKind::Gpu => self.open_gpu().map(Some),
             ProcessorKind::Npu => self.npu.open(model, self.window, threads, kept),
         }
+    }
+
+    /// What the GPU does at most, measured now; `None` where it can't be measured, which is noted.
+    ///
+    /// # Errors
+    /// If there is no such GPU.
+    pub fn gpu_peaks(&self) -> Result<Option<Peaks>> {
+        let peaks = self.open_gpu()?.device.peaks();
+        Ok(peaks.unwrap_or_else(|error| {
+            output::note(&format!("note: what the GPU does at most was not measured: {error}"));
+            None
+        }))
     }
 
     /// Processors that compute all of every product, each by itself.

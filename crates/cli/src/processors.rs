@@ -114,8 +114,9 @@ impl Processors {
         );
         ensure!(
             !(self.is_gpu_alone() && model.weights().is_int8()),
-            "this package is in INT8, which a GPU runs beside a CPU: expected --processors cpu,gpu without --float; or, for \
-             --processors gpu, the model in float or a W4A16 package of `triad prepare --weights int4`"
+            "a GPU alone runs models in float and packages in W4A16, and this package is in INT8 (W8A8), which it multiplies \
+             beside a CPU: expected --processors cpu,gpu, or with --processors gpu --float a model file or a package of \
+             `triad prepare --weights int4`"
         );
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let session = &options.session;
@@ -196,7 +197,7 @@ impl Processors {
     }
 
     /// Whether it is a GPU alone, which runs whole models.
-    fn is_gpu_alone(&self) -> bool {
+    pub fn is_gpu_alone(&self) -> bool {
         matches!(&self.list[..], [only] if only.kind == ProcessorKind::Gpu)
     }
 

@@ -31,6 +31,25 @@ pub trait Device: Send + Sync {
     fn prepare_model(&self, _model: &FloatModel, _options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
         Err(Error::WholeModel { processor: self.name().to_owned() })
     }
+
+    /// What it does at most, measured now; `None` where that is not measured.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn peaks(&self) -> Result<Option<Peaks>> {
+        Ok(None)
+    }
+}
+
+/// What a device does at most, measured by work that is nothing else: the limits that runs are compared with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peaks {
+    /// The device as its driver describes it.
+    pub processor: String,
+    /// Multiply-adds in registers; each counts two.
+    pub f32_operations_per_second: f64,
+    /// Of memory that no cache holds.
+    pub bytes_read_per_second: f64,
 }
 
 /// What a model is prepared for.

@@ -52,7 +52,7 @@ pub mod model;
 pub mod npu;
 mod subgraph;
 
-pub use device::{Capabilities, Device, ModelOptions, Program};
+pub use device::{Capabilities, Device, ModelOptions, Peaks, Program};
 pub use error::{Error, Result};
 pub use layer_columns::LayerColumns;
 pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

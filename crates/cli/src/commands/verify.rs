@@ -20,12 +20,14 @@ use crate::{output, progress};
 ///
 /// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
 /// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
-/// for bit, or with a GPU or another NPU than our kernels but for its rounding.
+/// for bit, or with a GPU or another NPU than our kernels but for its rounding. A GPU alone runs a package in W4A16 whole:
+/// there is one way to run it, and the logits behind a token that follows each prompt are compared, too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad verify model.triad
   triad verify model.triad --processors cpu=0,npu=1
-  triad verify model.triad --processors cpu=0,npu=1 --npu openvino")]
+  triad verify model.triad --processors cpu=0,npu=1 --npu openvino
+  triad verify w4a16.triad --processors gpu")]
 pub struct Arguments {
     /// The folder of a package
     #[arg(value_name = "PACKAGE")]
@@ -65,7 +67,8 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
     let lengths = execute::lengths(arguments.chunk, model.description().context);
-    let context = lengths.iter().copied().max().unwrap_or(1);
+    // One more: a token behind the longest.
+    let context = (lengths.iter().copied().max().unwrap_or(1) + 1).min(model.description().context);
     let session = SessionOptions { context, chunk: arguments.chunk, ..SessionOptions::default() };
     let options = EngineOptions { session, chunks_in_flight: CHUNKS_IN_FLIGHT, ..EngineOptions::default() };
     let engine = processors.engine(&arguments.devices, &model, options)?;
@@ -102,6 +105,11 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
         _ => format!(" with {}", processors.devices(&arguments.devices)),
     };
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
+    if engine.processors().len() == 1 {
+        return Ok(format!(
+            "and prompts of {lengths} tokens, and a token behind each, have {same}{with} on {processors}"
+        ));
+    }
     Ok(format!("and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies"))
 }
 

@@ -328,6 +328,56 @@ fn a_model_in_float_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
 
 #[test]
 #[cfg(feature = "gpu")]
+fn bench_measures_a_gpu_alone_on_the_gpu_and_compares_it_with_what_the_gpu_can_do() {
+    if with_gpu().is_none() {
+        return;
+    }
+    let place = place();
+    let bench = ["bench", "--float", "-m", "model.gguf", "--prompt", "8", "--decode", "2", "--context", "4"];
+    let bench = [&bench[..], &["--repeat", "1", "--processors", "gpu", "--chunk", "4", "--svg", "bench.svg"]].concat();
+    let report = json(&place.triad(&[&bench[..], &["--json"]].concat()));
+    let (results, limits) = (report["results"].as_array().unwrap(), report["limits"].as_array().unwrap());
+    assert!(report["processor"].as_str().unwrap().contains("GPU"), "{report}");
+    let tests: Vec<_> = results.iter().map(|result| result["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["prefill", "decode"], "each once, and nowhere else");
+    assert!(results.iter().all(|result| result["limit_seconds"].as_f64().unwrap() > 0.0), "{report}");
+    let [limit] = &limits[..] else { panic!("{report}") };
+    assert!(limit["processor"].is_string() && limit["f32_operations_per_second"].as_f64().unwrap() > 1e9, "{limit}");
+    assert!(limit["bytes_read_per_second"].as_f64().unwrap() > 1e8, "{limit}");
+    assert!(limit["int8_operations_per_second"].is_null(), "{limit}");
+    let table = succeed(&place.triad(&bench));
+    assert!(table.contains("; all on GPU") && table.contains("limit of "), "{table}");
+    assert!(!table.contains("threads:"), "no limit of the CPU: {table}");
+}
+
+#[test]
+#[cfg(feature = "gpu")]
+fn a_gpu_alone_is_verified_with_w4a16_and_refuses_int8() {
+    if with_gpu().is_none() {
+        return;
+    }
+    let place = packaged();
+    let w4a16 = ["prepare", "model.gguf", "-o", "w4a16", "--tokens", "100", "--weights", "int4"];
+    succeed(&place.triad(&w4a16));
+    let verdict = succeed(&place.triad(&["verify", "w4a16", "--chunk", "4", "--processors", "gpu"]));
+    assert!(verdict.contains("and a token behind each, have logits within"), "{verdict}");
+    assert!(verdict.trim_end().ends_with("on gpu"), "{verdict}");
+    let refused = [
+        &["verify", "package", "--chunk", "4"][..],
+        &["run", "--float", "-m", "package", "-p", "Hello", "-n", "1"],
+        &["bench", "--float", "-m", "package", "--prompt", "4", "--decode", "0"],
+        &["profile", "-m", "package", "--chunk", "4"],
+    ];
+    for command in refused {
+        let output = place.triad(&[command, &["--processors", "gpu"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let printed = stderr(&output);
+        assert!(printed.contains("expected --processors cpu,gpu") && printed.contains("W8A8"), "{printed}");
+    }
+}
+
+#[test]
+#[cfg(feature = "gpu")]
 fn a_gpu_that_is_not_there_is_an_error_that_lists_those_that_are() {
     let place = packaged();
     let run = ["run", "-m", "package", "-p", "Hello", "--processors", "cpu,gpu", "--gpu", "no such GPU"];

@@ -16,7 +16,8 @@ pub struct Comparison {
     pub tokens: usize,
     /// What decided which task was next.
     pub policy: Policy,
-    /// Largest difference from the sequential pass, relative to its largest logit; zero if every bit is the same.
+    /// Largest difference from the sequential pass, relative to its largest logit; zero if every bit is the same. NaN if a
+    /// difference is none.
     pub difference: f32,
     /// Processors that failed on the way.
     pub failed_processors: usize,
@@ -50,8 +51,9 @@ pub fn lengths(chunk: usize, context: usize) -> Vec<usize> {
     lengths
 }
 
-/// Runs prompts of all [`lengths`] on the model's threads alone, and by `engine` with every policy; `progress` is called
-/// with what is about to run. Differences up to `allowed` pass: none at all where both multiply with our kernels.
+/// Runs prompts of all [`lengths`] on the model's threads alone, and by `engine` with every policy; on one processor, which
+/// has nothing to choose, once, and a token behind each prompt, too, since that may run there in other kernels. `progress`
+/// is called with what is about to run. Differences up to `allowed` pass: none at all where both multiply with our kernels.
 ///
 /// # Errors
 /// If `cancel` is set, a prompt cannot be run, or no processor is left.
@@ -64,32 +66,46 @@ pub fn verify(
     let (model, mut executed) = (engine.model(), engine.session());
     let (context, chunk) = (executed.context(), executed.chunk());
     let mut alone = Session::new(model, &SessionOptions { context, chunk, kv_format: engine.kv_format() })?;
+    let is_one = engine.processors().len() == 1;
+    let policies = if is_one { &[Policy::InOrder][..] } else { &Policy::ALL };
     let mut comparisons = Vec::new();
     for tokens in lengths(chunk, context) {
         let prompt = super::any_tokens(tokens, model.description().vocab);
         alone.truncate(0);
         progress(tokens, None);
-        let expected = alone.prefill(&prompt, cancel, |_| {})?;
-        for policy in Policy::ALL {
+        let next = prompt[tokens / 2];
+        let has_next = is_one && tokens < context;
+        let expected = alone.prefill(&prompt, cancel, |_| {})?.to_vec();
+        let expected_next = if has_next { alone.decode(next, cancel)?.to_vec() } else { Vec::new() };
+        for &policy in policies {
             executed.truncate(0);
             engine.set_policy(policy);
             progress(tokens, Some(policy));
-            let difference = difference(executed.prefill(&prompt, cancel, |_| {})?, expected);
+            let mut most = difference(executed.prefill(&prompt, cancel, |_| {})?, &expected);
             let failed_processors = executed.execution().map_or(0, |execution| execution.failures.len());
-            comparisons.push(Comparison { tokens, policy, difference, failed_processors });
+            if has_next {
+                most = larger(most, difference(executed.decode(next, cancel)?, &expected_next));
+            }
+            comparisons.push(Comparison { tokens, policy, difference: most, failed_processors });
         }
     }
     Ok(Verification { comparisons, allowed })
 }
 
-/// Largest difference, relative to the largest expected number; zero for equal bits alone.
+/// Largest difference, relative to the largest expected number; zero for equal bits alone, NaN if one is no number.
 fn difference(found: &[f32], expected: &[f32]) -> f32 {
     if found.iter().map(|x| x.to_bits()).eq(expected.iter().map(|x| x.to_bits())) {
         return 0.0;
     }
     let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    let most = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
-    (most / largest).max(f32::MIN_POSITIVE)
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    let most = differences.fold(0.0, larger);
+    larger(most / largest, f32::MIN_POSITIVE)
+}
+
+/// The larger one, and of numbers and what is none, what is none: `f32::max` would lose it.
+fn larger(one: f32, other: f32) -> f32 {
+    if one.is_nan() || other.is_nan() { f32::NAN } else { one.max(other) }
 }
 
 #[cfg(test)]
@@ -108,5 +124,14 @@ mod tests {
         assert_eq!(difference(&[1.0, -2.0], &[1.0, -2.0]), 0.0);
         assert_eq!(difference(&[1.0, -2.5], &[1.0, -2.0]), 0.25);
         assert!(difference(&[0.0], &[-0.0]) > 0.0);
+    }
+
+    #[test]
+    fn what_is_no_number_does_not_pass() {
+        let comparison = |difference| Comparison { tokens: 1, policy: Policy::Fifo, difference, failed_processors: 0 };
+        for found in [[f32::NAN, -2.0], [1.0, f32::NAN], [f32::NAN, 1e9]] {
+            let comparisons = vec![comparison(difference(&found, &[1.0, -2.0]))];
+            assert_eq!(Verification { comparisons, allowed: 0.1 }.failures().count(), 1);
+        }
     }
 }

@@ -13,6 +13,7 @@ mod adapters;
 mod context;
 mod kernels;
 pub mod model;
+mod peak;
 mod program;
 mod proof;
 mod scratch;
@@ -24,7 +25,7 @@ use triad_plan::graph::Format;
 pub use adapters::{ADAPTER, Adapter, AdapterKind};
 pub use kernels::Variant;
 
-use crate::device::{Capabilities, Device, ModelOptions, Program};
+use crate::device::{Capabilities, Device, ModelOptions, Peaks, Program};
 use crate::error::{Error, Result};
 use crate::model::{FloatModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
@@ -208,5 +209,9 @@ impl Device for Gpu {
     fn prepare_model(&self, model: &FloatModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
         let model = GpuModel::new(self, model, options, &self.float_variants)?;
         Ok(Box::new(GpuModelProgram::new(model)))
+    }
+
+    fn peaks(&self) -> Result<Option<Peaks>> {
+        peak::measure(&self.shared.context, self.adapter.to_string()).map(Some)
     }
 }

@@ -28,20 +28,20 @@ pub fn figure(report: &Report) -> Figure {
 /// For each number of threads what was measured, and the limit: seconds of a prompt, or of a token, times `unit`.
 fn series(report: &Report, test: Test, length: fn(&Compared) -> usize, unit: f64) -> Vec<Series> {
     let mut all = Vec::new();
-    for limit in &report.limits {
-        let of_threads = |compared: &&Compared| {
-            compared.measured.threads == limit.arithmetic.threads && compared.measured.test == test
-        };
+    let mut counts: Vec<_> = report.results.iter().map(|compared| compared.measured.threads).collect();
+    counts.dedup();
+    for count in counts {
+        let of_threads = |compared: &&Compared| compared.measured.threads == count && compared.measured.test == test;
         let measured: Vec<_> = report.results.iter().filter(of_threads).collect();
         if measured.is_empty() {
             continue;
         }
         // A prompt is one piece of work; of an answer each token is.
         let pieces = |compared: &Compared| if test == Test::Prefill { 1.0 } else { compared.measured.tokens as f64 };
-        let threads = if limit.arithmetic.threads == 1 {
-            "1 thread".into()
-        } else {
-            format!("{} threads", limit.arithmetic.threads)
+        let threads = match (&report.processor, count) {
+            (Some(gpu), _) => gpu.clone(),
+            (None, 1) => "1 thread".into(),
+            (None, count) => format!("{count} threads"),
         };
         let times = measured.iter().map(|compared| {
             let seconds = compared.measured.tokens as f64 / compared.measured.tokens_per_second.median;

@@ -4,13 +4,17 @@ use serde::Serialize;
 use triad_engine::{KvFormat, Model};
 use triad_kernels::peak;
 use triad_model::description::{BlockDescription, ModelDescription};
+use triad_processors::Peaks;
 
 use super::measure::{Measurement, Test};
 use crate::arithmetic::Arithmetic;
 
-/// What a number of threads can do.
-#[derive(Clone, Copy, Serialize)]
+/// What a number of threads can do, or a GPU that one drives.
+#[derive(Clone, Serialize)]
 pub struct Limit {
+    /// The GPU, as its driver describes it; all that it computes is in f32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
     #[serde(flatten)]
     pub arithmetic: Arithmetic,
     pub bytes_read_per_second: f64,
@@ -19,9 +23,21 @@ pub struct Limit {
 impl Limit {
     pub fn measure(threads: usize) -> Self {
         Self {
+            processor: None,
             arithmetic: Arithmetic::measure(threads),
             bytes_read_per_second: peak::bytes_read_per_second(threads, peak::MEMORY),
         }
+    }
+
+    /// Of a GPU that so many threads drive.
+    pub fn of_gpu(peaks: Peaks, threads: usize) -> Self {
+        let arithmetic = Arithmetic {
+            threads,
+            int8_operations_per_second: None,
+            bf16_operations_per_second: None,
+            f32_operations_per_second: peaks.f32_operations_per_second,
+        };
+        Self { processor: Some(peaks.processor), arithmetic, bytes_read_per_second: peaks.bytes_read_per_second }
     }
 
     /// The least time that this test can take; `None` where the limit is not known.
@@ -36,7 +52,7 @@ impl Limit {
                 let rows = measured.tokens * measured.sequences;
                 let linear = rows as f64 * Operations::of_prefill(model.description(), 1).linear;
                 // In INT16 with weights in INT8 and INT4, which is no faster than INT8.
-                let is_integer = model.weights().rounds_activations();
+                let is_integer = model.weights().rounds_activations() && self.processor.is_none();
                 let peak = if is_integer { self.arithmetic.int8_operations_per_second } else { None };
                 let multiplying = linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
                 // A single row is never bound by arithmetic; where the peak of its numbers is not known, none is.

@@ -7,7 +7,6 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
 use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
-use triad_frontend::answer;
 use triad_kernels::attention::PAGE;
 use triad_plan::schedule::Policy;
 
@@ -119,7 +118,7 @@ impl Plan {
     ) -> Result<(Vec<Measurement>, Option<Execution>)> {
         let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
         let chunks_in_flight = several.chunks_in_flight;
-        let options = EngineOptions { policy, chunks_in_flight, ..self.engine_options(model) };
+        let options = EngineOptions { policy, chunks_in_flight, ..self.options(model) };
         let engine = several.processors.engine(several.devices, model, options)?;
         let mut session = engine.session();
         let cancel = Cancel::new();
@@ -152,13 +151,13 @@ impl Plan {
         let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
         let on = Some(several.processors);
         let decodes: Result<Vec<_>, Error> =
-            decodes.map(|test| self.measure(&engine, test, (threads, on), &cancel)).collect();
+            decodes.map(|test| Ok(self.measure(&engine, test, (threads, on), &cancel)?.0)).collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
         Ok((measured, session.execution().cloned()))
     }
 
-    /// An engine for the tests.
-    fn engine_options(&self, model: &Model) -> EngineOptions {
+    /// What an engine that runs all tests is set up with.
+    pub fn options(&self, model: &Model) -> EngineOptions {
         let session = SessionOptions { context: self.context(), chunk: self.chunk, kv_format: self.kv_format };
         let most = self.sequences.iter().copied().max().unwrap_or(1);
         let page = model.description().kv_bytes_per_token(|head_dim| self.kv_format.bytes(head_dim)) * PAGE;
@@ -174,7 +173,7 @@ impl Plan {
         (test, tokens, context, sequences): (Test, usize, usize, usize),
         (threads, processors): (usize, Option<&Processors>),
         cancel: &Cancel,
-    ) -> Result<Measurement, Error> {
+    ) -> Result<(Measurement, Option<Execution>), Error> {
         let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
         let on = processors.map_or_else(|| format!("{threads} threads"), Processors::to_string);
         let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens{of} on {on}"));
@@ -194,18 +193,25 @@ impl Plan {
         let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
         let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
         let (tokens_per_second, processors) = (Spread::of(rates), processors.map(Processors::to_string));
-        Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed: None })
+        let measured =
+            Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed: None };
+        Ok((measured, sessions[0].execution().cloned()))
     }
 
-    /// Runs all tests on a model called `name` that has `threads` threads.
-    pub fn run(&self, model: &Arc<Model>, threads: usize, name: &str) -> Result<Vec<Measurement>> {
-        let engine = answer::engine(model, self.engine_options(model), &mut |_, _| {})?;
+    /// Runs all tests on an engine of a model called `name`, whose processor has `threads` threads. Returns the execution
+    /// of the last prompt, too.
+    pub fn run(&self, engine: &Engine, threads: usize, name: &str) -> Result<(Vec<Measurement>, Option<Execution>)> {
+        let mut latest = None;
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let measure = |test| self.measure(&engine, test, (threads, None), &cancel);
+        let measure = |test| {
+            let (measured, execution) = self.measure(engine, test, (threads, None), &cancel)?;
+            latest = execution.or_else(|| latest.take());
+            Ok(measured)
+        };
         let measured: Result<_, Error> = self.tests().map(measure).collect();
-        measured.map_err(|error| failed(error, name))
+        Ok((measured.map_err(|error| failed(error, name))?, latest))
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use triad_engine::{LoadOptions, Model, Threads, memory};
-use triad_frontend::machine;
+use triad_frontend::{answer, machine};
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
@@ -38,7 +38,9 @@ const SEED: u64 = 1;
 /// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8, or in
 /// bf16 with weights in INT4, and attention in bf16 for a package, all in f32 for a model in float), decode with reading
 /// all weights from memory. With --processors all tests are measured on these first: how long each had nothing to do in a
-/// prefill is its bubble rate. Then they are measured on the CPU alone, with as many threads.
+/// prefill is its bubble rate. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
+/// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
+/// (in f32) and reads there at most.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad bench                                             the default model
@@ -47,7 +49,8 @@ const SEED: u64 = 1;
   triad bench --prompt 64,512,4096 --context 0,1024,4096 --decode 16 --svg lengths.svg
   triad bench --prompt 0 --decode 64 --sequences 1,4,16   several conversations at once
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json
-  triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg")]
+  triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg
+  triad bench --float --processors gpu")]
 pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
@@ -119,6 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         None if arguments.threads.is_empty() => vec![Threads::Automatic.count()],
         None => arguments.threads.clone(),
     };
+    let on_gpu = arguments.several.processors.as_ref().filter(|processors| processors.is_gpu_alone());
     let (name, mut model, load_seconds) = match &arguments.shape {
         Some(shape) => random(shape, &plan, threads[0])?,
         None => load(&arguments.model, threads[0], arguments.float)?,
@@ -135,7 +139,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for &count in &threads {
         model = model.with_threads(count)?;
         let shared = Arc::new(model);
-        if let Some(processors) = &arguments.several.processors {
+        if let Some(processors) = on_gpu {
+            let engine = processors.engine(&arguments.several.devices, &shared, plan.options(&shared))?;
+            (results, latest) = plan.run(&engine, count, &name)?;
+        } else if let Some(processors) = &arguments.several.processors {
             let chunks_in_flight = arguments.several.chunks_in_flight;
             let devices = &arguments.several.devices;
             let several = Several { processors, devices, policies: &arguments.policy, chunks_in_flight };
@@ -143,20 +150,31 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             results.extend(measured);
             latest = execution;
         }
-        results.extend(plan.run(&shared, count, &name)?);
+        if on_gpu.is_none() {
+            let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
+            results.extend(plan.run(&engine, count, &name)?.0);
+        }
         // The session that shared it is gone.
         model = Arc::into_inner(shared).expect("the measured model has one owner");
     }
     // Before the limits are measured, which takes memory of its own.
     let peak_resident_bytes = machine::peak_resident_bytes();
-    let limits: Vec<_> = threads.iter().map(|count| Limit::measure(*count)).collect();
+    let limits: Vec<_> = match on_gpu {
+        Some(_) => {
+            let peaks = arguments.several.devices.gpu_peaks()?;
+            peaks.map(|peaks| Limit::of_gpu(peaks, threads[0])).into_iter().collect()
+        }
+        None => threads.iter().map(|count| Limit::measure(*count)).collect(),
+    };
     let compare = |measured: Measurement| {
-        let limit = limits.iter().find(|limit| limit.arithmetic.threads == measured.threads).expect("a limit for each");
-        let seconds = limit.seconds(&measured, &model, plan.kv_format);
+        // Of a GPU there may be none.
+        let limit = limits.iter().find(|limit| limit.arithmetic.threads == measured.threads);
+        let seconds = limit.and_then(|limit| limit.seconds(&measured, &model, plan.kv_format));
         Compared::new(measured, seconds)
     };
     let results = results.into_iter().map(compare).collect();
-    let report = Report { model: name, results, limits, load_seconds, peak_resident_bytes };
+    let processor = on_gpu.map(|processors| processors.devices(&arguments.several.devices));
+    let report = Report { model: name, processor, results, limits, load_seconds, peak_resident_bytes };
     if let Some(file) = svg {
         file.write(|file| file.write_all(figure::figure(&report).svg().as_bytes()))?;
     }

@@ -12,8 +12,11 @@ use crate::output;
 #[derive(Serialize)]
 pub struct Report {
     pub model: String,
+    /// The GPU, where it ran all tests alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor: Option<String>,
     pub results: Vec<Compared>,
-    /// For each number of threads.
+    /// For each number of threads, or of the GPU if it was measured.
     pub limits: Vec<Limit>,
     pub load_seconds: f64,
     pub peak_resident_bytes: Option<u64>,
@@ -68,16 +71,22 @@ impl Report {
         let rows: Vec<_> = self.results.iter().map(row).collect();
         let mut lines = vec![
             format!(
-                "{}: {} parameters, loaded in {:.2} s",
+                "{}: {} parameters, loaded in {:.2} s{}",
                 self.model,
                 output::count(description.parameters()),
-                self.load_seconds
+                self.load_seconds,
+                self.processor.as_ref().map_or(String::new(), |gpu| format!("; all on {gpu}"))
             ),
             String::new(),
             output::table(&names, 0, &rows),
         ];
         lines.extend(self.limits.iter().map(|limit| {
             let giga = |value: f64| format!("{:.0}", value / 1e9);
+            if let Some(gpu) = &limit.processor {
+                let (f32, memory) =
+                    (giga(limit.arithmetic.f32_operations_per_second), limit.bytes_read_per_second / 1e9);
+                return format!("limit of {gpu}: f32 {f32} Gop/s, memory {memory:.1} GB/s");
+            }
             let optional = |value: Option<f64>| value.map_or("-".into(), giga);
             format!(
                 "limit on {} threads: INT8 {}, bf16 {}, f32 {} Gop/s, memory {:.1} GB/s",
