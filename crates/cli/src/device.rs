@@ -56,6 +56,10 @@ pub struct DeviceArguments {
     /// TRIAD_GPU names, or the fastest kind that is there]
     #[arg(long, value_name = "NAME")]
     pub gpu: Option<String>,
+    /// Milliseconds that the GPU works at once, at most about, so that applications that render lose no frames; 0: as long
+    /// as a chunk or a subgraph takes
+    #[arg(long, value_name = "MS", value_parser = milliseconds, default_value = "0")]
+    pub gpu_slice: f64,
     /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
     #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
     pub window: Option<usize>,
@@ -74,6 +78,21 @@ pub struct DeviceArguments {
     pub wait: Wait,
 }
 
+/// Reads milliseconds, of which there may be none.
+pub fn milliseconds(text: &str) -> Result<f64, String> {
+    const MOST: f64 = 60_000.0;
+    let number = text.trim().parse().ok().filter(|number| (0.0..=MOST).contains(number));
+    number.ok_or_else(|| format!("expected a number of milliseconds from 0 to {MOST}"))
+}
+
+/// The GPU of this name, or that the environment names, with submissions of so many milliseconds, or of any length.
+#[cfg(feature = "gpu")]
+pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
+    let options = GpuOptions::from_environment();
+    let slice = (slice > 0.0).then(|| std::time::Duration::from_secs_f64(slice / 1e3));
+    GpuOptions { adapter: name.map(str::to_owned).or(options.adapter), slice, ..options }
+}
+
 /// Reads how processors wait for each other.
 fn wait(text: &str) -> Result<Wait, String> {
     let named = Wait::ALL.into_iter().find(|wait| wait.name() == text.trim());
@@ -83,18 +102,27 @@ fn wait(text: &str) -> Result<Wait, String> {
 impl Default for DeviceArguments {
     /// As without any of them.
     fn default() -> Self {
-        Self { npu: Npu::Kernels, gpu: None, window: None, cuts: Vec::new(), partition: None, wait: Wait::Predicted }
+        Self {
+            npu: Npu::Kernels,
+            gpu: None,
+            gpu_slice: 0.0,
+            window: None,
+            cuts: Vec::new(),
+            partition: None,
+            wait: Wait::Predicted,
+        }
     }
 }
 
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, gpu, window, cuts, partition, wait } = self;
-        let is_default = *npu == Npu::Kernels && gpu.is_none() && window.is_none() && cuts.is_empty();
+        let Self { npu, gpu, gpu_slice, window, cuts, partition, wait } = self;
+        let is_default =
+            *npu == Npu::Kernels && gpu.is_none() && *gpu_slice == 0.0 && window.is_none() && cuts.is_empty();
         ensure!(
             has_processors || (is_default && partition.is_none() && *wait == Wait::Predicted),
-            "--npu, --gpu, --window, --cut, --partition and --wait are for --processors: expected it, too"
+            "--npu, --gpu, --gpu-slice, --window, --cut, --partition and --wait are for --processors: expected it, too"
         );
         Ok(())
     }
@@ -137,10 +165,8 @@ impl DeviceArguments {
 
     #[cfg(feature = "gpu")]
     fn open_gpu(&self) -> Result<Opened> {
-        let options = GpuOptions::from_environment();
-        let options = GpuOptions { adapter: self.gpu.clone().or(options.adapter), ..options };
         Ok(Opened {
-            device: Arc::new(Gpu::open(&options)?),
+            device: Arc::new(Gpu::open(&gpu_options(self.gpu.as_deref(), self.gpu_slice))?),
             #[cfg(feature = "npu")]
             npu: None,
         })

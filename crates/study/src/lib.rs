@@ -6,13 +6,15 @@
 //! file, calibrated on one domain of text and run on another.
 //!
 //! Two study the engine under several conversations: [`stall`] how long they wait for tokens while a prompt is computed,
-//! [`prefixes`] what those with one beginning share.
+//! [`prefixes`] what those with one beginning share. [`rendering`] counts the frames that an application loses beside prompts
+//! on one GPU.
 #![forbid(unsafe_code)]
 
 mod error;
 pub mod hot_channels;
 pub mod outliers;
 pub mod prefixes;
+pub mod rendering;
 pub mod stall;
 mod subject;
 pub mod sweep;

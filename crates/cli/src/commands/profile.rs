@@ -84,6 +84,10 @@ struct Report<'a> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { processors, devices, chunk, repeat, .. } = arguments;
     let name = &arguments.model.name.model;
+    ensure!(
+        !processors.is_gpu_alone(),
+        "a GPU alone runs a model whole, so that there is nothing to schedule: expected --processors cpu,gpu"
+    );
     let model = arguments.model.load_prepared(false)?;
     let package = model.package().context("expected a package")?;
     ensure!(

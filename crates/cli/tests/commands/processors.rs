@@ -366,7 +366,6 @@ fn a_gpu_alone_is_verified_with_w4a16_and_refuses_int8() {
         &["verify", "package", "--chunk", "4"][..],
         &["run", "--float", "-m", "package", "-p", "Hello", "-n", "1"],
         &["bench", "--float", "-m", "package", "--prompt", "4", "--decode", "0"],
-        &["profile", "-m", "package", "--chunk", "4"],
     ];
     for command in refused {
         let output = place.triad(&[command, &["--processors", "gpu"]].concat());
@@ -374,6 +373,37 @@ fn a_gpu_alone_is_verified_with_w4a16_and_refuses_int8() {
         let printed = stderr(&output);
         assert!(printed.contains("expected --processors cpu,gpu") && printed.contains("W8A8"), "{printed}");
     }
+    let profile = place.triad(&["profile", "-m", "w4a16", "--processors", "gpu"]);
+    assert!(stderr(&profile).contains("runs a model whole"), "{}", stderr(&profile));
+}
+
+#[test]
+#[cfg(feature = "gpu")]
+fn slices_of_a_gpu_change_no_answer_and_frames_beside_them_are_counted() {
+    if with_gpu().is_none() {
+        return;
+    }
+    let place = place();
+    let ask = ["run", "--float", "-m", "model.gguf", "-p", "Hello Hello Hello", "-n", "8", "--processors", "gpu"];
+    let ask = [&ask[..], &["--json"]].concat();
+    let whole = json(&place.triad(&ask));
+    let sliced = json(&place.triad(&[&ask[..], &["--gpu-slice", "0.001"]].concat()));
+    assert_eq!(sliced["text"], whole["text"]);
+    let study = ["study", "rendering", "-m", "model.gguf", "--prompt", "16", "--slice", "0,0.001", "--frame", "0.1"];
+    let study = [&study[..], &["--repeat", "1", "--frames-per-second", "500", "--svg", "rendering.svg"]].concat();
+    let found = json(&place.triad(&[&study[..], &["--json"]].concat()));
+    assert!(found["gpu"].as_str().unwrap().contains("software on the CPU"), "{found}");
+    let [whole, sliced] = &found["results"].as_array().unwrap()[..] else { panic!("{found}") };
+    assert_eq!(whole["submissions"], 1);
+    assert!(sliced["submissions"].as_u64().unwrap() > 5, "{sliced}");
+    for result in [whole, sliced] {
+        let [due, in_time] = ["due", "in_time"].map(|name| result[name].as_u64().unwrap());
+        assert!(due >= in_time && due >= 1 && result["frame_seconds"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    let table = succeed(&place.triad(&[&study[..], &["--own-queue"]].concat()));
+    assert!(table.contains("a queue of their own") && table.contains("a chunk"), "{table}");
+    let refused = place.triad(&["run", "-p", "Hello", "--gpu-slice", "4"]);
+    assert!(stderr(&refused).contains("--gpu-slice"), "{}", stderr(&refused));
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
     let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
     let most = differences.fold(0.0, larger);
-    larger(most / largest, f32::MIN_POSITIVE)
+    larger(most / largest.max(f32::MIN_POSITIVE), f32::MIN_POSITIVE)
 }
 
 /// The larger one, and of numbers and what is none, what is none: `f32::max` would lose it.

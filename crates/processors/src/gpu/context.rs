@@ -1,5 +1,6 @@
 //! An open GPU: its queue, and what goes wrong on it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -23,7 +24,11 @@ pub(super) struct Context {
     pub queue: wgpu::Queue,
     /// Whether it is a program on the CPU.
     pub is_software: bool,
+    /// How long a submission may take at most, about; `None`: as long as a chunk or a subgraph.
+    pub slice: Option<Duration>,
     time_out: Duration,
+    /// Submissions so far.
+    submissions: AtomicU64,
     /// The first failure that no call returned; a GPU that failed once computes no more.
     failure: Arc<OnceLock<String>>,
 }
@@ -50,7 +55,12 @@ impl Context {
         }));
         let is_software = described.kind == AdapterKind::Software;
         let time_out = if is_software { TIME_OUT_OF_SOFTWARE } else { TIME_OUT };
-        Ok(Self { name, device, queue, is_software, time_out, failure })
+        Ok(Self { name, device, queue, is_software, slice: None, time_out, submissions: AtomicU64::new(0), failure })
+    }
+
+    /// The same with submissions of another length.
+    pub fn with_slice(self, slice: Option<Duration>) -> Self {
+        Self { slice, ..self }
     }
 
     /// The error of a GPU that has failed.
@@ -116,7 +126,7 @@ impl Context {
         bytes: u64,
         read: impl FnOnce(&[u8]),
     ) -> Result<()> {
-        let submission = self.queue.submit([encoder.finish()]);
+        let submission = self.submit(encoder);
         let mapped = self.map(staging, bytes);
         self.wait(submission)?;
         let outcome = mapped.try_recv().map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
@@ -134,7 +144,17 @@ impl Context {
     /// # Errors
     /// If the GPU fails or takes too long.
     pub fn run_without_outputs(&self, encoder: wgpu::CommandEncoder) -> Result<()> {
-        self.wait(self.queue.submit([encoder.finish()]))
+        self.wait(self.submit(encoder))
+    }
+
+    fn submit(&self, encoder: wgpu::CommandEncoder) -> wgpu::SubmissionIndex {
+        self.submissions.fetch_add(1, Ordering::Relaxed);
+        self.queue.submit([encoder.finish()])
+    }
+
+    /// How often work was submitted.
+    pub fn submissions(&self) -> u64 {
+        self.submissions.load(Ordering::Relaxed)
     }
 
     /// Waits until all that was written to buffers has arrived.

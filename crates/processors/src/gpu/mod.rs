@@ -4,25 +4,31 @@
 //! several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get wrong has a
 //! reason, which [`Gpu::variants`] returns. A program keeps its weights in buffers of the GPU, in the layout of the CPU's
 //! kernels, and runs in one submission (`program`); what is between input and output is in buffers that all programs share
-//! (`scratch`).
+//! (`scratch`). Submissions can be of a given length at most ([`GpuOptions::slice`], `pace`), so that other applications have
+//! the GPU in between; [`Frames`] shows whether they do.
 //!
 //! No adapter, software in place of a GPU that nobody asked for, memory that is missing, a GPU that its driver lost or that
 //! takes too long are errors of their own.
 
 mod adapters;
 mod context;
+mod frames;
 mod kernels;
 pub mod model;
+mod pace;
 mod peak;
 mod program;
 mod proof;
 mod scratch;
+mod slices;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use triad_plan::graph::Format;
 
 pub use adapters::{ADAPTER, Adapter, AdapterKind};
+pub use frames::Frames;
 pub use kernels::Variant;
 
 use crate::device::{Capabilities, Device, ModelOptions, Peaks, Program};
@@ -32,6 +38,7 @@ use crate::subgraph::DeviceSubgraph;
 use context::Context;
 use kernels::Kernels;
 use model::{FloatVariant, GpuModel, GpuModelProgram};
+use pace::Pace;
 use program::{GpuProgram, Shared};
 use scratch::Scratch;
 
@@ -45,6 +52,9 @@ pub struct GpuOptions {
     /// Names of variants, with commas between them: those for subgraphs take the place of `variants`, and those for models
     /// of [`FloatVariant::ALL`], unless there is none of the kind.
     pub named: Option<String>,
+    /// How long a submission may take at most, about, so that others have the GPU in between; `None` for one submission of
+    /// each subgraph, and of each chunk of a whole model.
+    pub slice: Option<Duration>,
 }
 
 /// The environment variable that names variants of the shaders, as [`GpuOptions::named`] does.
@@ -54,7 +64,7 @@ impl GpuOptions {
     /// The GPU that the environment variable [`ADAPTER`] names, or any, and the variants that [`VARIANTS`] names.
     pub fn from_environment() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        Self { adapter: variable(ADAPTER), variants: None, named: variable(VARIANTS) }
+        Self { adapter: variable(ADAPTER), named: variable(VARIANTS), ..Self::default() }
     }
 
     /// The variants to try, for subgraphs and for models.
@@ -115,14 +125,14 @@ impl Gpu {
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let tried = options.tried()?;
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
-        Self::with(&listed, adapter, tried)
+        Self::with(&listed, adapter, tried, options.slice)
     }
 
     /// Opens every GPU that this machine's drivers list, software among them, with the variants of `options`; of each that
     /// can't be used, the error.
     pub fn open_each(options: &GpuOptions) -> Vec<(Adapter, Result<Self>)> {
         let open = |(listed, adapter): (wgpu::Adapter, Adapter)| {
-            let opened = options.tried().and_then(|tried| Self::with(&listed, adapter.clone(), tried));
+            let opened = options.tried().and_then(|tried| Self::with(&listed, adapter.clone(), tried, None));
             (adapter, opened)
         };
         adapters::listed().into_iter().map(open).collect()
@@ -132,8 +142,9 @@ impl Gpu {
         listed: &wgpu::Adapter,
         adapter: Adapter,
         (all, float_variants): (Vec<Variant>, Vec<FloatVariant>),
+        slice: Option<Duration>,
     ) -> Result<Self> {
-        let context = Arc::new(Context::open(listed, &adapter)?);
+        let context = Arc::new(Context::open(listed, &adapter)?.with_slice(slice));
         let (mut used, mut variants) = (None, Vec::new());
         for variant in all {
             let state = match used {
@@ -166,6 +177,11 @@ impl Gpu {
         &self.adapter
     }
 
+    /// How often work was submitted to it, by all its programs and models.
+    pub fn submissions(&self) -> u64 {
+        self.shared.context.submissions()
+    }
+
     /// What came of each variant of the shaders for subgraphs in INT8.
     pub fn variants(&self) -> &[(Variant, VariantState)] {
         &self.variants
@@ -187,7 +203,9 @@ fn proven(context: &Arc<Context>, variant: Variant) -> Result<std::result::Resul
         Ok(kernels) => kernels,
         Err(reason) => return Ok(Err(reason)),
     };
-    let shared = Arc::new(Shared { context: Arc::clone(context), kernels, scratch: Scratch::new(context)? });
+    let scratch = Scratch::new(context)?;
+    let pace = context.slice.map(|slice| Mutex::new(Pace::new(slice)));
+    let shared = Arc::new(Shared { context: Arc::clone(context), kernels, scratch, pace });
     let proof = proof::prove(&shared)?;
     let shared = Arc::into_inner(shared).expect("its programs are gone");
     Ok(proof.map(|()| shared))

@@ -1,10 +1,10 @@
-//! A subgraph on a GPU: its weights, and one submission for each run.
+//! A subgraph on a GPU: its weights, and one submission for each run, or several (`slices`).
 //!
 //! Products leave the GPU as sums in i32, which are exact, and the CPU scales them as its own kernels do: so a linear layer,
 //! or any cut of one, has the same bits wherever it is computed. What is between the layers of a feed-forward is computed in
 //! f32 on the GPU.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
 use triad_kernels::OutputMut;
@@ -13,13 +13,14 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
 
 use super::context::{Context, UNIFORM};
 use super::kernels::Kernels;
+use super::pace::Pace;
 use super::scratch::{Buffers, Place, Scratch, Sizes};
 use crate::device::{Program, ProgramShapes};
 use crate::error::Result;
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
 /// Bytes of a number in f32 or i32, and of a word of four in INT8.
-const WORD: usize = 4;
+pub(super) const WORD: usize = 4;
 /// What the bytes of an input are flipped with, so that they are signed.
 const FLIP: u32 = u32::from_ne_bytes([QuantizedRows::ZERO; 4]);
 /// Invocations of a workgroup of `activate.wgsl`.
@@ -33,31 +34,49 @@ pub(super) struct Shared {
     pub context: Arc<Context>,
     pub kernels: Kernels,
     pub scratch: Scratch,
+    /// How long submissions may be, if not as long as a subgraph.
+    pub pace: Option<Mutex<Pace<Kind>>>,
 }
 
 /// A subgraph that was prepared.
 pub(super) struct GpuProgram {
-    shared: Arc<Shared>,
+    pub shared: Arc<Shared>,
     shapes: ProgramShapes,
     /// Of all layers, or of up, gate if there is one, and down.
-    products: Vec<Product>,
+    pub products: Vec<Product>,
     between: Option<Between>,
-    /// [`Uniforms`] of all dispatches, [`UNIFORM`] bytes apart, for so many rows.
-    uniforms: (wgpu::Buffer, usize),
+    /// Uniforms of all dispatches, [`UNIFORM`] bytes apart, for so many rows; behind them, those of a piece of one.
+    pub uniforms: (wgpu::Buffer, usize),
     /// Of all dispatches, for the buffers of this generation.
     groups: (Option<u64>, Vec<wgpu::BindGroup>),
     /// Layers whose sums leave the GPU, with the scale of their input.
     outputs: Vec<(Arc<dyn Layer>, Option<f32>)>,
 }
 
+/// One dispatch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Dispatch {
+    /// A product, by its index.
+    Product(usize),
+    /// What is between the layers of a feed-forward.
+    Activate,
+}
+
+/// What takes time of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Multiply,
+    Activate,
+}
+
 /// One product.
-struct Product {
-    columns: usize,
+pub(super) struct Product {
+    pub columns: usize,
     /// Words of a row of its input.
-    quads: usize,
+    pub quads: usize,
     weight: wgpu::Buffer,
     /// Columns whose sums precede its own.
-    columns_before: usize,
+    pub columns_before: usize,
     /// What its input is flipped with.
     flip: u32,
 }
@@ -74,12 +93,25 @@ struct Between {
 /// As `Product` in `multiply.wgsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct ProductUniforms {
-    rows: u32,
-    quads: u32,
-    columns: u32,
-    first: u32,
-    flip: u32,
+pub(super) struct ProductUniforms {
+    pub rows: u32,
+    pub quads: u32,
+    pub columns: u32,
+    pub first: u32,
+    pub flip: u32,
+}
+
+impl Product {
+    /// For so many rows.
+    pub fn uniforms(&self, rows: usize) -> ProductUniforms {
+        ProductUniforms {
+            rows: rows as u32,
+            quads: self.quads as u32,
+            columns: self.columns as u32,
+            first: (rows * self.columns_before) as u32,
+            flip: self.flip,
+        }
+    }
 }
 
 /// As `FeedForward` in `activate.wgsl`.
@@ -123,7 +155,7 @@ impl GpuProgram {
         };
         let dispatches = products.len() + usize::from(between.is_some());
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-        let uniforms = (context.buffer("uniforms", UNIFORM * dispatches as u64, usage)?, 0);
+        let uniforms = (context.buffer("uniforms", UNIFORM * (dispatches + 1) as u64, usage)?, 0);
         let groups = (None, Vec::new());
         let program = Self { shared: Arc::clone(shared), shapes, products, between, uniforms, groups, outputs };
         shared.scratch.reserve(program.sizes(rows))?;
@@ -164,13 +196,7 @@ impl GpuProgram {
         }
         let queue = &self.shared.context.queue;
         for (index, product) in self.products.iter().enumerate() {
-            let uniforms = ProductUniforms {
-                rows: rows as u32,
-                quads: product.quads as u32,
-                columns: product.columns as u32,
-                first: (rows * product.columns_before) as u32,
-                flip: product.flip,
-            };
+            let uniforms = product.uniforms(rows);
             queue.write_buffer(buffer, UNIFORM * index as u64, bytemuck::bytes_of(&uniforms));
         }
         if let Some(between) = &self.between {
@@ -181,77 +207,108 @@ impl GpuProgram {
         *filled = rows;
     }
 
-    /// The bind groups of all dispatches for `buffers`.
+    /// The dispatches in their order.
+    pub fn dispatches(&self) -> impl Iterator<Item = Dispatch> {
+        let last = self.products.len() - 1;
+        let between = self.between.iter().map(|_| Dispatch::Activate);
+        (0..last).map(Dispatch::Product).chain(between).chain([Dispatch::Product(last)])
+    }
+
+    /// Features of what is between the layers of a feed-forward.
+    pub fn width(&self) -> usize {
+        self.between.as_ref().map_or(0, |between| between.width)
+    }
+
+    /// The bind groups of all products, and behind them that of what is between them, for `buffers`.
     fn bind(&mut self, buffers: &Buffers) {
         if self.groups.0 == Some(buffers.generation) {
             return;
         }
-        let Shared { context, kernels, .. } = &*self.shared;
-        let uniform = |index: usize, size: usize| {
-            wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                buffer: &self.uniforms.0,
-                offset: UNIFORM * index as u64,
-                size: std::num::NonZeroU64::new(size.next_multiple_of(16) as u64),
-            })
-        };
-        let group = |pipeline: &wgpu::ComputePipeline, resources: Vec<wgpu::BindingResource>| {
-            let entries: Vec<_> =
-                (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
-            let layout = &pipeline.get_bind_group_layout(0);
-            context.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries })
-        };
-        let is_down = |index: usize| self.between.is_some() && index + 1 == self.products.len();
-        let mut groups: Vec<_> = self
-            .products
-            .iter()
-            .enumerate()
-            .map(|(index, product)| {
-                let input = buffers.get(if is_down(index) { Place::Quantized } else { Place::Input });
-                let resources = vec![
-                    uniform(index, size_of::<ProductUniforms>()),
-                    input.as_entire_binding(),
-                    product.weight.as_entire_binding(),
-                    buffers.get(Place::Sums).as_entire_binding(),
-                ];
-                group(&kernels.multiply, resources)
-            })
-            .collect();
+        let products = (0..self.products.len()).map(|index| self.group_of_product(index, index, 0, buffers));
+        let mut groups: Vec<_> = products.collect();
         if let Some(between) = &self.between {
-            let resources = vec![
-                uniform(self.products.len(), size_of::<FeedForwardUniforms>()),
+            let resources = [
+                self.uniform(self.products.len(), size_of::<FeedForwardUniforms>()),
                 buffers.get(Place::Sums).as_entire_binding(),
                 between.parameters.as_entire_binding(),
                 buffers.get(Place::Inner).as_entire_binding(),
                 buffers.get(Place::Quantized).as_entire_binding(),
             ];
-            groups.push(group(&kernels.activate, resources));
+            groups.push(self.group(&self.shared.kernels.activate, resources));
         }
         self.groups = (Some(buffers.generation), groups);
     }
 
-    /// All dispatches on `rows` rows, and the copies of what the CPU reads.
-    fn encode(&self, rows: usize, buffers: &Buffers) -> wgpu::CommandEncoder {
+    /// The bind group of a product whose uniforms are those at `uniforms` and whose input begins `offset` bytes later.
+    pub fn group_of_product(&self, index: usize, uniforms: usize, offset: u64, buffers: &Buffers) -> wgpu::BindGroup {
+        let is_down = self.between.is_some() && index + 1 == self.products.len();
+        let buffer = buffers.get(if is_down { Place::Quantized } else { Place::Input });
+        let resources = [
+            self.uniform(uniforms, size_of::<ProductUniforms>()),
+            wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: None }),
+            self.products[index].weight.as_entire_binding(),
+            buffers.get(Place::Sums).as_entire_binding(),
+        ];
+        self.group(&self.shared.kernels.multiply, resources)
+    }
+
+    fn uniform(&self, index: usize, size: usize) -> wgpu::BindingResource<'_> {
+        wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+            buffer: &self.uniforms.0,
+            offset: UNIFORM * index as u64,
+            size: std::num::NonZeroU64::new(size.next_multiple_of(16) as u64),
+        })
+    }
+
+    fn group<const COUNT: usize>(
+        &self,
+        pipeline: &wgpu::ComputePipeline,
+        resources: [wgpu::BindingResource; COUNT],
+    ) -> wgpu::BindGroup {
+        let entries: Vec<_> =
+            (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
+        let layout = &pipeline.get_bind_group_layout(0);
+        let descriptor = wgpu::BindGroupDescriptor { label: None, layout, entries: &entries };
+        self.shared.context.device.create_bind_group(&descriptor)
+    }
+
+    /// Some dispatches on `rows` rows.
+    pub fn encode(&self, dispatches: &[Dispatch], rows: usize) -> wgpu::CommandEncoder {
+        let group = |dispatch: &Dispatch| match dispatch {
+            Dispatch::Product(index) => &self.groups.1[*index],
+            Dispatch::Activate => &self.groups.1[self.products.len()],
+        };
+        let bound: Vec<_> = dispatches.iter().map(|dispatch| (*dispatch, group(dispatch))).collect();
+        self.encode_with(&bound, rows)
+    }
+
+    /// The same with these bind groups.
+    pub fn encode_with(&self, dispatches: &[(Dispatch, &wgpu::BindGroup)], rows: usize) -> wgpu::CommandEncoder {
         let Shared { context, kernels, .. } = &*self.shared;
         let tile = kernels.variant.tile() as usize;
         let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            let multiply = |pass: &mut wgpu::ComputePass, index: usize| {
-                let columns = self.products[index].columns;
-                pass.set_pipeline(&kernels.multiply);
-                pass.set_bind_group(0, &self.groups.1[index], &[]);
-                pass.dispatch_workgroups(columns.div_ceil(tile) as u32, rows.div_ceil(tile) as u32, 1);
-            };
-            let last = self.products.len() - 1;
-            (0..last).for_each(|index| multiply(&mut pass, index));
-            if let Some(between) = &self.between {
-                let groups = (between.uniforms.quads as usize).div_ceil(ACTIVATE_THREADS);
-                pass.set_pipeline(&kernels.activate);
-                pass.set_bind_group(0, &self.groups.1[last + 1], &[]);
-                pass.dispatch_workgroups(groups as u32, rows.min(MOST_GROUPS) as u32, 1);
+            for (dispatch, group) in dispatches {
+                let (pipeline, x, y) = match dispatch {
+                    Dispatch::Product(index) => {
+                        (&kernels.multiply, self.products[*index].columns.div_ceil(tile), rows.div_ceil(tile))
+                    }
+                    Dispatch::Activate => {
+                        let quads = self.between.as_ref().map_or(0, |between| between.uniforms.quads as usize);
+                        (&kernels.activate, quads.div_ceil(ACTIVATE_THREADS), rows.min(MOST_GROUPS))
+                    }
+                };
+                pass.set_pipeline(pipeline);
+                pass.set_bind_group(0, *group, &[]);
+                pass.dispatch_workgroups(x as u32, y as u32, 1);
             }
-            multiply(&mut pass, last);
         }
+        encoder
+    }
+
+    /// The copies of what the CPU reads.
+    fn copy_outputs(&self, encoder: &mut wgpu::CommandEncoder, rows: usize, buffers: &Buffers) {
         let bytes = |words: usize| (rows * words * WORD) as u64;
         let staging = buffers.get(Place::Staging);
         let (first, columns) = self.columns_of_outputs();
@@ -260,7 +317,6 @@ impl GpuProgram {
             let inner = buffers.get(Place::Inner);
             encoder.copy_buffer_to_buffer(inner, 0, staging, bytes(columns), bytes(between.width));
         }
-        encoder
     }
 }
 
@@ -311,7 +367,13 @@ impl Program for GpuProgram {
         self.fill_uniforms(rows);
         self.bind(&buffers);
         shared.context.queue.write_buffer(buffers.get(Place::Input), 0, &input.bytes()[..rows * input.stride()]);
-        let encoder = self.encode(rows, &buffers);
+        let mut encoder = if shared.pace.is_some() {
+            self.run_in_slices(rows, &buffers)?;
+            self.encode(&[], rows)
+        } else {
+            self.encode(&self.dispatches().collect::<Vec<_>>(), rows)
+        };
+        self.copy_outputs(&mut encoder, rows, &buffers);
         let bytes = (rows * self.columns_read() * WORD) as u64;
         shared.context.run(encoder, buffers.get(Place::Staging), bytes, |bytes| {
             let mut words: &[i32] = bytemuck::cast_slice(bytes);

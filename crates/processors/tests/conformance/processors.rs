@@ -14,7 +14,7 @@ fn all() -> Vec<Box<dyn Device>> {
     [cpu(1), cpu(2)].into_iter().chain(npu()).chain(gpus()).collect()
 }
 
-/// The GPU that the environment names, with each variant of its shaders.
+/// The GPU that the environment names, with each variant of its shaders, and with short submissions.
 #[cfg(feature = "gpu")]
 fn gpus() -> Vec<Box<dyn Device>> {
     use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant};
@@ -26,7 +26,10 @@ fn gpus() -> Vec<Box<dyn Device>> {
     let of_variant = |variant| -> Box<dyn Device> {
         Box::new(Gpu::open(&GpuOptions { variants: Some(vec![variant]), ..options.clone() }).unwrap())
     };
-    Variant::ALL.map(of_variant).into()
+    // Pieces as small as can be.
+    let slice = Some(std::time::Duration::from_nanos(1));
+    let sliced = Box::new(Gpu::open(&GpuOptions { slice, ..options.clone() }).unwrap());
+    Variant::ALL.map(of_variant).into_iter().chain([sliced as Box<dyn Device>]).collect()
 }
 
 /// This build has none.

@@ -4,6 +4,7 @@ mod families;
 mod plain;
 mod sequences;
 mod shapes;
+mod slices;
 
 use triad_processors::ModelOptions;
 use triad_processors::gpu::model::{FloatVariant, GpuModel, GpuSegment, GpuSequence};

@@ -11,6 +11,8 @@ mod outliers;
 mod policy;
 mod prefixes;
 mod prune;
+#[cfg(feature = "gpu")]
+mod rendering;
 mod stall;
 mod synchronization;
 mod thresholds;
@@ -41,7 +43,8 @@ use crate::{output, progress};
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes) and of synchronization run the prepared model on this machine.
+/// Studies of several conversations (stall, prefixes) and of synchronization run the prepared model on this machine, that
+/// of rendering the model in float or in W4A16 on its GPU.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg
@@ -67,6 +70,8 @@ enum Study {
     OutlierRate(outlier_rate::Arguments),
     Stall(stall::Arguments),
     Prefixes(prefixes::Arguments),
+    #[cfg(feature = "gpu")]
+    Rendering(rendering::Arguments),
     Synchronization(synchronization::Arguments),
 }
 
@@ -126,6 +131,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::OutlierRate(arguments) => outlier_rate::run(arguments),
         Study::Stall(arguments) => stall::run(arguments),
         Study::Prefixes(arguments) => prefixes::run(arguments),
+        #[cfg(feature = "gpu")]
+        Study::Rendering(arguments) => rendering::run(arguments),
         Study::Synchronization(arguments) => synchronization::run(arguments),
     }
 }

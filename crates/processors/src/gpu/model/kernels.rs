@@ -399,14 +399,22 @@ impl Pipelines {
         (uniforms, offset, size): (&wgpu::Buffer, u64, u64),
         buffers: &[&wgpu::Buffer],
     ) -> wgpu::BindGroup {
+        let whole = |buffer| wgpu::BufferBinding { buffer, offset: 0, size: None };
+        let size = std::num::NonZeroU64::new(size.next_multiple_of(16));
+        let uniforms = wgpu::BufferBinding { buffer: uniforms, offset, size };
+        let bindings = [whole(call), uniforms].into_iter().chain(buffers.iter().map(|buffer| whole(buffer)));
+        self.group_at(context, kernel, bindings)
+    }
+
+    /// The same where buffers are bound from other places on.
+    pub fn group_at<'a>(
+        &mut self,
+        context: &Context,
+        kernel: Kernel,
+        bindings: impl IntoIterator<Item = wgpu::BufferBinding<'a>>,
+    ) -> wgpu::BindGroup {
         let layout = self.layout(context, kernel);
-        let uniforms = wgpu::BufferBinding {
-            buffer: uniforms,
-            offset,
-            size: std::num::NonZeroU64::new(size.next_multiple_of(16)),
-        };
-        let resources = [call.as_entire_binding(), wgpu::BindingResource::Buffer(uniforms)];
-        let resources = resources.into_iter().chain(buffers.iter().map(|buffer| buffer.as_entire_binding()));
+        let resources = bindings.into_iter().map(wgpu::BindingResource::Buffer);
         let entries: Vec<_> =
             (0..).zip(resources).map(|(binding, resource)| wgpu::BindGroupEntry { binding, resource }).collect();
         context.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout: &layout, entries: &entries })

@@ -3,6 +3,7 @@
 //! A [`GpuModel`] has the weights of a [`FloatModel`] in the GPU's memory, in the formats in which the CPU has them
 //! (`weights`); shaders widen them to f32, in which everything is computed and summed. What sequences hold are pages of
 //! keys and values in f16 that stay on the GPU (`pages`). A chunk of prompts or a step of rows that decode is one submission:
+//! or, where others are to have the GPU in between, several (`slices`):
 //! the same dispatches (`steps`) on the same buffers (`buffers`) every time, of which products have a kernel for few
 //! rows and one for many (`kernels`). Of several variants the first is used that computes every step rightly (`proof`).
 //!
@@ -14,6 +15,7 @@ mod kernels;
 mod pages;
 mod program;
 mod proof;
+mod slices;
 mod steps;
 mod weights;
 
@@ -28,6 +30,7 @@ pub use pages::GpuSequence;
 pub(super) use program::GpuModelProgram;
 
 use super::context::{Context, UNIFORM};
+use super::pace::Pace;
 use super::{Gpu, VariantState};
 use crate::device::ModelOptions;
 use crate::error::{Error, Result};
@@ -35,6 +38,7 @@ use crate::model::{FloatModel, Outputs, Wanted};
 use buffers::{Buffers, Place, WORD, returned_words};
 use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, ROWS_COLUMNS, WeightFormat};
 use pages::Pages;
+use slices::Chunk;
 use steps::{Step, StepBuffer, Work, steps};
 use weights::MOST_GROUPS;
 
@@ -67,6 +71,10 @@ pub struct GpuModel {
     rotations: Vec<(Vec<f32>, f32)>,
     /// Rows of a tile of attention.
     tile_rows: usize,
+    /// How long submissions may be, if not as long as a chunk.
+    pace: Option<Pace<Kernel>>,
+    /// Uniforms of the call, and [`UNIFORM`] bytes behind them of the step, for a piece of one.
+    piece: wgpu::Buffer,
 }
 
 /// Rows of one sequence in a chunk, behind what it holds.
@@ -122,6 +130,8 @@ impl GpuModel {
         });
         let tile_rows = tile_rows.min().unwrap_or(1);
         let groups = (None, Vec::new());
+        let pace = context.slice.map(Pace::new);
+        let piece = context.buffer("uniforms", 2 * UNIFORM, usage)?;
         let description = model.description.clone();
         let made = Self {
             context,
@@ -137,6 +147,8 @@ impl GpuModel {
             groups,
             rotations,
             tile_rows,
+            pace,
+            piece,
         };
         made.context.flush()?;
         Ok(made)
@@ -196,7 +208,15 @@ impl GpuModel {
         queue.write_buffer(self.buffers.get(Place::Table), 0, cast_slice(&table));
         queue.write_buffer(self.buffers.get(Place::Stream), 0, cast_slice(x));
         self.write_angles(rows, &table);
-        let encoder = self.encode(&call, tiles, wanted)?;
+        let mut steps = self.steps_of(&call, wanted);
+        let chunk = Chunk { call, table: &table, tiles, tile_rows: self.tile_rows };
+        if let Some(mut pace) = self.pace.take() {
+            let rest = self.run_in_slices(&mut pace, &steps, &chunk);
+            self.pace = Some(pace);
+            steps = rest?;
+        }
+        let mut encoder = self.encode(&steps, &chunk)?;
+        self.copy_outputs(&mut encoder, &call, wanted);
         if values + returned == 0 {
             self.context.run_without_outputs(encoder)?;
         } else {
@@ -316,29 +336,43 @@ impl GpuModel {
         self.groups = (generation, groups);
     }
 
-    /// All dispatches of a call in one pass, and the copies of what the CPU reads.
-    fn encode(&mut self, call: &Call, tiles: usize, wanted: &Wanted) -> Result<wgpu::CommandEncoder> {
-        let Self { context, steps, pipelines, buffers, description, .. } = self;
-        let variant_tile = pipelines.variant.tile();
-        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    /// The steps that a call has to run.
+    fn steps_of(&self, call: &Call, wanted: &Wanted) -> Vec<usize> {
+        let is_needed = |index: &usize| match self.steps[*index].work {
+            Work::Combine { .. } => call.splits > 1,
+            _ => !self.steps[*index].of_outputs || (wanted.logits && call.outputs > 0),
+        };
+        (0..self.steps.len()).filter(is_needed).collect()
+    }
+
+    fn rows_of(&self, step: usize, chunk: &Chunk) -> usize {
+        (if self.steps[step].of_outputs { chunk.call.outputs } else { chunk.call.rows }) as usize
+    }
+
+    fn dispatch(&self, step: usize, chunk: &Chunk) -> (Kernel, [usize; 3]) {
+        let rows = self.rows_of(step, chunk);
+        self.steps[step].work.dispatch(rows, chunk.tiles, &chunk.call, self.pipelines.variant.tile())
+    }
+
+    /// The dispatches of some steps, in one pass.
+    fn encode(&mut self, steps: &[usize], chunk: &Chunk) -> Result<wgpu::CommandEncoder> {
+        let mut encoder = self.context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            for (step, group) in steps.iter().zip(&self.groups.1) {
-                let rows = if step.of_outputs { call.outputs } else { call.rows } as usize;
-                let is_skipped = match step.work {
-                    Work::Combine { .. } => call.splits == 1,
-                    _ => step.of_outputs && (!wanted.logits || rows == 0),
-                };
-                if is_skipped {
-                    continue;
-                }
-                let (kernel, groups) = step.work.dispatch(rows, tiles, call, variant_tile);
-                pass.set_pipeline(pipelines.get(context, kernel)?);
-                pass.set_bind_group(0, group, &[]);
+            for &step in steps {
+                let (kernel, groups) = self.dispatch(step, chunk);
+                pass.set_pipeline(self.pipelines.get(&self.context, kernel)?);
+                pass.set_bind_group(0, &self.groups.1[step], &[]);
                 let [x, y, z] = groups.map(|count| count as u32);
                 pass.dispatch_workgroups(x, y, z);
             }
         }
+        Ok(encoder)
+    }
+
+    /// The copies of what the CPU reads.
+    fn copy_outputs(&self, encoder: &mut wgpu::CommandEncoder, call: &Call, wanted: &Wanted) {
+        let Self { buffers, description, .. } = self;
         let staging = buffers.get(Place::Staging);
         let bytes = |words: usize| (words * WORD) as u64;
         let mut at = 0;
@@ -359,7 +393,6 @@ impl GpuModel {
             let size = bytes(returned_words(description, call.rows as usize));
             encoder.copy_buffer_to_buffer(buffers.get(Place::Returned), 0, staging, at, size);
         }
-        Ok(encoder)
     }
 }
 
@@ -395,18 +428,26 @@ impl Work {
         kernels.into_iter()
     }
 
+    /// The workgroups of a product with this kernel.
+    fn groups_of_product(kernel: Kernel, rows: usize, columns: usize, tile: usize) -> [usize; 3] {
+        match kernel {
+            Kernel::Rows(_, together) => [columns.div_ceil(ROWS_COLUMNS), rows.div_ceil(together as usize), 1],
+            _ => [columns.div_ceil(tile), rows.div_ceil(tile), 1],
+        }
+    }
+
     /// The kernel for so many rows, and the workgroups of a dispatch.
     fn dispatch(self, rows: usize, tiles: usize, call: &Call, tile: usize) -> (Kernel, [usize; 3]) {
         match self {
             Self::Norm => (Kernel::Norm, [rows, 1, 1]),
             Self::Product { format, columns } => {
                 let [one, few, many] = product_kernels(format);
-                let columns_of_rows = columns.div_ceil(ROWS_COLUMNS);
-                match rows {
-                    1 => (one, [columns_of_rows, 1, 1]),
-                    2..=FEW_ROWS => (few, [columns_of_rows, rows.div_ceil(ROWS_TOGETHER as usize), 1]),
-                    _ => (many, [columns.div_ceil(tile), rows.div_ceil(tile), 1]),
-                }
+                let kernel = match rows {
+                    1 => one,
+                    2..=FEW_ROWS => few,
+                    _ => many,
+                };
+                (kernel, Self::groups_of_product(kernel, rows, columns, tile))
             }
             Self::Rope { head_dim, heads } => (Kernel::Rope(head_dim as u32), [heads, rows, 1]),
             Self::Attention { head_dim, heads, kv_heads } => {

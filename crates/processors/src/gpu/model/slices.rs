@@ -1,0 +1,265 @@
+//! A chunk in submissions of at most about a given time, each handed in when the one before is done: steps together as long
+//! as they fit, and a product or an attention that does not fit alone in pieces. Pieces have the kernel of the whole, and
+//! each output is computed by one workgroup of it, so that slices change no bit.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use bytemuck::{bytes_of, pod_read_unaligned};
+use wgpu::BufferBinding;
+
+use super::super::context::UNIFORM;
+use super::super::pace::Pace;
+use super::description::UNIT;
+use super::kernels::{Kernel, WeightFormat};
+use super::steps::{NONE, ProductUniforms, StepBuffer, Work};
+use super::{Call, GpuModel, buffers::WORD};
+use crate::error::Result;
+
+/// Rows of a piece of a product, and columns: multiples of these, so that all buffers are bound at offsets that any GPU
+/// allows, 256 bytes, and no tile is cut.
+const PIECE_ROWS: usize = 64;
+const PIECE_COLUMNS: usize = 128;
+
+/// What a call computes beside its steps.
+pub(super) struct Chunk<'a> {
+    pub call: Call,
+    pub table: &'a [u32],
+    pub tiles: usize,
+    /// Rows that each tile has room for.
+    pub tile_rows: usize,
+}
+
+/// A part of a step.
+#[derive(Clone, Debug)]
+enum Piece {
+    Product { rows: Range<usize>, columns: Range<usize> },
+    Attention { tiles: Range<usize> },
+}
+
+impl GpuModel {
+    /// Runs `steps`, by their indices, but the last ones, which are returned: they are handed in with what follows them.
+    ///
+    /// # Errors
+    /// If the GPU fails.
+    pub(super) fn run_in_slices(
+        &mut self,
+        pace: &mut Pace<Kernel>,
+        steps: &[usize],
+        chunk: &Chunk,
+    ) -> Result<Vec<usize>> {
+        let (mut batch, mut of_batch, mut expected) = (Vec::new(), Vec::new(), 0.0);
+        for &step in steps {
+            let (kernel, _) = self.dispatch(step, chunk);
+            let units = self.units(step, chunk);
+            let seconds = pace.seconds(kernel, units);
+            let is_cut = !pace.fits(seconds) && self.steps[step].work.has_pieces();
+            if !batch.is_empty() && (is_cut || !pace.fits(expected + seconds)) {
+                self.submit_steps(pace, &batch, &of_batch, chunk)?;
+                (expected, batch, of_batch) = (0.0, Vec::new(), Vec::new());
+            }
+            if is_cut {
+                self.run_in_pieces(pace, step, kernel, units, chunk)?;
+            } else {
+                batch.push(step);
+                of_batch.push((kernel, units));
+                expected += pace.seconds(kernel, units);
+            }
+        }
+        Ok(batch)
+    }
+
+    fn submit_steps(
+        &mut self,
+        pace: &mut Pace<Kernel>,
+        steps: &[usize],
+        units: &[(Kernel, f64)],
+        chunk: &Chunk,
+    ) -> Result<()> {
+        let encoder = self.encode(steps, chunk)?;
+        let start = Instant::now();
+        self.context.run_without_outputs(encoder)?;
+        pace.learn(units, start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// One step, of so many units of work in all.
+    fn run_in_pieces(
+        &mut self,
+        pace: &mut Pace<Kernel>,
+        step: usize,
+        kernel: Kernel,
+        units: f64,
+        chunk: &Chunk,
+    ) -> Result<()> {
+        match self.steps[step].work {
+            Work::Product { columns, .. } => {
+                let rows = self.rows_of(step, chunk);
+                let of_row = units / rows as f64;
+                let mut row = 0;
+                while row < rows {
+                    let count = pace.count(kernel, of_row, rows - row, PIECE_ROWS);
+                    let of_column = of_row * count as f64 / columns as f64;
+                    let mut column = 0;
+                    while column < columns {
+                        let taken = pace.count(kernel, of_column, columns - column, PIECE_COLUMNS);
+                        let piece = Piece::Product { rows: row..row + count, columns: column..column + taken };
+                        self.submit_piece(pace, step, (kernel, of_column * taken as f64), &piece, chunk)?;
+                        column += taken;
+                    }
+                    row += count;
+                }
+            }
+            Work::Attention { heads, head_dim, .. } => {
+                let mut tile = 0;
+                while tile < chunk.tiles {
+                    let first = tile;
+                    let mut of_piece = 0.0;
+                    // The first in any case.
+                    while tile < chunk.tiles {
+                        let more = chunk.units_of_tile(tile, heads * head_dim);
+                        if tile > first && !pace.fits(pace.seconds(kernel, of_piece + more)) {
+                            break;
+                        }
+                        of_piece += more;
+                        tile += 1;
+                    }
+                    self.submit_piece(pace, step, (kernel, of_piece), &Piece::Attention { tiles: first..tile }, chunk)?;
+                }
+            }
+            _ => unreachable!("{:?} has no pieces", self.steps[step].work),
+        }
+        Ok(())
+    }
+
+    fn submit_piece(
+        &mut self,
+        pace: &mut Pace<Kernel>,
+        step: usize,
+        (kernel, units): (Kernel, f64),
+        piece: &Piece,
+        chunk: &Chunk,
+    ) -> Result<()> {
+        let encoder = self.encode_piece(step, kernel, piece, chunk)?;
+        let start = Instant::now();
+        self.context.run_without_outputs(encoder)?;
+        pace.learn(&[(kernel, units)], start.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Of a piece the uniforms are its own; so are the places in buffers where it begins.
+    fn encode_piece(
+        &mut self,
+        index: usize,
+        kernel: Kernel,
+        piece: &Piece,
+        chunk: &Chunk,
+    ) -> Result<wgpu::CommandEncoder> {
+        let Self { context, steps, pipelines, buffers, pages, piece: own, .. } = self;
+        let step = &steps[index];
+        let (mut call, mut uniforms) = (chunk.call, step.uniforms.clone());
+        let (offsets, groups) = match (piece, step.work) {
+            (Piece::Product { rows, columns }, Work::Product { format, .. }) => {
+                let mut product: ProductUniforms = pod_read_unaligned(&uniforms);
+                let (in_features, stride) = (product.units as usize * UNIT, product.stride as usize);
+                product.columns = columns.len() as u32;
+                product.first += columns.start as u32;
+                if product.bias_at != NONE {
+                    product.bias_at += columns.start as u32;
+                }
+                uniforms = bytes_of(&product).to_vec();
+                if step.of_outputs {
+                    call.outputs = rows.len() as u32;
+                } else {
+                    call.rows = rows.len() as u32;
+                }
+                let (row_bytes, scale_bytes) = format.bytes(in_features);
+                let offsets = [
+                    rows.start * in_features * WORD,
+                    columns.start * row_bytes,
+                    columns.start * scale_bytes,
+                    0,
+                    rows.start * stride * WORD,
+                ];
+                (offsets, Work::groups_of_product(kernel, rows.len(), columns.len(), pipelines.variant.tile()))
+            }
+            (Piece::Attention { tiles }, work) => {
+                call.tiles_at += 4 * tiles.start as u32;
+                let (_, groups) = work.dispatch(call.rows as usize, chunk.tiles, &call, pipelines.variant.tile());
+                ([0; 5], [groups[0], tiles.len(), groups[2]])
+            }
+            (piece, work) => unreachable!("{piece:?} of {work:?}"),
+        };
+        context.queue.write_buffer(own, 0, bytes_of(&call));
+        context.queue.write_buffer(own, UNIFORM, &uniforms);
+        let pages = pages.lock();
+        let bound = step.buffers.iter().zip(offsets).map(|(buffer, offset)| {
+            let buffer = match buffer {
+                StepBuffer::Of(place) => buffers.get(*place),
+                StepBuffer::Cache(block) => &pages.buffers[*block],
+                StepBuffer::Weights(buffer) => buffer,
+            };
+            BufferBinding { buffer, offset: offset as u64, size: None }
+        });
+        let size = |bytes: usize| std::num::NonZeroU64::new(bytes.next_multiple_of(16) as u64);
+        let of_call = BufferBinding { buffer: own, offset: 0, size: size(size_of::<Call>()) };
+        let of_step = BufferBinding { buffer: own, offset: UNIFORM, size: size(uniforms.len()) };
+        let group = pipelines.group_at(context, kernel, [of_call, of_step].into_iter().chain(bound));
+        drop(pages);
+        let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            pass.set_pipeline(pipelines.get(context, kernel)?);
+            pass.set_bind_group(0, &group, &[]);
+            let [x, y, z] = groups.map(|count| count as u32);
+            pass.dispatch_workgroups(x, y, z);
+        }
+        Ok(encoder)
+    }
+
+    /// Multiplications and additions of a step, roughly: what one takes is learnt for each kernel by itself.
+    fn units(&self, index: usize, chunk: &Chunk) -> f64 {
+        let step = &self.steps[index];
+        let rows = self.rows_of(index, chunk) as f64;
+        match step.work {
+            Work::Norm => 8.0 * rows * self.description.hidden as f64,
+            Work::Product { columns, .. } => {
+                let product: ProductUniforms = pod_read_unaligned(&step.uniforms);
+                2.0 * rows * columns as f64 * (product.units as usize * UNIT) as f64
+            }
+            Work::Rope { head_dim, heads } => 8.0 * rows * (head_dim * heads) as f64,
+            Work::Attention { head_dim, heads, .. } => {
+                (0..chunk.tiles).map(|tile| chunk.units_of_tile(tile, heads * head_dim)).sum()
+            }
+            Work::Combine { head_dim, heads } => 4.0 * rows * (head_dim * heads) as f64 * f64::from(chunk.call.splits),
+            Work::Activate { quads } => 64.0 * rows * quads as f64,
+        }
+    }
+}
+
+impl Chunk<'_> {
+    /// Of a tile of attention: it computes all its rows, whether they are there or not, with every position up to its last.
+    fn units_of_tile(&self, tile: usize, width: usize) -> f64 {
+        let at = self.call.tiles_at as usize + 4 * tile;
+        let positions = self.table[at + 3] as usize + self.tile_rows;
+        4.0 * (self.tile_rows * positions * width) as f64
+    }
+}
+
+impl Work {
+    fn has_pieces(self) -> bool {
+        matches!(self, Self::Product { .. } | Self::Attention { .. })
+    }
+}
+
+impl WeightFormat {
+    /// Bytes of a row of `in_features`, and of its scales.
+    fn bytes(self, in_features: usize) -> (usize, usize) {
+        match self {
+            Self::F32 => (4 * in_features, 0),
+            Self::F16 | Self::Bf16 => (2 * in_features, 0),
+            Self::Int8 => (in_features, WORD),
+            Self::Int4 => (in_features / 2, 2 * in_features / triad_kernels::int4::GROUP),
+        }
+    }
+}
