@@ -24,6 +24,8 @@ pub(super) struct Context {
     pub queue: wgpu::Queue,
     /// Whether it is a program on the CPU.
     pub is_software: bool,
+    /// Whether the CPU writes to the memory that shaders read: of a GPU that shares the CPU's, and of software.
+    pub shares_memory: bool,
     /// How long a submission may take at most, about; `None`: as long as a chunk or a subgraph.
     pub slice: Option<Duration>,
     time_out: Duration,
@@ -36,9 +38,14 @@ pub(super) struct Context {
 impl Context {
     pub fn open(adapter: &wgpu::Adapter, described: &Adapter) -> Result<Self> {
         let name = format!("gpu:{}", described.name);
+        let shared = match described.kind {
+            AdapterKind::Integrated | AdapterKind::Software => wgpu::Features::MAPPABLE_PRIMARY_BUFFERS,
+            _ => wgpu::Features::empty(),
+        };
+        let shares_memory = !(adapter.features() & shared).is_empty();
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
-            required_features: adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16),
+            required_features: adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16 | shared),
             required_limits: adapter.limits(),
             ..wgpu::DeviceDescriptor::default()
         };
@@ -55,7 +62,17 @@ impl Context {
         }));
         let is_software = described.kind == AdapterKind::Software;
         let time_out = if is_software { TIME_OUT_OF_SOFTWARE } else { TIME_OUT };
-        Ok(Self { name, device, queue, is_software, slice: None, time_out, submissions: AtomicU64::new(0), failure })
+        Ok(Self {
+            name,
+            device,
+            queue,
+            is_software,
+            shares_memory,
+            slice: None,
+            time_out,
+            submissions: AtomicU64::new(0),
+            failure,
+        })
     }
 
     /// The same with submissions of another length.
@@ -83,13 +100,23 @@ impl Context {
     /// # Errors
     /// If it is larger than buffers can be, or there is no memory for it.
     pub fn buffer(&self, what: &'static str, bytes: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+        self.created(what, bytes, usage, false)
+    }
+
+    fn created(
+        &self,
+        what: &'static str,
+        bytes: u64,
+        usage: wgpu::BufferUsages,
+        mapped_at_creation: bool,
+    ) -> Result<wgpu::Buffer> {
         let most = self.most_bytes();
         let out_of_memory = |reason| Error::GpuMemory { gpu: self.name.clone(), what, bytes, reason };
         if bytes > most {
             return Err(out_of_memory(format!("its buffers have {most} at most")));
         }
         let size = bytes.next_multiple_of(4).max(16);
-        let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation: false };
+        let descriptor = wgpu::BufferDescriptor { label: Some(what), size, usage, mapped_at_creation };
         self.scoped(wgpu::ErrorFilter::OutOfMemory, || self.device.create_buffer(&descriptor))
             .map_err(|_| out_of_memory("it has no memory left".to_owned()))
     }
@@ -102,6 +129,37 @@ impl Context {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
         let buffer = self.buffer(what, size_of_val(values) as u64, usage)?;
         self.queue.write_buffer(&buffer, 0, bytemuck::cast_slice(values));
+        Ok(buffer)
+    }
+
+    /// A buffer that shaders read, with these bytes one behind the other. Where memory is shared they are written to their
+    /// place; elsewhere they go through copies, which are freed when they have arrived.
+    ///
+    /// # Errors
+    /// As [`buffer`](Self::buffer), and if the GPU fails.
+    pub fn uploaded(&self, what: &'static str, parts: &[&[u8]]) -> Result<wgpu::Buffer> {
+        let bytes = parts.iter().map(|part| part.len() as u64).sum();
+        if !self.shares_memory {
+            let buffer = self.buffer(what, bytes, wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST)?;
+            let mut at = 0;
+            for part in parts {
+                self.queue.write_buffer(&buffer, at, part);
+                at += part.len() as u64;
+            }
+            self.flush()?;
+            return Ok(buffer);
+        }
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::MAP_WRITE;
+        let buffer = self.created(what, bytes, usage, true)?;
+        let unmapped = |error: wgpu::MapRangeError| self.failed(format!("{what} can't be written: {error}"));
+        let mut view = buffer.slice(..).get_mapped_range_mut().map_err(unmapped)?;
+        let mut at = 0;
+        for part in parts {
+            view.slice(at..at + part.len()).copy_from_slice(part);
+            at += part.len();
+        }
+        drop(view);
+        buffer.unmap();
         Ok(buffer)
     }
 

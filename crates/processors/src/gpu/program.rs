@@ -135,7 +135,7 @@ impl GpuProgram {
             let weight = layer.weight();
             let columns_before = products.iter().map(|product| product.columns).sum();
             let (columns, quads) = (weight.out_features, weight.in_features.div_ceil(WORD));
-            let weight = context.filled("weights", weight.packed)?;
+            let weight = context.uploaded("weights", &[bytemuck::cast_slice(weight.packed)])?;
             products.push(Product { columns, quads, weight, columns_before, flip });
             Ok(())
         };

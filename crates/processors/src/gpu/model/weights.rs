@@ -66,19 +66,11 @@ impl Planned<'_> {
     fn upload(&self, context: &Context) -> Result<Slab> {
         let Self { format, first, columns, parts } = self;
         let parts: Vec<_> = parts.iter().map(|part| stored(*part)).collect();
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
-        let weight = context.buffer("weights", parts.iter().map(|(values, _)| values.len() as u64).sum(), usage)?;
-        let mut at = 0;
-        for (values, _) in &parts {
-            context.queue.write_buffer(&weight, at, values);
-            at += values.len() as u64;
-        }
+        let weight = context.uploaded("weights", &parts.iter().map(|(values, _)| *values).collect::<Vec<_>>())?;
         // Words must be whole.
         let mut scales = parts.iter().map(|(_, scales)| *scales).collect::<Vec<_>>().concat();
         scales.resize(scales.len().next_multiple_of(4), 0);
-        let scales = context.filled("scales", &scales)?;
-        // The copies that the queue has made of all this are freed when they have arrived.
-        context.flush()?;
+        let scales = context.uploaded("scales", &[&scales])?;
         Ok(Slab { format: *format, first: *first, columns: *columns, weight, scales })
     }
 }
