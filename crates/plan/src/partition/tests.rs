@@ -437,3 +437,37 @@ fn on_a_phone_the_products_of_a_long_prompt_are_cut_and_one_row_stays_where_floa
     let without = DeviceProfile { gpu: None, ..device.clone() };
     assert!(ProfileCosts::new(&without).joins(FloatsOn::Gpu).is_err());
 }
+
+/// Seconds by rows, other ones alone than beside others.
+struct Company {
+    alone: [f64; 3],
+    beside: [f64; 3],
+}
+
+impl Costs for Company {
+    fn seconds(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        Ok(shape.rows() as f64 * self.alone[processor.index()])
+    }
+
+    fn seconds_beside(&self, processor: ProcessorId, shape: ProductShape) -> Result<f64, UnknownCost> {
+        Ok(shape.rows() as f64 * self.beside[processor.index()])
+    }
+}
+
+#[test]
+fn whole_products_take_what_they_take_alone_and_parts_what_they_take_beside_others() {
+    let joins = Joins::new(GPU, 0.0, 0.0, 0.0).unwrap();
+    let choose = |alone: f64, beside: f64| {
+        let costs = Company { alone: [alone; 3], beside: [beside; 3] };
+        let solver = Solver::new(vec![dynamic(GPU), dynamic(CPU)], costs, joins).unwrap();
+        solver.solve(shape(64, 256, 64), Phase::Prefill, Restriction::Auto).unwrap()
+    };
+    // Rows alone can be cut, in halves. Beside each other both take up to twice as long before a cut does not pay.
+    let cut = choose(1.0, 1.9);
+    assert_eq!((cut.best.partition.strategy, cut.best.seconds), (Strategy::SequenceLengthCutting, 32.0 * 1.9));
+    assert!(cut.alone.iter().all(|alone| alone.seconds == 64.0));
+    let whole = choose(1.0, 2.1);
+    assert_eq!((whole.best.partition.strategy, whole.best.seconds), (Strategy::Alone, 64.0));
+    // A whole product does not get the times beside others, were they less.
+    assert_eq!(choose(1.0, 0.25).alone[0].seconds, 64.0);
+}
