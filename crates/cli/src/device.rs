@@ -69,7 +69,8 @@ pub struct DeviceArguments {
     #[arg(long = "cut", value_name = "PRODUCT=AXIS:SHARE:SHARE")]
     pub cuts: Vec<CutArgument>,
     /// Give products to the processors by what `triad profile` measured: layer (each whole, to the fastest), tensor (each
-    /// cut across them, if it can be), or auto (cut where that is faster)
+    /// cut across them, if it can be), or auto (prompts are divided,
+    /// placed, cut and overlapped as is fastest by simulation)
     #[arg(long, value_name = "HOW", value_parser = partition::restriction, conflicts_with = "cuts")]
     pub partition: Option<Restriction>,
     /// How processors wait for each other: blocking, until they are woken, or predicted, asleep for most of the expected

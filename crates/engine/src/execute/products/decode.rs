@@ -17,7 +17,7 @@ use triad_plan::partition::solve::{Choice, Restriction, Solver};
 use triad_plan::partition::{self, Alignment, Participant, ProductShape};
 use triad_plan::processors::ProcessorId;
 
-use super::measure::{Bench, Product, columns};
+use super::bench::{Bench, Product, columns};
 use super::{MeasuredJoins, MeasuredProcessor, ProductTime, costs_of, median};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};

@@ -1,6 +1,7 @@
 //! What the products of a model take on each processor of a list, alone and beside the others, and what joining their
 //! parts takes: measured once, kept in the package, and what the partition solver chooses by (HeteroLLM, §4.3).
 
+mod bench;
 mod decode;
 mod joins;
 mod measure;
