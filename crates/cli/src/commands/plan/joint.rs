@@ -1,6 +1,6 @@
 //! `triad plan --partition auto --processors`: how a whole prompt is divided, placed and cut, by the joint search.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -63,13 +63,16 @@ fn of(engine: &Engine, prompt: usize) -> Result<Joint> {
     let PlannedPrompt { plan, graph, tasks } = engine.planned(prompt).context("prompts are not planned")?;
     let planned_in = begin.elapsed().as_secs_f64();
     let mut shares: BTreeMap<_, (Vec<f64>, usize)> = BTreeMap::new();
+    // Those that several processors compute, and not one in several lengths.
+    let mut homes: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for (number, task) in tasks.tasks.iter().enumerate() {
         let subgraph = &graph.subgraphs()[task.task.subgraph];
         let processor = tasks.dag.home(number).index();
         let (shares, cut) = shares.entry((task.task.chunk, subgraph.role)).or_default();
         shares.resize(engine.processors().len(), 0.0);
         shares[processor] += task.share(&graph);
-        *cut += usize::from(task.task.part == 1);
+        let homes = homes.entry((task.task.chunk, task.task.subgraph)).or_default();
+        *cut += usize::from(homes.insert(processor) && homes.len() == 2);
     }
     let subgraphs = shares.into_iter().map(|((chunk, role), (shares, cut))| {
         let all: f64 = shares.iter().sum();
