@@ -33,7 +33,37 @@ fn main() -> Result<()> {
     for (name, config) in configs() {
         write("config", name, config.to_string().as_bytes())?;
     }
+    write("adapter", "gguf", &gguf_adapter().build())?;
+    write("adapter", "peft", &peft_adapter())?;
     write("package", "tiny-llama", &tiny_package()?)
+}
+
+/// Of rank 2, on the keys of [`tiny_llama`].
+fn gguf_adapter() -> GgufBuilder {
+    let text = |text: &str| Value::String(text.to_owned());
+    GgufBuilder::new()
+        .field("general.type", text("adapter"))
+        .field("adapter.type", text("lora"))
+        .field("general.architecture", text("llama"))
+        .field("adapter.lora.alpha", Value::Float(4.0))
+        .tensor_f32("blk.0.attn_k.weight.lora_a", &[2, 32], &[0.5; 64])
+        .tensor_f32("blk.0.attn_k.weight.lora_b", &[16, 2], &[0.25; 32])
+}
+
+/// `adapter_config.json`, a zero, the weights: the same, in bf16.
+fn peft_adapter() -> Vec<u8> {
+    let config = json!({
+        "peft_type": "LORA", "r": 1, "lora_alpha": 4, "use_rslora": true, "target_modules": ["k_proj"], "bias": "none",
+        "rank_pattern": {"k_proj": 2}, "alpha_pattern": {"layers.0.self_attn.k_proj": 8}
+    });
+    let header = json!({
+        "base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight":
+            {"dtype": "BF16", "shape": [2, 32], "data_offsets": [0, 128]},
+        "base_model.model.model.layers.0.self_attn.k_proj.lora_B.weight":
+            {"dtype": "BF16", "shape": [16, 2], "data_offsets": [128, 192]}
+    });
+    let weights = safetensors_file(&header.to_string(), &[0x3e; 192]);
+    [config.to_string().as_bytes(), &[0], &weights].concat()
 }
 
 /// `package.json`, a zero, the weights. The tokenizer, which has targets of its own, is no longer named.

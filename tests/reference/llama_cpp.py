@@ -7,9 +7,9 @@ import xllamacpp
 
 
 class Engine:
-    """One GGUF file, loaded. `whole` is a token that is some whole characters."""
+    """One GGUF file, loaded, with LoRA adapters. `whole` is a token that is some whole characters."""
 
-    def __init__(self, path, whole, context=256, threads=1):
+    def __init__(self, path, whole, context=256, threads=1, adapters=()):
         self.whole = whole
         parameters = xllamacpp.CommonParams()
         parameters.model.path = str(path)
@@ -22,6 +22,7 @@ class Engine:
         parameters.verbosity = 0
         parameters.cache_type_k = parameters.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
         parameters.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        parameters.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(str(path), 1.0) for path in adapters]
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
         self.server = xllamacpp.Server(parameters)
 

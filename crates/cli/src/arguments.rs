@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
@@ -315,6 +316,18 @@ pub fn repeats(text: &str) -> Result<usize, String> {
     whole_number(text, 1, 1_000_000)
 }
 
+/// Reads how long something lasts: `90s`, `10m`, `1.5h`; at most a week.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    const LONGEST: f64 = 7.0 * 24.0 * 3600.0;
+    let text = text.trim();
+    let unit = |name: &str, seconds: f64| Some(text.strip_suffix(name)?.parse::<f64>().ok()? * seconds);
+    let seconds = unit("s", 1.0).or_else(|| unit("m", 60.0)).or_else(|| unit("h", 3600.0));
+    let seconds = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST);
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected a time of at most a week, such as 90s, 10m or 1h".into())
+}
+
 /// Reads an amount of memory in GiB.
 pub fn gibibytes(text: &str) -> Result<usize, String> {
     const MOST: f64 = 4096.0;
@@ -353,6 +366,15 @@ mod tests {
         assert_eq!(["4", "0.5", "0"].map(gibibytes), [Ok(4 << 30), Ok(1 << 29), Ok(0)]);
         for wrong in ["", "-1", "NaN", "inf", "4 GB"] {
             assert!(gibibytes(wrong).unwrap_err().contains("GiB"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_time_has_a_unit_and_an_end() {
+        let seconds = |text: &str| duration(text).map(|duration| duration.as_secs_f64());
+        assert_eq!(["90s", "10m", "0.5h", " 1s "].map(seconds), [Ok(90.0), Ok(600.0), Ok(1800.0), Ok(1.0)]);
+        for wrong in ["", "10", "m", "0s", "-1s", "NaNs", "infh", "1000h", "1d"] {
+            assert!(seconds(wrong).unwrap_err().contains("90s"), "{wrong}");
         }
     }
 

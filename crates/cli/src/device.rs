@@ -23,14 +23,21 @@ pub struct Opened {
     pub device: Arc<dyn Device>,
     #[cfg(feature = "npu")]
     npu: Option<Arc<triad_processors::npu::Npu>>,
+    #[cfg(feature = "gpu")]
+    gpu: Option<Arc<Gpu>>,
 }
 
 impl Opened {
-    /// Why compiled graphs are not kept, where they are not.
+    /// Why compiled graphs or shaders are not kept, where they are not.
     pub fn not_kept(&self) -> Option<String> {
         #[cfg(feature = "npu")]
-        return self.npu.as_ref()?.not_kept().map(ToString::to_string);
-        #[cfg(not(feature = "npu"))]
+        if let Some(error) = self.npu.as_ref().and_then(|npu| npu.not_kept()) {
+            return Some(format!("{error}, and every run compiles them again"));
+        }
+        #[cfg(feature = "gpu")]
+        if let Some(gpu) = &self.gpu {
+            return gpu.not_kept();
+        }
         None
     }
 }
@@ -86,12 +93,14 @@ pub fn milliseconds(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| format!("expected a number of milliseconds from 0 to {MOST}"))
 }
 
-/// The GPU of this name, or that the environment names, with submissions of so many milliseconds, or of any length.
+/// The GPU of this name, or that the environment names, with submissions of so many milliseconds, or of any length. Its
+/// shaders are kept in the cache, where there is one.
 #[cfg(feature = "gpu")]
 pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
     let options = GpuOptions::from_environment();
     let slice = (slice > 0.0).then(|| std::time::Duration::from_secs_f64(slice / 1e3));
-    GpuOptions { adapter: name.map(str::to_owned).or(options.adapter), slice, ..options }
+    let kept = triad_model::fetch::shaders_folder().ok();
+    GpuOptions { adapter: name.map(str::to_owned).or(options.adapter), slice, kept, ..options }
 }
 
 /// Reads how processors wait for each other.
@@ -166,10 +175,12 @@ impl DeviceArguments {
 
     #[cfg(feature = "gpu")]
     fn open_gpu(&self) -> Result<Opened> {
+        let gpu = Arc::new(Gpu::open(&gpu_options(self.gpu.as_deref(), self.gpu_slice))?);
         Ok(Opened {
-            device: Arc::new(Gpu::open(&gpu_options(self.gpu.as_deref(), self.gpu_slice))?),
+            device: Arc::clone(&gpu) as Arc<dyn Device>,
             #[cfg(feature = "npu")]
             npu: None,
+            gpu: Some(gpu),
         })
     }
 
@@ -234,7 +245,12 @@ impl Npu {
                 let window = window.or(options.window);
                 let options = npu::NpuOptions { threads, cache, cache_bytes, driver, window, ..options };
                 let npu = Arc::new(npu::Npu::new(options)?);
-                Ok(Some(Opened { device: Arc::clone(&npu) as Arc<dyn Device>, npu: Some(npu) }))
+                Ok(Some(Opened {
+                    device: Arc::clone(&npu) as Arc<dyn Device>,
+                    npu: Some(npu),
+                    #[cfg(feature = "gpu")]
+                    gpu: None,
+                }))
             }
         }
     }

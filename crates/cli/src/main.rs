@@ -9,6 +9,7 @@
 // Their macros panic where the stream cannot be written: `output` has functions that do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod adapters;
 mod arguments;
 mod arithmetic;
 mod chart;
@@ -27,6 +28,7 @@ mod processors;
 mod progress;
 mod prompt;
 mod timeline_file;
+mod version;
 
 use std::io;
 use std::process::ExitCode;
@@ -34,15 +36,17 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::LevelFilter;
 
+#[cfg(feature = "server")]
+use commands::serve;
 use commands::{
-    bench, completions, devices, eval, hwbench, info, logits, plan, prepare, profile, pull, reproduce, run, simulate,
-    study, tokenize, verify,
+    bench, completions, devices, eval, fit, hwbench, info, logits, man, plan, prepare, profile, pull, reproduce, run,
+    simulate, study, tokenize, verify,
 };
 use interrupt::Interrupted;
 
 /// Run language models on this device.
 #[derive(Parser)]
-#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(version = version::version(), propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Examples:
   triad run -p 'Why is the sky blue?'      answer with the default model, fetched when first used
   triad run                                chat
@@ -57,12 +61,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Arguments),
+    Run(Box<run::Arguments>),
+    #[cfg(feature = "server")]
+    Serve(Box<serve::Arguments>),
     Pull(pull::Arguments),
     Prepare(prepare::Arguments),
     Profile(profile::Arguments),
     Verify(verify::Arguments),
     Info(info::Arguments),
+    Fit(fit::Arguments),
     Plan(plan::Arguments),
     Simulate(simulate::Arguments),
     Reproduce(reproduce::Arguments),
@@ -74,6 +81,9 @@ enum Command {
     Tokenize(tokenize::Arguments),
     Devices(devices::Arguments),
     Completions(completions::Arguments),
+    /// Write a manual page for each command
+    #[command(hide = true)]
+    Man(man::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -85,11 +95,14 @@ fn main() -> ExitCode {
     let tier = triad_kernels::tier::requested().map(|_| ()).map_err(anyhow::Error::msg);
     let done = tier.and_then(|()| interrupt::install()).and_then(|()| match command {
         Command::Run(arguments) => run::run(&arguments),
+        #[cfg(feature = "server")]
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Pull(arguments) => pull::run(&arguments),
         Command::Prepare(arguments) => prepare::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Info(arguments) => info::run(&arguments),
+        Command::Fit(arguments) => fit::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Reproduce(arguments) => reproduce::run(&arguments),
@@ -101,6 +114,7 @@ fn main() -> ExitCode {
         Command::Tokenize(arguments) => tokenize::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments),
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,

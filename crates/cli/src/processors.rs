@@ -148,7 +148,7 @@ impl Processors {
         drop(bar);
         note_moved(&engine);
         for error in opened.iter().flatten().filter_map(Opened::not_kept) {
-            output::note(&format!("note: {error}, and every run compiles them again"));
+            output::note(&format!("note: {error}"));
         }
         if let Some(package) = model.package() {
             let table = CostTable::open(package)?;
@@ -186,7 +186,7 @@ impl Processors {
     }
 
     /// Those that compute floats.
-    fn floats(&self) -> Vec<ProcessorId> {
+    pub fn floats(&self) -> Vec<ProcessorId> {
         let cpus = self.list.iter().enumerate().filter(|(_, processor)| processor.is_cpu());
         cpus.map(|(index, _)| ProcessorId::new(index)).collect()
     }

@@ -123,6 +123,12 @@ pub enum Error {
         /// What the system reports.
         source: io::Error,
     },
+    /// An adapter that was opened for another model.
+    #[error("{}: the adapter was opened for another model: open it for this one", .path.display())]
+    AdapterOfAnotherModel {
+        /// Which one.
+        path: PathBuf,
+    },
     /// A file with a saved session that cannot be restored.
     #[error("{}: {field}: {found}, expected {expected}", path.display())]
     SavedSession {
@@ -227,6 +233,9 @@ pub enum Error {
         /// Of the model.
         expected: String,
     },
+    /// An answer that cannot be kept in its form.
+    #[error("the answer cannot be kept in its form: {0}")]
+    Constraint(Box<dyn std::error::Error + Send + Sync>),
     /// The threads could not be started.
     #[error("could not start {threads} threads")]
     Threads {

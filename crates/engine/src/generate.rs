@@ -1,13 +1,16 @@
 //! From a prompt to an answer.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
 use triad_model::tokenizer::DecodeStream;
 
 use crate::cancel::Cancel;
+use crate::constraint::{ConstraintUse, Form, Guide};
 use crate::error::{Error, Result};
 use crate::execute::Session;
+use crate::log_probabilities::LogProbabilities;
 use crate::sampler::{Sampler, SamplerOptions};
 use crate::speculate::{Speculate, Speculation, Speculator};
 use crate::stop::StopMatcher;
@@ -21,13 +24,19 @@ pub struct GenerateOptions {
     pub sampler: SamplerOptions,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Goes on behind an end token, as if it were any other, for measurements of answers of one length.
+    pub ignores_end_tokens: bool,
+    /// Computes the probability of each token, and so many of the likeliest at its place; `None`: of none.
+    pub log_probabilities: Option<usize>,
     /// Whether and how several tokens a step are tried; `None`: one token a step. Tokens are the same either way, unless
     /// a draft model is [sampled](crate::speculate::Draft::sampled).
     pub speculate: Option<Speculate>,
+    /// What form the answer must have; it ends where nothing more may follow. `None`: any.
+    pub form: Option<Arc<dyn Form>>,
 }
 
 /// What a caller receives while an answer is generated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
     /// So many of the prompt's tokens are through the model.
     Prefill {
@@ -35,6 +44,13 @@ pub enum Event<'a> {
         done: usize,
         /// Tokens of the prompt.
         total: usize,
+    },
+    /// The next token of the answer. The text that it completes follows, if it completes some.
+    Token {
+        /// The token; perhaps the one that ends the answer.
+        token: u32,
+        /// Its probability, where [`GenerateOptions::log_probabilities`] asks for it.
+        log_probabilities: Option<&'a LogProbabilities>,
     },
     /// More of the answer; always whole characters.
     Text(&'a str),
@@ -44,7 +60,7 @@ pub enum Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Finish {
-    /// The model generated an end token.
+    /// The model generated an end token, or the answer has its [form](GenerateOptions::form) and nothing may follow.
     EndToken,
     /// A stop string came up.
     StopString,
@@ -104,6 +120,9 @@ pub struct Generation {
     /// What came of proposals, if there were to be some.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,
+    /// What keeping its form took, if it was to have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<ConstraintUse>,
 }
 
 /// Continues `prompt`, which is the whole conversation: what the session has seen of it already is not
@@ -113,7 +132,8 @@ pub struct Generation {
 ///
 /// # Errors
 /// If the prompt is empty, longer than the context, or holds a token outside the vocabulary; if an option is
-/// out of range; if the model has no tokenizer or computes logits that are not finite.
+/// out of range; if the model has no tokenizer or computes logits that are not finite; if the answer cannot be kept in its
+/// form.
 pub fn generate(
     session: &mut Session,
     prompt: &[u32],
@@ -135,17 +155,25 @@ pub(crate) fn generate_with(
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Generation> {
     let start = Instant::now();
-    let model = std::sync::Arc::clone(session.model());
+    let model = Arc::clone(session.model());
     let tokenizer = model.tokenizer()?;
     let mut sampler = Sampler::new(&options.sampler)?;
     if prompt.len() > session.context() {
         let (prompt, context) = (prompt.len(), session.context());
         return Err(Error::PromptTooLong { prompt, free: context, context });
     }
+    let biased: Vec<_> = options.sampler.logit_bias.iter().map(|(token, _)| *token).collect();
+    session.check_vocabulary(&biased)?;
+    sampler.begin_answer(prompt.len());
+    if let Some(form) = &options.form {
+        speculator.guide(Guide::new(&**form, model.description().vocab)?);
+    }
     let reused = session.reuse(prompt);
     let mut timing = Timing { reused_tokens: reused, ..Timing::default() };
     let shown = Shown { text: String::new(), stop: StopMatcher::new(&options.stop) };
-    let mut answer = Answer { tokens: Vec::new(), stream: tokenizer.stream(prompt), shown };
+    // A form is that of all bytes.
+    let stream = if options.form.is_some() { tokenizer.exact_stream() } else { tokenizer.stream(prompt) };
+    let mut answer = Answer { tokens: Vec::new(), stream, shown };
 
     let prefill = session.prefill(&prompt[reused..], cancel, |done| {
         on_event(Event::Prefill { done: reused + done, total: prompt.len() });
@@ -164,21 +192,31 @@ pub(crate) fn generate_with(
     let finish = match finish {
         Some(finish) => finish,
         None => {
-            let first = sampler.sample(session.logits(), session.tokens());
+            let first = speculator.first(session, &mut sampler)?;
             timing.time_to_first_token_seconds = start.elapsed().as_secs_f64();
-            let limits = Limits { max_tokens: options.max_tokens, end_tokens: tokenizer.end_tokens() };
-            decode(session, first, (&mut sampler, &mut speculator), &mut answer, &limits, cancel, on_event)?
+            let end_tokens = if options.ignores_end_tokens { &[] } else { tokenizer.end_tokens() };
+            let limits =
+                Limits { max_tokens: options.max_tokens, end_tokens, log_probabilities: options.log_probabilities };
+            match first {
+                Some(first) => {
+                    decode(session, first, (&mut sampler, &mut speculator), &mut answer, &limits, cancel, on_event)?
+                }
+                None => Finish::EndToken,
+            }
         }
     };
     timing.decode_seconds = decode_start.elapsed().as_secs_f64();
     timing.decode_tokens = answer.tokens.len().saturating_sub(1);
-    Ok(answer.end(finish, timing, speculator.statistics(), on_event))
+    let (speculation, constraint) = (speculator.statistics(), speculator.constraint_use());
+    Ok(Generation { speculation, constraint, ..answer.end(finish, timing, on_event) })
 }
 
-/// What ends an answer, besides its text.
+/// What ends an answer, besides its text, and what is computed of each token.
 struct Limits<'a> {
     max_tokens: Option<usize>,
     end_tokens: &'a [u32],
+    /// How many of the likeliest tokens are told with each token.
+    log_probabilities: Option<usize>,
 }
 
 /// Makes the answer that begins with the token `first`. The session has then seen all of it but the last token.
@@ -191,11 +229,14 @@ fn decode(
     cancel: &Cancel,
     on_event: &mut dyn FnMut(Event),
 ) -> Result<Finish> {
-    let mut finish = answer.push(first, limits, on_event);
+    let vocab = session.model().description().vocab;
+    let mut finish = answer.push(first, session.logits(), limits, on_event);
     let mut latest = first;
     loop {
-        if let Some(finish) = finish {
-            return Ok(finish);
+        match finish {
+            None | Some(Finish::Length) if speculator.is_complete() => return Ok(Finish::EndToken),
+            Some(finish) => return Ok(finish),
+            None => {}
         }
         let free = session.context() - session.tokens().len();
         if free == 0 {
@@ -209,9 +250,9 @@ fn decode(
             Ok(chosen) => chosen,
         };
         let mut behind = chosen.len();
-        for token in chosen {
+        for (token, logits) in chosen.iter().zip(session.logits_of_rows().chunks_exact(vocab)) {
             (latest, behind) = (*token, behind - 1);
-            finish = answer.push(latest, limits, on_event);
+            finish = answer.push(latest, logits, limits, on_event);
             if finish.is_none() && behind > 0 && cancel.check().is_err() {
                 finish = Some(Finish::Cancelled);
             }
@@ -230,9 +271,11 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// Takes the next token; why the answer ends with it, if it does.
-    fn push(&mut self, token: u32, limits: &Limits, on_event: &mut dyn FnMut(Event)) -> Option<Finish> {
+    /// Takes the next token, which was chosen by `logits[vocab]`; why the answer ends with it, if it does.
+    fn push(&mut self, token: u32, logits: &[f32], limits: &Limits, on_event: &mut dyn FnMut(Event)) -> Option<Finish> {
         self.tokens.push(token);
+        let log_probabilities = limits.log_probabilities.map(|count| LogProbabilities::new(logits, token, count));
+        on_event(Event::Token { token, log_probabilities: log_probabilities.as_ref() });
         if limits.end_tokens.contains(&token) {
             return Some(Finish::EndToken);
         }
@@ -244,13 +287,7 @@ impl Answer<'_> {
         (limits.max_tokens == Some(self.tokens.len())).then_some(Finish::Length)
     }
 
-    fn end(
-        self,
-        mut finish: Finish,
-        timing: Timing,
-        speculation: Option<Speculation>,
-        on_event: &mut dyn FnMut(Event),
-    ) -> Generation {
+    fn end(self, mut finish: Finish, timing: Timing, on_event: &mut dyn FnMut(Event)) -> Generation {
         let Self { tokens, stream, mut shown } = self;
         if finish != Finish::StopString && shown.push(&stream.finish(), on_event) {
             finish = Finish::StopString;
@@ -258,7 +295,7 @@ impl Answer<'_> {
         if finish != Finish::StopString {
             shown.finish(on_event);
         }
-        Generation { text: shown.text, tokens, finish, timing, speculation }
+        Generation { text: shown.text, tokens, finish, timing, speculation: None, constraint: None }
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`Model`] is what does not change: weights ready to compute with, tokenizer, template, threads.
 //! [`Engine`] computes it for many [`Session`]s at once, each one conversation, on one or several processors ([`execute`]).
 //! [`generate`] drives a session from prompt to answer with a [`Sampler`](sampler::Sampler), several tokens a step where
-//! that is faster ([`speculate`]). A [`Package`](package::Package)
+//! that is faster ([`speculate`]), in a form that it must have if there is one ([`constraint`]). A [`Package`](package::Package)
 //! is a model in INT8 or INT4 on disk; what makes one, evaluates and studies models are crates above this one.
 //!
 //! ```no_run
@@ -25,7 +25,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod cancel;
+pub mod constraint;
 mod error;
 pub mod execute;
 mod forward;
@@ -34,6 +36,7 @@ pub mod hot_rows;
 mod kv;
 mod linear;
 mod linear_input;
+mod log_probabilities;
 pub mod memory;
 mod model;
 pub mod package;
@@ -45,8 +48,10 @@ mod stop;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod threads;
+mod token_mask;
 pub mod weights;
 
+pub use adapter::{Adapter, Adapters, LowRank, ScaledAdapter};
 pub use cancel::Cancel;
 pub use error::{Error, Result};
 pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions, Session, SessionOptions};
@@ -54,10 +59,16 @@ pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate}
 pub use kv::{KvFormat, KvUse};
 pub use linear::{Int8Statistics, Observer};
 pub use linear_input::LinearInput;
+pub use log_probabilities::LogProbabilities;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
 pub use threads::Threads;
 pub use triad_kernels::Cores;
+
+/// Bytes as text.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// README's examples of the library are tested as this documentation.
 #[cfg(doctest)]

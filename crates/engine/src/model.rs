@@ -11,8 +11,9 @@ use triad_model::description::ModelDescription;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
 
+use crate::adapter::Adapter;
 use crate::error::{Error, Result};
-use crate::kv::save::hexadecimal;
+use crate::hexadecimal;
 use crate::package::Package;
 use crate::quantization::{OutputWeights, Quantization};
 use crate::threads::Threads;
@@ -176,6 +177,14 @@ impl Model {
     /// The package that it is, if it is one.
     pub fn package(&self) -> Option<&Path> {
         self.package.as_deref()
+    }
+
+    /// Opens a LoRA adapter for this model: a GGUF file, or a folder as PEFT writes it ([`Adapter::open`]).
+    ///
+    /// # Errors
+    /// If it cannot be read, is damaged, or is for another model.
+    pub fn open_adapter(&self, path: &Path) -> Result<Arc<Adapter>> {
+        Ok(Arc::new(Adapter::open(path, &self.description)?))
     }
 
     /// Its tokenizer.

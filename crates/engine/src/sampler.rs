@@ -1,7 +1,7 @@
 //! Chooses the next token from logits.
 //!
-//! In this order, as `transformers` does it: repetition penalty, temperature, top-k, top-p, min-p, then one
-//! draw from what is left.
+//! In this order, as `transformers` does it: bias, repetition penalty, frequency and presence penalty, the tokens that
+//! are allowed, temperature, top-k, top-p, min-p, then one draw from what is left.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,6 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::error::{Error, Result};
+use crate::token_mask::TokenMask;
 
 /// How tokens are chosen. The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,13 +24,29 @@ pub struct SamplerOptions {
     pub min_p: f32,
     /// Tokens seen before have positive logits divided, negative ones multiplied by this; 1 changes nothing.
     pub repetition_penalty: f32,
+    /// Subtracted from the logit of a token for each time that it is in the answer so far; 0 changes nothing.
+    pub frequency_penalty: f32,
+    /// Subtracted from the logits of tokens that are in the answer so far; 0 changes nothing.
+    pub presence_penalty: f32,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
     /// Start of the random numbers: the same seed chooses the same tokens.
     pub seed: u64,
 }
 
 impl Default for SamplerOptions {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
     }
 }
 
@@ -44,7 +61,12 @@ impl SamplerOptions {
         one_to("top-p", self.top_p, share(self.top_p) && self.top_p > 0.0, "more than 0 and at most 1")?;
         one_to("min-p", self.min_p, share(self.min_p), "0 to 1")?;
         let penalty = self.repetition_penalty;
-        one_to("repetition penalty", penalty, penalty > 0.0 && penalty.is_finite(), "more than 0 (1 changes nothing)")
+        one_to("repetition penalty", penalty, penalty > 0.0 && penalty.is_finite(), "more than 0 (1 changes nothing)")?;
+        let (frequency, presence) = (self.frequency_penalty, self.presence_penalty);
+        one_to("frequency penalty", frequency, frequency.is_finite(), "a finite number (0 changes nothing)")?;
+        one_to("presence penalty", presence, presence.is_finite(), "a finite number (0 changes nothing)")?;
+        let infinite = self.logit_bias.iter().find(|(_, bias)| !bias.is_finite());
+        infinite.map_or(Ok(()), |(_, bias)| one_to("logit bias", *bias, false, "a finite number"))
     }
 }
 
@@ -53,6 +75,10 @@ pub struct Sampler {
     options: SamplerOptions,
     random: ChaCha8Rng,
     candidates: Vec<Candidate>,
+    /// Tokens before the answer.
+    prompt: usize,
+    /// `None`: all.
+    allowed: Option<TokenMask>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +96,17 @@ impl Sampler {
     pub fn new(options: &SamplerOptions) -> Result<Self> {
         options.check()?;
         let random = ChaCha8Rng::seed_from_u64(options.seed);
-        Ok(Self { options: options.clone(), random, candidates: Vec::new() })
+        Ok(Self { options: options.clone(), random, candidates: Vec::new(), prompt: 0, allowed: None })
+    }
+
+    /// The first `tokens` of those seen are a prompt, in which frequency and presence are not counted.
+    pub fn begin_answer(&mut self, tokens: usize) {
+        self.prompt = tokens;
+    }
+
+    /// Chooses among these tokens only from now on, one of which the logits have; `None`: among all.
+    pub fn allow(&mut self, allowed: Option<TokenMask>) {
+        self.allowed = allowed;
     }
 
     /// The next token, given `logits[vocab]` and the tokens `seen` before it.
@@ -102,11 +138,27 @@ impl Sampler {
         self.candidates.clear();
         let candidates = logits.iter().zip(0..).map(|(logit, token)| Candidate { token, weight: *logit });
         self.candidates.extend(candidates);
+        for (token, bias) in &options.logit_bias {
+            if let Some(candidate) = self.candidates.get_mut(*token as usize) {
+                candidate.weight += bias;
+            }
+        }
         if options.repetition_penalty != 1.0 {
             for token in seen.iter().collect::<HashSet<_>>() {
                 let logit = &mut self.candidates[*token as usize].weight;
                 *logit *= if *logit > 0.0 { 1.0 / options.repetition_penalty } else { options.repetition_penalty };
             }
+        }
+        if options.frequency_penalty != 0.0 || options.presence_penalty != 0.0 {
+            let mut counts = HashMap::<u32, f32>::new();
+            seen.iter().skip(self.prompt).for_each(|token| *counts.entry(*token).or_default() += 1.0);
+            for (token, count) in counts {
+                let penalty = options.frequency_penalty * count + options.presence_penalty;
+                self.candidates[token as usize].weight -= penalty;
+            }
+        }
+        if let Some(allowed) = &self.allowed {
+            self.candidates.retain(|candidate| allowed.allows(candidate.token));
         }
         if options.temperature == 0.0 {
             let token = likeliest(&self.candidates).token;
@@ -291,6 +343,12 @@ mod tests {
             (SamplerOptions { top_p: 0.0, ..SamplerOptions::default() }, "top-p is 0"),
             (SamplerOptions { min_p: 1.5, ..SamplerOptions::default() }, "min-p is 1.5"),
             (SamplerOptions { repetition_penalty: 0.0, ..SamplerOptions::default() }, "repetition penalty is 0"),
+            (SamplerOptions { frequency_penalty: f32::NAN, ..SamplerOptions::default() }, "frequency penalty is NaN"),
+            (
+                SamplerOptions { presence_penalty: f32::INFINITY, ..SamplerOptions::default() },
+                "presence penalty is inf",
+            ),
+            (SamplerOptions { logit_bias: vec![(0, f32::INFINITY)], ..SamplerOptions::default() }, "logit bias is inf"),
         ];
         for (options, message) in cases {
             let Err(error) = Sampler::new(&options) else { panic!("{options:?} is accepted") };
@@ -300,11 +358,44 @@ mod tests {
 
     proptest! {
         #[test]
+        fn bias_and_penalties_change_logits_as_a_plain_reference_does(
+            logits in prop::collection::vec(-5f32..5.0, 6), prompt in prop::collection::vec(0u32..6, 0..5),
+            answer in prop::collection::vec(0u32..6, 0..8), frequency_penalty in -2f32..2.0, presence_penalty in -2f32..2.0,
+            repetition_penalty in 0.5f32..2.0, bias in prop::collection::vec((0u32..6, -3f32..3.0), 0..4),
+        ) {
+            let mut expected = logits.clone();
+            for token in 0..6 {
+                let logit = &mut expected[token as usize];
+                for (biased, bias) in &bias {
+                    *logit += if *biased == token { *bias } else { 0.0 };
+                }
+                if prompt.contains(&token) || answer.contains(&token) {
+                    *logit = if *logit > 0.0 { *logit / repetition_penalty } else { *logit * repetition_penalty };
+                }
+                let count = answer.iter().filter(|one| **one == token).count();
+                *logit -= count as f32 * frequency_penalty + if count > 0 { presence_penalty } else { 0.0 };
+            }
+            let total: f64 = expected.iter().map(|logit| f64::from(*logit).exp()).sum();
+            let options = SamplerOptions {
+                temperature: 1.0, repetition_penalty, frequency_penalty, presence_penalty, logit_bias: bias,
+                ..SamplerOptions::default()
+            };
+            let mut sampler = Sampler::new(&options).unwrap();
+            sampler.begin_answer(prompt.len());
+            let distribution = sampler.distribution(&logits, &[prompt, answer].concat());
+            for (token, logit) in (0..).zip(&expected) {
+                let probability = (f64::from(*logit).exp() / total) as f32;
+                prop_assert!((distribution.probability(token) - probability).abs() < 1e-5);
+            }
+        }
+
+        #[test]
         fn a_token_of_the_vocabulary_comes_out_whatever_goes_in(
             logits in prop::collection::vec(-50f32..50.0, 1..40), temperature in 0f32..5.0, top_k in 0usize..50,
             top_p in 0.01f32..=1.0, min_p in 0f32..=1.0, repetition_penalty in 0.1f32..3.0, seed: u64,
         ) {
-            let options = SamplerOptions { temperature, top_k, top_p, min_p, repetition_penalty, seed };
+            let options =
+                SamplerOptions { temperature, top_k, top_p, min_p, repetition_penalty, seed, ..SamplerOptions::default() };
             let token = Sampler::new(&options).unwrap().sample(&logits, &[0]);
             prop_assert!((token as usize) < logits.len());
         }

@@ -81,6 +81,29 @@ proptest! {
     }
 
     #[test]
+    fn a_prompt_is_scored_as_a_branch_of_nothing_is(
+        model in models(), prompt in prop::collection::vec(0..VOCAB as u32, 2..CONTEXT), chunk in 1usize..100,
+        before in prop::collection::vec(0..VOCAB as u32, 1..9), count in 0usize..4,
+    ) {
+        let model = Arc::new(model);
+        let mut session = session(&model, chunk, KvFormat::F32);
+        let branch = Branch { tokens: &prompt, scored_from: 1 };
+        let expected = session.score(&[branch], &Cancel::new(), |_| {}).unwrap().remove(0);
+        session.prefill(&before, &Cancel::new(), |_| {}).unwrap();
+        let mut done = 0;
+        let scores = session.score_prompt(&prompt, count, &Cancel::new(), |tokens| done = tokens).unwrap();
+        prop_assert_eq!((done, session.tokens()), (prompt.len(), &prompt[..]));
+        let found: Vec<_> = scores.iter().map(|score| score.log_probability).collect();
+        prop_assert_eq!(found, expected.log_probabilities);
+        prop_assert_eq!(scores.iter().map(|score| score.token).collect::<Vec<_>>(), &prompt[1..]);
+        prop_assert!(scores.iter().all(|score| score.likeliest.len() == count));
+        if count > 0 {
+            let is_greedy = scores.iter().all(|score| score.likeliest[0].0 == score.token);
+            prop_assert_eq!(is_greedy, expected.greedy);
+        }
+    }
+
+    #[test]
     fn what_the_model_would_generate_is_scored_as_greedy(model in models(), prompt in prop::collection::vec(0..VOCAB as u32, 1..30)) {
         let model = Arc::new(model);
         let mut session = session(&model, 16, KvFormat::F32);

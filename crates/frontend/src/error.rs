@@ -56,6 +56,29 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+    /// A message that is none.
+    #[error("a message has no {expected}")]
+    Message {
+        /// What it lacks.
+        expected: &'static str,
+    },
+    /// A function that a model may call and that is described wrongly.
+    #[error("a tool's {field}: expected {expected}")]
+    Tool {
+        /// The field.
+        field: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A function that has to be called and is not there.
+    #[error("the tool {name} has to be called, but it is not among the tools")]
+    NoSuchTool {
+        /// Its name.
+        name: String,
+    },
+    /// A form of answers that cannot be had.
+    #[error(transparent)]
+    Grammar(#[from] triad_grammar::Error),
     /// The answer could not be passed on.
     #[error("cannot write the answer")]
     Output {

@@ -1,8 +1,8 @@
-//! What every front end needs between a user and the engine: the command line today, a server later.
+//! What every front end needs between a user and the engine: the command line and the server.
 //!
 //! [`models`] opens what a user names, [`packages`] prepares it once and finds it again in the cache, [`hashes`] checks
 //! packages whose files changed, [`machine`] looks at
-//! the hardware and refuses what does not fit into its memory, [`chat`] turns messages into tokens, and [`answer`] opens
+//! the hardware and refuses what does not fit into its memory, [`chat`] turns messages into tokens, [`tool_calls`] finds the functions that an answer calls, and [`answer`] opens
 //! sessions and streams what a model generates. Nothing here prints or reads a terminal: progress goes to closures, and
 //! an [`Error`] keeps what caused it.
 #![forbid(unsafe_code)]
@@ -14,5 +14,7 @@ pub mod hashes;
 pub mod machine;
 pub mod models;
 pub mod packages;
+pub mod sensors;
+pub mod tool_calls;
 
 pub use error::{Error, Result};

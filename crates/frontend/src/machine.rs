@@ -92,7 +92,7 @@ pub fn threads() -> usize {
 }
 
 /// Bytes of memory that this machine could give a process now, where the system reports it.
-fn available_memory() -> Option<u64> {
+pub fn available_memory() -> Option<u64> {
     memory("/proc/meminfo", "MemAvailable")
 }
 

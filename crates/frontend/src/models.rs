@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use triad_engine::package::Package;
-use triad_engine::{LoadOptions, Model, Threads};
+use triad_engine::{LoadOptions, Model, Threads, memory};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::ModelDescription;
 use triad_model::fetch::{self, Progress};
@@ -45,6 +45,20 @@ pub fn description(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<ModelD
     } else {
         Checkpoint::open(path)?.description().clone()
     })
+}
+
+/// Memory that the weights of the model at `path` take, from its header; of a package, the size of its files.
+///
+/// # Errors
+/// If they cannot be read.
+pub fn weight_bytes(path: &Path) -> Result<u64> {
+    if Package::is_at(path) {
+        let files = std::fs::read_dir(path).and_then(|files| files.map(|file| file?.metadata()).collect());
+        let error = |source| triad_engine::Error::Io { path: path.to_owned(), source };
+        let files: Vec<std::fs::Metadata> = files.map_err(error)?;
+        return Ok(files.iter().map(std::fs::Metadata::len).sum());
+    }
+    Ok(memory::of_weights(&Checkpoint::open(path)?).total() as u64)
 }
 
 /// The tokenizer of the model at `path`, without its weights; `read` is as in [`load`].

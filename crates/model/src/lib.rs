@@ -4,8 +4,9 @@
 //! memory-mapped ([`mapped`]), and has [`family`] turn names and flags into one
 //! [`description::ModelDescription`], the only thing the engine reads. [`dequantize`] turns stored
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
-//! [`fetch`] finds a model by name.
+//! [`fetch`] finds a model by name. [`adapter`] reads what a model was fine-tuned by, where that is kept apart from it.
 
+pub mod adapter;
 pub mod checkpoint;
 pub mod dequantize;
 pub mod description;

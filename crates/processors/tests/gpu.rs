@@ -43,6 +43,30 @@ fn without_a_variant_that_computes_rightly_a_gpu_is_refused() {
 }
 
 #[test]
+fn shaders_are_kept_in_their_folder_and_a_file_that_is_not_as_it_was_written_is_noted_and_replaced() {
+    if gpu().is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = GpuOptions { kept: Some(folder.path().to_owned()), ..GpuOptions::from_environment() };
+    let first = Gpu::open(&options).unwrap();
+    let Some(file) = std::fs::read_dir(folder.path()).unwrap().next() else {
+        eprintln!("skipped: its driver returns no compiled shaders");
+        return;
+    };
+    let path = file.unwrap().path();
+    assert_eq!(first.not_kept(), None);
+    assert_eq!(Gpu::open(&options).unwrap().not_kept(), None);
+
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let note = Gpu::open(&options).unwrap().not_kept().unwrap();
+    assert!(note.contains("it is not as Triad wrote it"), "{note}");
+    assert_eq!(Gpu::open(&options).unwrap().not_kept(), None, "it was written again");
+}
+
+#[test]
 fn variants_are_tried_as_they_are_named_and_an_unknown_name_is_an_error_that_lists_them() {
     let named = |names: &str| GpuOptions { named: Some(names.to_owned()), ..GpuOptions::from_environment() };
     let error = Gpu::open(&named("packed-32,fast-64")).unwrap_err();

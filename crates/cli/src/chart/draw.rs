@@ -6,7 +6,7 @@ use super::plot::Plot;
 use super::ruler::Ruler;
 use super::style;
 use super::svg::{Element, Svg, line};
-use super::{At, Chart, Figure, Guide, Mark, Panel, heat_map};
+use super::{At, Chart, Figure, Guide, Mark, Panel, heat_map, tiles};
 
 /// Pixels around the figure and between panels.
 const PADDING: f64 = 12.0;
@@ -39,6 +39,7 @@ pub(super) fn figure(figure: &Figure) -> Svg {
         match panel {
             Panel::Chart(chart) => draw_chart(&mut svg, area, chart),
             Panel::HeatMap(map) => heat_map::draw(&mut svg, area, map),
+            Panel::Tiles(tiles) => tiles::draw(&mut svg, area, tiles),
         }
     }
     svg

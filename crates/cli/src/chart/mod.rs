@@ -1,7 +1,7 @@
 //! Figures of studies as SVG: charts of lines, points and bars, and heat maps, fit for a paper.
 //!
 //! The types here say what is shown; the modules below draw it. [`layout`] finds room for labels, [`ruler`] turns
-//! values into places and picks ticks, [`marks`] draws series, [`heat_map`] matrices, [`timeline`] runs of a schedule, and [`svg`] writes elements.
+//! values into places and picks ticks, [`marks`] draws series, [`heat_map`] and [`tiles`] matrices, [`timeline`] runs of a schedule, and [`svg`] writes elements.
 //! What is drawn depends on the data alone. Values that are no finite number, and values of zero or less on a
 //! logarithmic axis, are left out.
 
@@ -15,6 +15,7 @@ mod style;
 mod svg;
 #[cfg(test)]
 mod tests;
+mod tiles;
 pub mod timeline;
 
 /// One or more panels under a common title.
@@ -33,6 +34,8 @@ pub enum Panel {
     Chart(Chart),
     /// A matrix in colours.
     HeatMap(HeatMap),
+    /// A matrix of kinds.
+    Tiles(Tiles),
 }
 
 /// Series of points over two axes.
@@ -178,6 +181,24 @@ pub struct HeatMap {
     pub values: Vec<Vec<f64>>,
     /// What the values are, with their unit.
     pub value: String,
+}
+
+/// A matrix each of whose cells is of one kind, in the colour that the legend has for it.
+pub struct Tiles {
+    /// Title above the matrix; may be empty.
+    pub title: String,
+    /// What the columns are.
+    pub x: String,
+    /// What the rows are.
+    pub y: String,
+    /// Labels of the columns, from the left.
+    pub columns: Vec<String>,
+    /// Labels of the rows, from the top.
+    pub rows: Vec<String>,
+    /// Names of the kinds.
+    pub kinds: Vec<String>,
+    /// One row of kinds for each row label, by their index. A cell without one is grey.
+    pub cells: Vec<Vec<Option<usize>>>,
 }
 
 impl Figure {

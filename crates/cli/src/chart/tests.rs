@@ -107,7 +107,19 @@ fn study_figures() -> Vec<(&'static str, Figure)> {
         ],
         guides: vec![Guide { name: "float".into(), at: At::Y(22.1) }],
     };
+    let cuts = Tiles {
+        title: "What is fastest".into(),
+        x: "rows".into(),
+        y: "product".into(),
+        columns: (1..=32).map(|number| (32 * number).to_string()).collect(),
+        rows: kinds.map(str::to_owned).into(),
+        kinds: ["alone", "row-cutting", "hybrid-cutting"].map(str::to_owned).into(),
+        cells: (0..4)
+            .map(|row| (0..32).map(|column| [Some(0), Some(2), None, Some(1)][(row + column) % 4]).collect())
+            .collect(),
+    };
     vec![
+        ("cuts", single(Panel::Tiles(cuts))),
         ("outliers", single(Panel::Chart(outliers))),
         ("skew", single(Panel::Chart(skew))),
         ("importance", single(Panel::Chart(importance))),
@@ -289,7 +301,17 @@ fn nothing_to_show_is_an_empty_figure() {
         values: vec![vec![f64::NAN]],
         ..empty()
     };
-    let panels = charts.chain([Panel::HeatMap(empty()), Panel::HeatMap(unfilled)]).collect();
+    let tiles = Tiles {
+        title: String::new(),
+        x: String::new(),
+        y: String::new(),
+        columns: vec!["a".into()],
+        rows: Vec::new(),
+        kinds: Vec::new(),
+        cells: Vec::new(),
+    };
+    let maps = [Panel::HeatMap(empty()), Panel::HeatMap(unfilled), Panel::Tiles(tiles)];
+    let panels = charts.chain(maps).collect();
     for figure in [
         Figure { title: String::new(), panels: Vec::new(), columns: 0 },
         Figure { title: String::new(), panels, columns: 9 },

@@ -35,6 +35,9 @@ struct Report {
 struct GpuReport {
     /// Its name, kind, interface and driver.
     gpu: String,
+    /// Whether its weights are written to memory that it shares with the CPU, or copied to memory of its own; `None` where
+    /// it can't be used.
+    shares_memory: Option<bool>,
     /// The variant of the shaders that multiplies in INT8.
     variant: Option<&'static str>,
     /// Variants that compute wrongly on it, with the reason, or why the GPU can't be used at all.
@@ -47,7 +50,7 @@ struct GpuReport {
 impl GpuReport {
     #[cfg(feature = "gpu")]
     fn all() -> Vec<Self> {
-        use triad_processors::gpu::{Adapter, Gpu, GpuOptions, VariantState};
+        use triad_processors::gpu::{Adapter, Gpu, VariantState};
 
         /// The variant that is used, and those that are refused.
         fn outcome<'a>(
@@ -73,10 +76,12 @@ impl GpuReport {
                         Ok(states) => outcome(states.iter().map(|(tried, state)| (tried.name, state))),
                         Err(error) => (None, vec![error.to_string()]),
                     };
-                    Self { gpu, variant, refused, float_variant, float_refused }
+                    let shares_memory = Some(opened.shares_memory());
+                    Self { gpu, shares_memory, variant, refused, float_variant, float_refused }
                 }
                 Err(error) => Self {
                     gpu,
+                    shares_memory: None,
                     variant: None,
                     refused: vec![error.to_string()],
                     float_variant: None,
@@ -84,7 +89,7 @@ impl GpuReport {
                 },
             }
         };
-        Gpu::open_each(&GpuOptions::from_environment()).into_iter().map(report).collect()
+        Gpu::open_each(&crate::device::gpu_options(None, 0.0)).into_iter().map(report).collect()
     }
 
     #[cfg(not(feature = "gpu"))]
@@ -94,7 +99,7 @@ impl GpuReport {
 
     /// In a line.
     fn text(&self) -> String {
-        let Self { gpu, variant, refused, float_variant, float_refused } = self;
+        let Self { gpu, shares_memory, variant, refused, float_variant, float_refused } = self;
         let text = |variant: &Option<&str>, refused: &[String]| {
             let variant = variant.map_or("not usable".to_owned(), |variant| format!("shaders {variant}"));
             let refused = refused.iter().map(|reason| format!(", refused: {reason}"));
@@ -103,7 +108,12 @@ impl GpuReport {
         if variant.is_none() {
             return format!("{gpu}: {}", text(variant, refused));
         }
-        format!("{gpu}: INT8 {}; float {}", text(variant, refused), text(float_variant, float_refused))
+        let memory = match shares_memory {
+            Some(true) => "written to memory that it shares with the CPU",
+            _ => "copied to memory of its own",
+        };
+        let (int8, float) = (text(variant, refused), text(float_variant, float_refused));
+        format!("{gpu}: INT8 {int8}; float {float}; weights are {memory}")
     }
 }
 

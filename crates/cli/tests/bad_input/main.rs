@@ -296,7 +296,50 @@ fn inputs() -> Vec<Case> {
         };
         case(what, &["run", "--float", "-m", "model.gguf", "-f", "prompt.txt"], prepare, 1, message)
     };
+    let adapter = |what, content: fn() -> Vec<u8>, message: &[&'static str]| {
+        let prepare = move |place: &Place| {
+            place.write("model.gguf", Gguf::tiny().bytes());
+            place.write("lora.gguf", content());
+        };
+        let arguments = ["run", "--float", "-m", "model.gguf", "-p", "Hi", "--lora", "lora.gguf"];
+        case(what, &arguments, prepare, 1, &[message, &["lora.gguf: "]].concat())
+    };
     vec![
+        adapter("model in place of an adapter", || Gguf::tiny().bytes(), &["`general.type`", "`adapter`"]),
+        adapter(
+            "adapter of another architecture",
+            || Gguf::adapter(1.0).with("general.architecture", Value::Text("qwen2".into())).bytes(),
+            &["`qwen2`", "llama"],
+        ),
+        adapter(
+            "adapter of another shape",
+            || {
+                let mut adapter = Gguf::adapter(1.0);
+                adapter.tensors[1].shape = vec![8, 4];
+                adapter.bytes()
+            },
+            &["blk.0.attn_v.weight.lora_b", "[8, 4]", "[16, rank]"],
+        ),
+        adapter("adapter that is no number", || Gguf::adapter(f32::NAN).bytes(), &["lora_a", "NaN"]),
+        adapter("adapter cut off", || Gguf::adapter(1.0).bytes()[..500].to_vec(), &["truncated"]),
+        input(
+            "adapter that is not there",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--lora", "lora.gguf:0.5"],
+            &["lora.gguf: there is no such file or folder"],
+        ),
+        file("adapter in place of a model", || Gguf::adapter(1.0).bytes(), &["adapter", "--lora"]),
+        case(
+            "adapter with DoRA",
+            &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--lora", "lora"],
+            |place| {
+                place.write("model.gguf", Gguf::tiny().bytes());
+                let config = json!({"peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_dora": true});
+                place.write("lora/adapter_config.json", config.to_string());
+                place.write("lora/adapter_model.safetensors", "");
+            },
+            1,
+            &["lora/adapter_config.json: field `use_dora` is true"],
+        ),
         input("empty prompt", &["run", "-m", "model.gguf", "-p", ""], &["the prompt is empty"]),
         input("nothing on standard input", &["run", "-m", "model.gguf"], &["the prompt is empty"]),
         input(
@@ -399,6 +442,16 @@ fn inputs() -> Vec<Case> {
             "processor that is none",
             &["run", "-p", "Hi", "--processors", "npu=0"],
             &["--processors", "expected cpu, cpu with gpu, npu or both, or gpu alone"],
+        ),
+        usage(
+            "time of a GPU's submissions that is none",
+            &["run", "-p", "Hi", "--processors", "cpu,gpu", "--gpu-slice", "forever"],
+            &["--gpu-slice", "milliseconds from 0 to 60000"],
+        ),
+        input(
+            "time of a GPU's submissions without processors",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--gpu-slice", "4"],
+            &["--gpu-slice", "are for --processors"],
         ),
         usage(
             "core of two processors",

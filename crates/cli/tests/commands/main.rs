@@ -1,13 +1,19 @@
 //! Every command from end to end, on a tiny model.
 
+mod adapters;
+mod distribution;
 mod eval;
+mod fit;
+mod form;
 mod packages;
 mod processors;
+mod session;
 mod simulate;
 mod streams;
 mod study;
 #[path = "../support/mod.rs"]
 mod support;
+mod sustained;
 
 use std::io::Read;
 use std::process::{Output, Stdio};
@@ -17,12 +23,13 @@ use serde_json::Value as Json;
 use support::gguf::{CONTEXT, Gguf, VOCAB, Value};
 use support::{Place, checkpoint, stderr, stdout};
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "pull",
     "prepare",
     "verify",
     "info",
+    "fit",
     "bench",
     "eval",
     "study",

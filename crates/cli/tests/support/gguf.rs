@@ -104,6 +104,29 @@ impl Gguf {
         gguf
     }
 
+    /// An adapter of [`Gguf::tiny`]: rank 2 on its values, all of whose numbers are `value`.
+    pub fn adapter(value: f32) -> Self {
+        let text = |text: &str| Value::Text(text.into());
+        let metadata = [
+            ("general.type", text("adapter")),
+            ("adapter.type", text("lora")),
+            ("general.architecture", text("llama")),
+            ("adapter.lora.alpha", Value::F32(2.0)),
+        ];
+        let tensor = |end: &str, shape: [u64; 2]| Tensor {
+            name: format!("blk.0.attn_v.weight.lora_{end}"),
+            shape: shape.to_vec(),
+            values: vec![value; (shape[0] * shape[1]) as usize],
+            format: 0,
+            offset: None,
+        };
+        Self {
+            metadata: metadata.map(|(key, value)| (key.to_owned(), value)).into(),
+            tensors: vec![tensor("a", [2, HIDDEN]), tensor("b", [HIDDEN / 2, 2])],
+            ..Self::tiny()
+        }
+    }
+
     /// The same, with one metadata field changed or added.
     pub fn with(mut self, key: &str, value: Value) -> Self {
         match self.metadata.iter_mut().find(|(name, _)| name == key) {

@@ -1,13 +1,13 @@
 //! Plans of whole prompts by the joint search of cuts and out-of-order execution, kept by length.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use triad_plan::graph::Graph;
 use triad_plan::joint::{JointPlan, Prompt};
 use triad_plan::processors::ProcessorId;
-use triad_plan::tasks::PrefillTask;
+use triad_plan::tasks::{Operation, PrefillTask};
 
 use super::{Costs, Shared, costs};
 
@@ -20,12 +20,24 @@ const MOST: usize = 1024;
 
 /// The plans of prompts so far.
 #[derive(Default)]
-pub(super) struct JointPlans(BTreeMap<(usize, usize), Kept>);
+pub(super) struct JointPlans(BTreeMap<(usize, usize), Planned>);
 
-struct Kept {
-    plan: Arc<JointPlan>,
-    /// Whether something took part whose time nobody has measured.
-    is_guess: bool,
+/// A plan of prompts of some length.
+#[derive(Clone)]
+pub(super) struct Planned {
+    pub(super) plan: Arc<JointPlan>,
+    /// Of how many kinds of tasks times were known, where something took part whose time nobody had measured.
+    guessed_with: Option<usize>,
+    /// Processors some of whose times nobody had measured, other than those of shadows.
+    guessed_of: Arc<[ProcessorId]>,
+}
+
+impl Planned {
+    /// The processor that computes all of it, if one does and its times are known. As long as they are not, its tasks are
+    /// those of other plans, so that they become known.
+    pub(super) fn alone(&self) -> Option<ProcessorId> {
+        self.plan.alone().filter(|processor| !self.guessed_of.contains(processor))
+    }
 }
 
 impl JointPlans {
@@ -35,24 +47,27 @@ impl JointPlans {
     }
 
     /// The plan of a prompt of `rows` tokens at `position`, if prompts are planned. Where something in it was guessed,
-    /// it is made anew each time, until nothing is.
+    /// it is made anew once times of more kinds of tasks are known.
     pub(super) fn plan(
         &mut self,
         shared: &Shared,
         costs: &Costs,
         policy: triad_plan::schedule::Policy,
         (rows, position): (usize, usize),
-    ) -> Option<Arc<JointPlan>> {
+    ) -> Option<Planned> {
         let joint = shared.tasks.joint.as_ref()?;
         let key = (rows.div_ceil(ROWS), position / POSITIONS);
-        if let Some(Kept { plan, is_guess: false }) = self.0.get(&key) {
-            return Some(Arc::clone(plan));
+        let known = costs.seen().count();
+        if let Some(planned) = self.0.get(&key)
+            && planned.guessed_with.is_none_or(|then| then == known)
+        {
+            return Some(planned.clone());
         }
-        let is_guess = Cell::new(false);
+        let guessed = RefCell::new(HashSet::new());
         let seconds = |graph: &Graph, task: &PrefillTask, processor: ProcessorId| {
             let seconds = costs.seconds(&shared.processors[processor].name, graph, task, position);
             seconds.unwrap_or_else(|| {
-                is_guess.set(true);
+                guessed.borrow_mut().insert((processor, task.operation));
                 costs::guess(graph, task)
             })
         };
@@ -66,11 +81,16 @@ impl JointPlans {
             seconds: &seconds,
         };
         let plan = joint.plan(&prompt).expect("chunks are not longer than those that were planned");
-        let plan = Arc::new(plan);
+        let guessed = guessed.into_inner();
+        let planned = Planned {
+            plan: Arc::new(plan),
+            guessed_with: (!guessed.is_empty()).then_some(known),
+            guessed_of: guessed.into_iter().filter(|(_, what)| *what == Operation::Compute).map(|(id, _)| id).collect(),
+        };
         if self.0.len() >= MOST {
             self.0.clear();
         }
-        self.0.insert(key, Kept { plan: Arc::clone(&plan), is_guess: is_guess.get() });
-        Some(plan)
+        self.0.insert(key, planned.clone());
+        Some(planned)
     }
 }

@@ -52,8 +52,8 @@ use triad_plan::timeline::Timeline;
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
-    DecodeCosts, DecodePlans, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts, ProductTable,
-    ProductTime, measure_joins, measure_products,
+    DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts,
+    ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins, measure_products,
 };
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
@@ -63,6 +63,7 @@ pub use units::ProcessorOptions;
 pub use verify::{Comparison, Verification, lengths, verify};
 pub use wait::{Wait, WaitUse};
 
+use crate::adapter::Adapters;
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
@@ -169,6 +170,9 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Notified whenever there may be something to do.
     changed: Condvar,
+    /// What those wait for that no task of what is being computed is for: to wake them behind each task would take time of
+    /// those that compute.
+    idle: Condvar,
     /// How often it was.
     told: AtomicUsize,
     /// Workers that are blocked until it is; changed under the lock.
@@ -324,6 +328,7 @@ impl Engine {
             start: Instant::now(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            idle: Condvar::new(),
             told: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
             probe: Mutex::new(None),
@@ -347,11 +352,20 @@ impl Engine {
     /// A session that [`Session::save`] wrote to `path`.
     ///
     /// # Errors
-    /// If the file is not a saved session, is damaged, or is of another model, format, context or version; if there is no
-    /// memory for its keys and values.
+    /// If the file is not a saved session, is damaged, or is of another model, format, context or version, or has adapters;
+    /// if there is no memory for its keys and values.
     pub fn restore(&self, path: &Path) -> Result<Session> {
+        self.restore_with(path, &Adapters::default())
+    }
+
+    /// A session with `adapters` that [`Session::save`] wrote to `path`.
+    ///
+    /// # Errors
+    /// As [`Engine::restore`]; if the session had other adapters or scales, or one was opened for another model.
+    pub fn restore_with(&self, path: &Path, adapters: &Adapters) -> Result<Session> {
         let Shared { model, settings, memory, .. } = &**self.shared();
-        let (header, tokens, cache) = save::restore(path, &model.fingerprint(), settings.context, memory)?;
+        adapters.check(model.description())?;
+        let (header, tokens, cache) = save::restore(path, &model.fingerprint(), settings.context, memory, adapters)?;
         let vocab = model.description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
@@ -391,6 +405,12 @@ impl Engine {
         EngineUse { kv: self.shared().memory.usage(), steps: self.state().steps }
     }
 
+    /// Seconds that each of its [processors](Engine::processors) has computed so far; the rest of the time it had nothing to
+    /// do, or waited for others.
+    pub fn busy_seconds(&self) -> Vec<f64> {
+        self.state().busy_seconds().collect()
+    }
+
     /// Forgets all prefixes that no session holds.
     pub fn forget_prefixes(&self) {
         self.shared().memory.clear();
@@ -409,8 +429,8 @@ impl Engine {
     /// How a prompt of `tokens` is computed from an empty session, where prompts are planned ([`EngineOptions::joint`]).
     pub fn planned(&self, tokens: usize) -> Option<PlannedPrompt> {
         let mut state = self.state();
-        let plan = state.joint_plan(self.shared(), tokens.max(1), 0)?;
-        let Prompts { graph, tasks } = state.plan(self.shared(), tokens.max(1), 0);
+        let plan = state.joint_plan(self.shared(), tokens.max(1), 0)?.plan;
+        let Prompts { graph, tasks, .. } = state.plan(self.shared(), tokens.max(1), 0);
         Some(PlannedPrompt { plan, graph, tasks })
     }
 
@@ -493,11 +513,14 @@ impl Shared {
 
     /// Wakes those that wait.
     fn tell(&self, state: &mut MutexGuard<'_, State>) {
-        state.tell();
+        let has_news = state.tell();
         self.told.fetch_add(1, Ordering::Relaxed);
         // Between short tasks nobody is, and to ask the system to wake nobody takes as long as a join.
         if self.blocked.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
+        }
+        if has_news {
+            self.idle.notify_all();
         }
     }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use triad_kernels::Phase;
 use triad_kernels::activation::soft_cap;
 use triad_plan::graph::{Graph, Role, Subgraph};
-use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks, TaskOptions};
+use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks, Shadow};
 
 use super::request::Request;
 use super::steps::CutStep;
@@ -55,6 +55,8 @@ pub(super) enum Step {
 pub(super) struct Prompts {
     pub(super) graph: Graph,
     pub(super) tasks: Arc<PrefillTasks>,
+    /// By subgraph, the shadow that is a task of its own; subgraphs behind the last have none.
+    pub(super) shadows: Vec<Option<Shadow>>,
 }
 
 /// The residual stream behind the last block, of rows whose logits are wanted.
@@ -132,6 +134,11 @@ impl Pass {
     /// Rows of all requests.
     pub(super) fn rows(&self) -> usize {
         self.tokens.len()
+    }
+
+    /// Whether sequences of it have adapters, which a device that runs the model whole does not compute.
+    pub(super) fn has_adapters(&self) -> bool {
+        self.requests.iter().any(|request| request.has_adapters())
     }
 
     /// Which slot of `slots` a task takes.
@@ -218,7 +225,7 @@ impl Pass {
     pub(super) fn perform_whole(&self, shared: &Shared, number: usize, whole: &WholeModel) -> Result<Vec<Hidden>> {
         match &self.work {
             Work::Prompts(prompts) => {
-                let Prompts { graph, tasks } = &**prompts;
+                let Prompts { graph, tasks, .. } = &**prompts;
                 let task = tasks.tasks[number].task;
                 let is_last = task.subgraph + 1 == graph.subgraphs().len();
                 let rows = graph.chunks()[task.chunk].clone();
@@ -266,7 +273,7 @@ impl Pass {
         slot: &Slot,
         backend: &mut dyn Backend,
     ) -> Result<Vec<Hidden>> {
-        let Prompts { graph, tasks } = prompts;
+        let Prompts { graph, tasks, shadows } = prompts;
         let PrefillTask { task, .. } = &tasks.tasks[number];
         let rows = graph.chunks()[task.chunk].clone();
         // A chunk that nobody waits for any more.
@@ -276,7 +283,7 @@ impl Pass {
         let segments = self.segments(&rows);
         let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
         let pass = shared.pass(Phase::Prefill);
-        let run = ChunkRun { pass, graph, tokens: &self.tokens[rows.clone()], chunk, options: &shared.tasks.options };
+        let run = ChunkRun { pass, graph, tokens: &self.tokens[rows.clone()], chunk, shadows };
         if !Self::chunk_task(&run, (number, tasks), slot, backend)? {
             return Ok(Vec::new());
         }
@@ -326,7 +333,13 @@ impl Pass {
         let CutStep { graph, tasks, options, outputs, .. } = cut;
         let segments = self.segments(&(0..self.rows()));
         let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
-        let run = ChunkRun { pass: shared.pass(Phase::Decode), graph, tokens: &self.tokens, chunk, options };
+        let run = ChunkRun {
+            pass: shared.pass(Phase::Decode),
+            graph,
+            tokens: &self.tokens,
+            chunk,
+            shadows: &options.shadows,
+        };
         let Some(output) = number.checked_sub(tasks.tasks.len()) else {
             return Self::chunk_task(&run, (number, tasks), slot, backend).map(|_| ());
         };
@@ -403,7 +416,7 @@ impl Pass {
             }
         }
         if number + 1 == tasks {
-            pass.end(self.rows(), &slot.buffers);
+            pass.end(chunk);
             self.step_logits(&pass, &slot.buffers, &mut progress.logits);
         }
         progress.done = Some(number + 1);
@@ -442,7 +455,7 @@ struct ChunkRun<'a> {
     graph: &'a Graph,
     tokens: &'a [u32],
     chunk: Chunk<'a>,
-    options: &'a TaskOptions,
+    shadows: &'a [Option<Shadow>],
 }
 
 impl ChunkRun<'_> {
@@ -450,7 +463,7 @@ impl ChunkRun<'_> {
     fn task(&self, slot: &Slot, (number, tasks): (usize, &PrefillTasks), backend: &mut dyn Backend) -> Result<()> {
         let PrefillTask { task, operation, part } = &tasks.tasks[number];
         let Subgraph { block, role, .. } = self.graph.subgraphs()[task.subgraph];
-        let is_apart = self.options.shadow(task.subgraph).is_some();
+        let is_apart = self.shadows.get(task.subgraph).is_some_and(Option::is_some);
         let shadows = if is_apart { Shadows::Apart } else { Shadows::Inline };
         let mut multiplier = Multiplier { shadows, ..Multiplier::new(backend) };
         match operation {
@@ -496,7 +509,7 @@ impl ChunkRun<'_> {
         progress.pieces.clear();
         progress.done = None;
         if subgraph + 1 == self.graph.subgraphs().len() {
-            self.pass.end(self.chunk.rows(), self.chunk.buffers);
+            self.pass.end(self.chunk);
         }
         progress.done = Some(subgraph + 1);
     }

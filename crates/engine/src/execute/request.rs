@@ -120,6 +120,11 @@ impl Request {
         }
     }
 
+    /// Whether its sequence has adapters.
+    pub(super) fn has_adapters(&self) -> bool {
+        !self.cache.adapters().is_empty()
+    }
+
     /// The tokens to be computed.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -305,6 +310,7 @@ fn is_finite(logits: &[f32]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapter::Adapters;
     use crate::kv::{KvFormat, KvMemory};
 
     #[test]
@@ -312,7 +318,7 @@ mod tests {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         let memory = Arc::new(KvMemory::new(&description, KvFormat::F16, 0));
         let request = || {
-            let cache = Arc::new(KvCache::new(&memory));
+            let cache = Arc::new(KvCache::new(&memory, Adapters::default()));
             let what = (Phase::Prefill, Wanted::Last);
             Request::new(SequenceId(0), cache, (vec![1, 2, 3], 0), what, 5, Vec::new())
         };

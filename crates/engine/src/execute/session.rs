@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use triad_kernels::Phase;
 
 use super::{Engine, EngineOptions, Execution, Outcome, Request, SequenceId, Wanted};
+use crate::adapter::Adapters;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
@@ -66,7 +67,7 @@ impl Session {
         Self {
             engine: engine.clone(),
             id: shared.next_sequence(),
-            cache: Arc::new(KvCache::new(&shared.memory)),
+            cache: Arc::new(KvCache::new(&shared.memory, Adapters::default())),
             tokens: Vec::with_capacity(shared.settings.context),
             prefilled: 0,
             logits: vec![0.0; shared.model.description().vocab],
@@ -74,6 +75,30 @@ impl Session {
             buffers: None,
             is_shared: false,
         }
+    }
+
+    /// Goes on with these LoRA adapters in place of those that it has, on the same engine as sessions with others. What it
+    /// has seen so far is forgotten, unless they are the same.
+    ///
+    /// Adapters' products are computed in float on the CPU threads of the processors. Where a device runs whole feed-forwards
+    /// or the whole model, sessions with adapters are computed by those threads in its place.
+    ///
+    /// # Errors
+    /// If an adapter was opened for another model.
+    pub fn set_adapters(&mut self, adapters: &Adapters) -> Result<()> {
+        adapters.check(self.model().description())?;
+        if adapters != self.adapters() {
+            self.share_prompt();
+            self.renew();
+            self.cache = Arc::new(KvCache::new(&self.engine.shared().memory, adapters.clone()));
+            self.truncate(0);
+        }
+        Ok(())
+    }
+
+    /// Its adapters.
+    pub fn adapters(&self) -> &Adapters {
+        self.cache.adapters()
     }
 
     /// Another session that has seen the same. Keys and values are shared until one of the two goes on.
@@ -264,6 +289,29 @@ impl Session {
         Ok(())
     }
 
+    /// Runs `tokens` on the model's threads as [`Session::prefill`] does, without logits. `visit` is called with the hidden
+    /// states `[rows, hidden]` of each chunk: what the output matrix would read, behind the last norm.
+    ///
+    /// # Errors
+    /// As [`Session::prefill`].
+    pub fn hidden_states(&mut self, tokens: &[u32], cancel: &Cancel, mut visit: impl FnMut(&[f32])) -> Result<()> {
+        self.check(tokens)?;
+        self.renew();
+        let model = Arc::clone(self.model());
+        for chunk in tokens.chunks(self.chunk()) {
+            let cache = self.reserve(chunk.len())?;
+            let segment = Segment { cache: &cache, rows: 0..chunk.len(), position: self.tokens.len() };
+            let mut forward = self.forward();
+            let states = model.pool().install(|| {
+                forward.run(chunk, &[segment], cancel)?;
+                Ok::<_, Error>(forward.pass.hidden_states(forward.buffers, chunk.len()))
+            })?;
+            self.extend(chunk, Phase::Prefill);
+            visit(&states);
+        }
+        Ok(())
+    }
+
     /// Where the time of the INT8 layers went since the session's engine began; nothing for a model in float.
     pub fn int8_statistics(&self) -> Int8Statistics {
         let own = self.buffers.as_ref().map_or_else(Int8Statistics::default, |buffers| buffers.statistics());
@@ -282,6 +330,7 @@ impl Session {
             is_little_endian: cfg!(target_endian = "little"),
             tokens: self.tokens.len(),
             prefilled: self.prefilled,
+            adapters: self.adapters().key().text(),
         };
         save::save(path, &header, &self.tokens, &self.cache)
     }
@@ -369,6 +418,14 @@ impl Session {
         result
     }
 
+    /// Lets others find all that was computed as a prompt, the last page too, if they may find anything.
+    fn share_prompt(&self) {
+        if self.is_shared {
+            self.cache.truncate(self.tokens.len());
+            self.cache.share(&self.tokens[..self.prefilled]);
+        }
+    }
+
     /// Becomes another sequence for devices that keep what sequences hold: its pages have what they did not compute.
     fn renew(&mut self) {
         let shared = self.engine.shared();
@@ -389,9 +446,6 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.engine.shared().forget(self.id);
-        if self.is_shared {
-            self.cache.truncate(self.tokens.len());
-            self.cache.share(&self.tokens[..self.prefilled]);
-        }
+        self.share_prompt();
     }
 }

@@ -16,7 +16,7 @@ use triad_plan::schedule::{Dag, Node};
 use triad_plan::tasks::PrefillTask;
 use triad_plan::timeline::{Event, Timeline};
 
-use super::joint::JointPlans;
+use super::joint::{JointPlans, Planned};
 use super::pass::{Hidden, Pass, Prompts, Slot, Step, Work};
 use super::request::{Request, SequenceId};
 use super::steps::Steps;
@@ -60,6 +60,8 @@ pub(super) struct State {
     waits: Vec<WaitUse>,
     /// When something was told last.
     told: Instant,
+    /// Something has come since then for processors that had nothing to do.
+    has_news: bool,
 }
 
 /// What a processor is at.
@@ -67,6 +69,8 @@ pub(super) struct State {
 struct UnitState {
     is_lost: bool,
     running: Option<(PassId, usize, Instant)>,
+    /// What its tasks have taken in all.
+    busy_seconds: f64,
 }
 
 /// A pass that is being computed.
@@ -77,6 +81,8 @@ struct Live {
     slots: Vec<Option<Arc<Slot>>>,
     /// Of each chunk, the tasks of its last subgraph that are not done.
     left: Vec<usize>,
+    /// Of each processor, whether some of its tasks are for it.
+    homes: Vec<bool>,
     /// Of each chunk that is not through, rows whose logits are wanted.
     hidden: Vec<Vec<Hidden>>,
     events: Vec<Event>,
@@ -125,7 +131,20 @@ impl State {
             is_closing: false,
             waits: vec![WaitUse::default(); units],
             told: Instant::now(),
+            has_news: false,
         }
+    }
+
+    /// Seconds that each processor has computed.
+    pub(super) fn busy_seconds(&self) -> impl Iterator<Item = f64> {
+        self.units.iter().map(|unit| unit.busy_seconds)
+    }
+
+    /// Whether no task of what is being computed is for a processor, and nothing waits that could be.
+    pub(super) fn has_nothing_for(&self, unit: usize) -> bool {
+        let is_waiting = !(self.prompts.is_empty() && self.rows.is_empty() && self.hidden.is_empty());
+        // The tasks of a processor that is lost may be for any other one.
+        !is_waiting && self.live.iter().all(|live| !live.homes[unit]) && !self.units.iter().any(|unit| unit.is_lost)
     }
 
     /// When the first task that another processor runs is expected to end; `None` where no other one runs any.
@@ -139,9 +158,10 @@ impl State {
         ends.min()
     }
 
-    /// Something is told now.
-    pub(super) fn tell(&mut self) {
+    /// Something is told now. Returns whether it is news for processors that had nothing to do, too.
+    pub(super) fn tell(&mut self) -> bool {
         self.told = Instant::now();
+        std::mem::take(&mut self.has_news) || self.is_closing
     }
 
     /// A processor has waited for something that was expected at a time.
@@ -159,6 +179,7 @@ impl State {
     /// Takes a request.
     pub(super) fn submit(&mut self, request: &Arc<Request>) {
         self.forget(request.sequence);
+        self.has_news = true;
         match request.phase {
             Phase::Prefill => self.prompts.push_back(Arc::clone(request)),
             Phase::Decode => self.rows.push_back(Arc::clone(request)),
@@ -240,6 +261,7 @@ impl State {
         self.units[unit].running = None;
         let (start, end) = (start.duration_since(pass.start).as_secs_f64(), pass.start.elapsed().as_secs_f64());
         live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
+        self.units[unit].busy_seconds += end - start;
         // The tasks of a cut step are expected to take what was measured; to rank them anew takes as long as one of them.
         if !matches!(pass.work, Work::Step(Step::Cut(_))) {
             self.passes.observe(id, number, end - start);
@@ -248,7 +270,7 @@ impl State {
         let mut through = None;
         match &pass.work {
             Work::Prompts(prompts) => {
-                let Prompts { graph, tasks } = &**prompts;
+                let Prompts { graph, tasks, .. } = &**prompts;
                 let Task { chunk, subgraph, .. } = tasks.tasks[number].task;
                 if subgraph + 1 == graph.subgraphs().len() {
                     if !hidden.is_empty() {
@@ -293,7 +315,7 @@ impl State {
         }
         match &pass.work {
             Work::Prompts(prompts) => {
-                let Prompts { graph, tasks } = &**prompts;
+                let Prompts { graph, tasks, .. } = &**prompts;
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 let (graph, tasks, policy) = (graph.clone(), Arc::clone(tasks), self.policy);
@@ -371,7 +393,8 @@ impl State {
         if was_lost || self.passes.policy() != self.policy {
             self.passes = Passes::new(self.units.len(), self.policy, 0.0);
             for unit in 0..self.units.len() {
-                self.units[unit] = UnitState { is_lost: is_away(unit), running: None };
+                let state = &mut self.units[unit];
+                (state.is_lost, state.running) = (is_away(unit), None);
                 if is_away(unit) {
                     self.passes.lose(ProcessorId::new(unit));
                 }
@@ -411,9 +434,11 @@ impl State {
             return;
         }
         self.gang = Gang::default();
-        let (mut requests, mut rows) = (Vec::new(), 0);
+        let (mut requests, mut rows) = (Vec::<Arc<Request>>::new(), 0);
         while let Some(request) = self.rows.front()
-            && (requests.is_empty() || rows + request.tokens.len() <= shared.settings.most_rows)
+            && requests.first().is_none_or(|first| {
+                rows + request.tokens.len() <= shared.settings.most_rows && may_share_a_pass(shared, first, request)
+            })
         {
             rows += request.tokens.len();
             requests.extend(self.rows.pop_front());
@@ -446,7 +471,9 @@ impl State {
         if live >= most || self.prompts.is_empty() || self.live.iter().any(is_cut) {
             return;
         }
-        let requests: Vec<_> = self.prompts.drain(..).collect();
+        let mut requests: Vec<_> = self.prompts.drain(..).collect();
+        let others = requests.iter().position(|request| !may_share_a_pass(shared, &requests[0], request));
+        self.prompts.extend(requests.drain(others.unwrap_or(requests.len())..).collect::<Vec<_>>());
         let pass = Pass::new(requests, |rows, position| Work::Prompts(Box::new(self.plan(shared, rows, position))));
         for request in &pass.requests {
             request.set_execution(&pass.execution);
@@ -459,13 +486,16 @@ impl State {
     fn add(&mut self, shared: &Shared, pass: Pass, dag: Arc<Dag>, slots: usize, urgency: Urgency) {
         let left: Vec<_> = match &pass.work {
             Work::Prompts(prompts) => {
-                let Prompts { graph, tasks } = &**prompts;
+                let Prompts { graph, tasks, .. } = &**prompts;
                 let last = graph.subgraphs().len() - 1;
                 (0..graph.chunks().len()).map(|chunk| tasks.pieces(chunk, last).len()).collect()
             }
             Work::Step(_) | Work::Logits(_) => Vec::new(),
         };
+        let mut homes = vec![false; self.units.len()];
+        (0..dag.len()).for_each(|task| homes[dag.home(task).index()] = true);
         let id = self.passes.add(dag, urgency);
+        self.has_news = true;
         let away = (0..self.units.len()).filter(|unit| self.units[*unit].is_lost);
         let failures = away.map(|unit| ProcessorFailure {
             processor: shared.units[unit].name.clone(),
@@ -478,6 +508,7 @@ impl State {
             slots: vec![None; slots],
             hidden: left.iter().map(|_| Vec::new()).collect(),
             left,
+            homes,
             events: Vec::new(),
             failures: failures.collect(),
             is_orphaned: false,
@@ -509,33 +540,30 @@ impl State {
     }
 
     /// The plan of a prompt, where prompts are planned.
-    pub(super) fn joint_plan(
-        &mut self,
-        shared: &Shared,
-        rows: usize,
-        position: usize,
-    ) -> Option<Arc<triad_plan::joint::JointPlan>> {
+    pub(super) fn joint_plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Option<Planned> {
         self.joint.plan(shared, &self.costs, self.policy, (rows, position))
     }
 
     /// What is to be done for prompts of so many rows, the first of them at `position`.
     pub(super) fn plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Prompts {
-        let plan = self.joint_plan(shared, rows, position);
-        let graph = shared.tasks.graph(shared.model.description(), rows, plan.as_deref());
+        let planned = self.joint_plan(shared, rows, position);
+        let planned = planned.as_ref();
+        let graph = shared.tasks.graph(shared.model.description(), rows, planned);
         let expected = |task: &PrefillTask, processor| {
             let processor = &shared.processors[processor].name;
             let seconds = self.costs.seconds(processor, &graph, task, position);
             seconds.unwrap_or_else(|| costs::guess(&graph, task))
         };
-        let tasks = shared.tasks.tasks(&graph, &shared.processors, plan.as_deref(), expected);
+        let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
         let tasks = tasks.expect("what is cut was cut when the engine was made");
-        Prompts { graph, tasks: Arc::new(tasks) }
+        Prompts { graph, tasks: Arc::new(tasks), shadows: shared.tasks.shadows(planned) }
     }
 
     /// A processor failed: others take its tasks, or all that is being computed ends.
     fn lose(&mut self, shared: &Shared, unit: usize, reason: FailureReason) {
         let running = self.units[unit].running.take();
         self.units[unit].is_lost = true;
+        self.has_news = true;
         for live in &mut self.live {
             let task = running.filter(|(id, ..)| *id == live.id).and_then(|(_, number, _)| match &live.pass.work {
                 Work::Prompts(prompts) => Some(prompts.tasks.tasks[number].task),
@@ -564,7 +592,7 @@ impl State {
     pub(super) fn lose_hung(&mut self, shared: &Shared) -> bool {
         let time_out = shared.settings.time_out;
         let hung = (0..self.units.len()).filter(|unit| {
-            let UnitState { is_lost, running } = &self.units[*unit];
+            let UnitState { is_lost, running, .. } = &self.units[*unit];
             !is_lost && running.is_some_and(|(.., since)| since.elapsed() > time_out)
         });
         let hung: Vec<_> = hung.collect();
@@ -596,6 +624,13 @@ impl State {
             }
         }
     }
+}
+
+/// Whether two requests may be computed together. Beside a sequence with adapters, a device that runs whole feed-forwards or
+/// the whole model would not compute another one as it does alone.
+fn may_share_a_pass(shared: &Shared, one: &Request, other: &Request) -> bool {
+    let is_devices = shared.units.iter().any(|unit| unit.whole.is_some() || unit.programs.is_some());
+    !is_devices || one.has_adapters() == other.has_adapters()
 }
 
 impl Live {

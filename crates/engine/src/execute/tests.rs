@@ -1,5 +1,6 @@
 //! Any policy, any processors, whoever fails: the logits of one processor alone, bit for bit.
 
+mod adapters;
 mod cuts;
 mod devices;
 mod ends;

@@ -4,16 +4,17 @@
 use triad_kernels::int8::Int8Weight;
 use triad_model::description::ModelDescription;
 use triad_plan::graph::{Graph, Role, Subgraph};
-use triad_plan::joint::{Joint, JointPlan};
+use triad_plan::joint::Joint;
 use triad_plan::partition::plans::Plans;
 use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
 use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::parts::{Cut, CutError, Part, Piece};
-use triad_plan::tasks::{BlockShadows, PrefillTask, PrefillTasks, TaskOptions};
+use triad_plan::tasks::{Assigned, BlockShadows, PrefillTask, PrefillTasks, Shadow, TaskOptions};
 use triad_processors::Device;
 
 use super::costs;
+use super::joint::Planned;
 use super::programs::{Programs, Wanted};
 use crate::error::{Error, Result, SubgraphError};
 use crate::linear::{columns_of, layers};
@@ -89,10 +90,17 @@ impl PromptTasks {
         Ok((made, all))
     }
 
-    /// The subgraphs and chunks of a prompt, as its plan divides it, if there is one.
-    pub(super) fn graph(&self, description: &ModelDescription, rows: usize, plan: Option<&JointPlan>) -> Graph {
-        let chunk = plan.map_or(self.chunk, |plan| plan.chunk);
-        Graph::with_splits(description, rows, chunk, |block| self.splits[block])
+    /// The subgraphs and chunks of a prompt, as its plan divides it, if there is one. One processor alone computes whole
+    /// feed-forwards.
+    pub(super) fn graph(&self, description: &ModelDescription, rows: usize, planned: Option<&Planned>) -> Graph {
+        let chunk = planned.map_or(self.chunk, |planned| planned.plan.chunk);
+        let is_alone = self.alone(planned).is_some();
+        Graph::with_splits(description, rows, chunk, |block| self.splits[block] && !is_alone)
+    }
+
+    /// The processor that computes a prompt by its plan as if there were no other one, shadows with their products.
+    fn alone(&self, planned: Option<&Planned>) -> Option<ProcessorId> {
+        self.joint.as_ref().and(planned)?.alone()
     }
 
     /// The tasks of a prompt, as its plan assigns them, if there is one.
@@ -103,16 +111,26 @@ impl PromptTasks {
         &self,
         graph: &Graph,
         processors: &Processors,
-        plan: Option<&JointPlan>,
+        planned: Option<&Planned>,
         seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
     ) -> Result<PrefillTasks> {
-        match (&self.joint, plan) {
-            (Some(joint), Some(plan)) => {
-                let assignment = joint.assignment(plan, graph);
+        if let Some(processor) = self.alone(planned) {
+            let options = TaskOptions::whole(self.options.placement.clone(), self.options.chunks_in_flight);
+            let assignment = |_| Ok(Assigned::Whole(processor));
+            return Ok(PrefillTasks::assigned(graph, processors, &options, &assignment, seconds)?);
+        }
+        match (&self.joint, planned) {
+            (Some(joint), Some(planned)) => {
+                let assignment = joint.assignment(&planned.plan, graph);
                 Ok(PrefillTasks::assigned(graph, processors, &self.options, &assignment, seconds)?)
             }
             _ => Ok(PrefillTasks::new(graph, processors, &self.options, seconds)?),
         }
+    }
+
+    /// By subgraph, the shadow that is a task of its own.
+    pub(super) fn shadows(&self, planned: Option<&Planned>) -> Vec<Option<Shadow>> {
+        if self.alone(planned).is_some() { Vec::new() } else { self.options.shadows.clone() }
     }
 
     /// Whether some shadows are tasks of their own.

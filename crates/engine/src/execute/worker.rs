@@ -90,12 +90,12 @@ fn run(shared: &Shared, unit: &Unit, index: usize, job: &Job) -> Result<Vec<Hidd
         let Job { pass, number, slot, .. } = job;
         let mut kernels = OwnKernels(shared.model.weights());
         let hidden = match (&unit.whole, &unit.programs) {
-            (Some(whole), _) => pass.perform_whole(shared, *number, whole),
-            (None, Some(programs)) => {
+            (Some(whole), _) if !pass.has_adapters() => pass.perform_whole(shared, *number, whole),
+            (_, Some(programs)) => {
                 let mut backend = DeviceBackend { programs: &mut lock(programs), kernels };
                 pass.perform(shared, *number, slot.as_deref(), &mut backend)
             }
-            (None, None) => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
+            (_, None) => pass.perform(shared, *number, slot.as_deref(), &mut kernels),
         }?;
         probe(shared, index, Moment::Behind)?;
         Ok(hidden)
@@ -113,7 +113,14 @@ fn probe(shared: &Shared, index: usize, moment: Moment) -> Result<()> {
 }
 
 /// Until something happens, and at times without that.
-fn wait<'a>(shared: &'a Shared, index: usize, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    if shared.units.len() > 1 && !state.is_closing && state.has_nothing_for(index) {
+        (state, _) = shared.idle.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+        if state.lose_hung(shared) {
+            shared.tell(&mut state);
+        }
+        return state;
+    }
     let told = shared.told.load(Ordering::Relaxed);
     let expected = state.next_end(index);
     drop(state);

@@ -42,8 +42,21 @@ pub(crate) struct Buffers {
     pub(super) angles: RwLock<Vec<Angles>>,
     /// What linear layers read, in INT8.
     pub(super) input: RwLock<QuantizedInput>,
+    /// Of what adapters add.
+    pub(super) adapters: Mutex<AdapterBuffers>,
     /// What linear layers took.
     pub(super) counted: Counted,
+}
+
+/// What adapters add, on the way.
+#[derive(Default)]
+pub(super) struct AdapterBuffers {
+    /// `[rows of an adapter, in_features]`.
+    pub(super) x: Vec<f32>,
+    /// `[rows of an adapter, rank]`.
+    pub(super) reduced: Vec<f32>,
+    /// `[rows of an adapter, out_features]`.
+    pub(super) added: Vec<f32>,
 }
 
 /// The parts of RoPE that depend on no token.
@@ -112,6 +125,7 @@ impl Buffers {
             shadow_of: Mutex::default(),
             angles: RwLock::default(),
             input: RwLock::default(),
+            adapters: Mutex::default(),
             counted: Counted::default(),
         }
     }

@@ -6,6 +6,7 @@
 //! The buffers are allocated once, for the longest chunk, and used again; the pass itself allocates nothing that grows
 //! with the model.
 
+mod adapters;
 mod buffers;
 mod subgraphs;
 
@@ -65,7 +66,7 @@ impl Forward<'_> {
         });
         *observer = multiplier.observer;
         outcome?;
-        pass.end(tokens.len(), buffers);
+        pass.end(chunk);
         Ok(())
     }
 }
@@ -86,6 +87,14 @@ impl Pass<'_> {
             gathered.copy_from_slice(&buffers.x.read(hidden, row..row + 1));
         }
         self.logits_of(&gathered, &mut buffers.normed.write(hidden, 0..count), phase, out);
+    }
+
+    /// What the output matrix reads of the first `rows` rows that were run, `[rows, hidden]`: behind the last norm.
+    pub(crate) fn hidden_states(&self, buffers: &Buffers, rows: usize) -> Vec<f32> {
+        let hidden = self.description.hidden;
+        let mut states = vec![0.0; rows * hidden];
+        normalize(&self.weights.output_norm, &buffers.x.read(hidden, 0..rows), &mut states);
+        states
     }
 
     /// Logits `[rows, vocab]` of the residual stream `x[rows, hidden]` behind the last block; spoils `normed`, which has

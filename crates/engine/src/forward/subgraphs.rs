@@ -97,10 +97,12 @@ impl Pass<'_> {
         x.iter_mut().for_each(|x| *x *= self.description.embedding_scale);
     }
 
-    /// Adds the output of the last block to the residual stream of `rows` rows.
-    pub(crate) fn end(&self, rows: usize, buffers: &Buffers) {
+    /// Adds the output of the last block to the residual stream.
+    pub(crate) fn end(&self, chunk: Chunk) {
+        let (rows, buffers) = (chunk.rows(), chunk.buffers);
         self.join_shadow(rows, buffers);
         if let Some(last) = self.weights.blocks.last() {
+            self.add_adapters(self.weights.blocks.len() - 1, Role::Down, chunk);
             self.add_projected(last.feed_forward_post_norm.as_ref(), rows, buffers);
         }
     }
@@ -159,7 +161,7 @@ impl Pass<'_> {
     }
 
     /// What the layers of a role read, in float, and its channels.
-    fn input<'b>(&self, index: usize, role: Role, chunk: Chunk<'b>) -> (ReadLease<'b>, usize) {
+    pub(super) fn input<'b>(&self, index: usize, role: Role, chunk: Chunk<'b>) -> (ReadLease<'b>, usize) {
         let description = &self.description.blocks[index];
         let Buffers { normed, attended, gate, up, .. } = chunk.buffers;
         let (x, channels) = match role {
@@ -219,6 +221,7 @@ impl Pass<'_> {
         let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
         self.join_shadow(rows, buffers);
         if let Some(before) = index.checked_sub(1) {
+            self.add_adapters(before, Role::Down, chunk);
             self.add_projected(self.block(before).feed_forward_post_norm.as_ref(), rows, buffers);
         }
         let (x, mut normed) = (buffers.x.read(hidden, 0..rows), buffers.normed.write(hidden, 0..rows));
@@ -234,6 +237,7 @@ impl Pass<'_> {
         let [query, key_value] = self.attention_widths(index);
         let (Chunk { segments, buffers }, rows) = (chunk, chunk.rows());
         self.join_shadow(rows, buffers);
+        self.add_adapters(index, Role::QueryKeyValue, chunk);
         let (mut queries, mut keys) = (buffers.queries.write(query, 0..rows), buffers.keys.write(key_value, 0..rows));
         let values = buffers.values.read(key_value, 0..rows);
         let mut attended = buffers.attended.write(query, 0..rows);
@@ -300,6 +304,7 @@ impl Pass<'_> {
     fn feed_forward_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (block, rows, buffers, hidden) = (self.block(index), chunk.rows(), chunk.buffers, self.description.hidden);
         self.join_shadow(rows, buffers);
+        self.add_adapters(index, Role::AttentionOutput, chunk);
         self.add_projected(block.attention_post_norm.as_ref(), rows, buffers);
         let mut normed = buffers.normed.write(hidden, 0..rows);
         if let Some(norm) = &block.feed_forward_norm {
@@ -311,9 +316,10 @@ impl Pass<'_> {
         self.quantize(index, LinearInput::FeedForward, &normed, chunk);
     }
 
-    /// Gate and up; activation; requantize; down: by one program, or one after the other.
+    /// Gate and up; activation; requantize; down: by one program, or one after the other, as where adapters add something to
+    /// what is in between.
     fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
-        if self.feed_forward_program(index, chunk, multiplier)? {
+        if !chunk.has_adapters() && self.feed_forward_program(index, chunk, multiplier)? {
             return Ok(());
         }
         // A shadow of its own is of what down reads alone.
@@ -355,6 +361,7 @@ impl Pass<'_> {
     fn activation(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
         let (feed_forward, rows, buffers) = (&self.description.blocks[index].feed_forward, chunk.rows(), chunk.buffers);
         self.join_shadow(rows, buffers);
+        self.add_adapters(index, Role::GateUp, chunk);
         let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
         let task = TASK_ROWS * width;
         let inner = if feed_forward.gated {
@@ -390,7 +397,7 @@ impl Pass<'_> {
         &self.weights.blocks[index]
     }
 
-    fn layers(&self, index: usize, role: Role) -> Layers {
+    pub(super) fn layers(&self, index: usize, role: Role) -> Layers {
         layers(&self.description.blocks[index], self.description.hidden, role)
     }
 
@@ -406,7 +413,7 @@ fn products_of(role: Role) -> Role {
     if role == Role::FeedForward { Role::Down } else { role }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -7,12 +7,14 @@ use triad_kernels::attention::{Cache, PAGE};
 
 use super::memory::KvMemory;
 use super::page::{BlockPage, Page, PageShape};
+use crate::adapter::Adapters;
 use crate::error::Result;
 
 /// The keys and values of one sequence. Tasks of a pass hold it while they run: attention of different blocks may run at
 /// once.
 pub(crate) struct KvCache {
     memory: Arc<KvMemory>,
+    adapters: Adapters,
     blocks: Vec<Mutex<BlockCache>>,
 }
 
@@ -50,10 +52,10 @@ impl Cache for BlockCache {
 }
 
 impl KvCache {
-    /// Without a page.
-    pub(crate) fn new(memory: &Arc<KvMemory>) -> Self {
+    /// Without a page, of a sequence that is computed with `adapters`.
+    pub(crate) fn new(memory: &Arc<KvMemory>, adapters: Adapters) -> Self {
         let block = |shape: &PageShape| Mutex::new(BlockCache { shape: *shape, pages: Vec::new() });
-        Self { memory: Arc::clone(memory), blocks: memory.shapes().iter().map(block).collect() }
+        Self { memory: Arc::clone(memory), adapters, blocks: memory.shapes().iter().map(block).collect() }
     }
 
     /// The same pages once more. What is written to one of the two is not seen by the other.
@@ -62,7 +64,13 @@ impl KvCache {
             let block = lock(block);
             Mutex::new(BlockCache { shape: block.shape, pages: block.pages.clone() })
         };
-        Self { memory: Arc::clone(&self.memory), blocks: self.blocks.iter().map(copy).collect() }
+        let (memory, adapters) = (Arc::clone(&self.memory), self.adapters.clone());
+        Self { memory, adapters, blocks: self.blocks.iter().map(copy).collect() }
+    }
+
+    /// What its keys and values are computed with, beside the model.
+    pub(crate) fn adapters(&self) -> &Adapters {
+        &self.adapters
     }
 
     /// Makes sure that positions up to `end` can be written, of which those up to `held` have been: pages from there on
@@ -102,7 +110,7 @@ impl KvCache {
     /// Takes the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens that are
     /// here of them. Returns how many tokens are here then.
     pub(crate) fn adopt(&self, held: usize, tokens: &[u32]) -> usize {
-        let (length, pages) = self.memory.find(held, tokens);
+        let (length, pages) = self.memory.find(self.adapters.key(), held, tokens);
         if length <= held {
             return held;
         }
@@ -119,7 +127,7 @@ impl KvCache {
     /// Lets others find what is here of `tokens`, from the first token on.
     pub(crate) fn share(&self, tokens: &[u32]) {
         let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE)).map(|page| self.page(page)).collect();
-        self.memory.insert(tokens, &pages);
+        self.memory.insert(self.adapters.key(), tokens, &pages);
     }
 
     fn page(&self, page: usize) -> Page {

@@ -1,13 +1,15 @@
 //! The index of prefixes: a tree of pages, each below the page that precedes it.
 //!
-//! A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
+//! Pages that were computed with different adapters are in trees of their own. A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
 //! leaf: another prompt that begins with some of its tokens takes the page and copies it when it goes on differently.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use triad_kernels::attention::PAGE;
 
 use super::page::Page;
+use crate::adapter::AdaptersKey;
 
 /// Pages by the tokens that they hold and that precede them.
 #[derive(Default)]
@@ -15,8 +17,8 @@ pub(super) struct Prefixes {
     /// `None` where one was removed.
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
-    /// Those of first pages.
-    roots: Vec<usize>,
+    /// Those of first pages, by what they were computed with.
+    roots: BTreeMap<AdaptersKey, Vec<usize>>,
     /// Counts what was asked, as a time.
     now: u64,
 }
@@ -24,10 +26,18 @@ pub(super) struct Prefixes {
 struct Node {
     tokens: Vec<u32>,
     page: Page,
-    parent: Option<usize>,
+    parent: Parent,
     children: Vec<usize>,
     /// When it was last asked for.
     used: u64,
+}
+
+/// What a page follows.
+#[derive(Clone, Copy)]
+enum Parent {
+    /// Nothing: it is the first page of what was computed with these adapters.
+    Root(AdaptersKey),
+    Node(usize),
 }
 
 impl Prefixes {
@@ -36,10 +46,11 @@ impl Prefixes {
         self.nodes.len() - self.free.len()
     }
 
-    /// The longest known beginning of `tokens`: its length, and its pages, of which the last may hold more.
-    pub(super) fn find(&mut self, tokens: &[u32]) -> (usize, Vec<Page>) {
+    /// The longest known beginning of `tokens`, computed with these adapters: its length, and its pages, of which the last may
+    /// hold more.
+    pub(super) fn find(&mut self, adapters: AdaptersKey, tokens: &[u32]) -> (usize, Vec<Page>) {
         self.now += 1;
-        let (mut length, mut pages, mut parent) = (0, Vec::new(), None);
+        let (mut length, mut pages, mut parent) = (0, Vec::new(), Parent::Root(adapters));
         while length < tokens.len() {
             let rest = &tokens[length..];
             let common = |child: &&usize| common(&self.node(**child).tokens, rest);
@@ -56,15 +67,15 @@ impl Prefixes {
             if shared < PAGE {
                 break;
             }
-            parent = Some(child);
+            parent = Parent::Node(child);
         }
         (length, pages)
     }
 
-    /// Remembers the `pages` of `tokens`, from the first token on.
-    pub(super) fn insert(&mut self, tokens: &[u32], pages: &[Page]) {
+    /// Remembers the `pages` of `tokens`, computed with these adapters, from the first token on.
+    pub(super) fn insert(&mut self, adapters: AdaptersKey, tokens: &[u32], pages: &[Page]) {
         self.now += 1;
-        let mut parent = None;
+        let mut parent = Parent::Root(adapters);
         for (tokens, page) in tokens.chunks(PAGE).zip(pages) {
             let known = self.children(parent).iter().map(|child| (*child, common(&self.node(*child).tokens, tokens)));
             // One that has all of these tokens, or one that has only the first of them and gives its place.
@@ -91,7 +102,7 @@ impl Prefixes {
                 }),
             };
             self.node_mut(child).used = now;
-            parent = Some(child);
+            parent = Parent::Node(child);
         }
     }
 
@@ -117,10 +128,15 @@ impl Prefixes {
     fn remove(&mut self, index: usize) {
         let node = self.nodes[index].take().expect("only nodes that are there are removed");
         let siblings = match node.parent {
-            Some(parent) => &mut self.node_mut(parent).children,
-            None => &mut self.roots,
+            Parent::Node(parent) => &mut self.node_mut(parent).children,
+            Parent::Root(adapters) => self.roots.entry(adapters).or_default(),
         };
         siblings.retain(|sibling| *sibling != index);
+        if let Parent::Root(adapters) = node.parent
+            && siblings.is_empty()
+        {
+            self.roots.remove(&adapters);
+        }
         self.free.push(index);
     }
 
@@ -132,14 +148,17 @@ impl Prefixes {
         });
         self.nodes[index] = Some(node);
         match parent {
-            Some(parent) => self.node_mut(parent).children.push(index),
-            None => self.roots.push(index),
+            Parent::Node(parent) => self.node_mut(parent).children.push(index),
+            Parent::Root(adapters) => self.roots.entry(adapters).or_default().push(index),
         }
         index
     }
 
-    fn children(&self, parent: Option<usize>) -> &[usize] {
-        parent.map_or(&self.roots, |parent| &self.node(parent).children)
+    fn children(&self, parent: Parent) -> &[usize] {
+        match parent {
+            Parent::Node(parent) => &self.node(parent).children,
+            Parent::Root(adapters) => self.roots.get(&adapters).map_or(&[], Vec::as_slice),
+        }
     }
 
     fn node(&self, index: usize) -> &Node {
@@ -219,7 +238,7 @@ mod tests {
 
     /// Finds `tokens`, and checks what is found.
     fn find(prefixes: &mut Prefixes, tokens: &[u32]) -> (usize, Vec<Page>) {
-        let (length, pages) = prefixes.find(tokens);
+        let (length, pages) = prefixes.find(AdaptersKey::default(), tokens);
         assert_eq!(pages.len(), length.div_ceil(PAGE));
         for position in 0..length {
             let Matrix::F32(keys) = pages[position / PAGE][0].keys.view() else { unreachable!("pages are in f32") };
@@ -237,7 +256,7 @@ mod tests {
             for operation in operations {
                 match operation {
                     Operation::Insert(tokens) => {
-                        prefixes.insert(&tokens, &pages(&home, &tokens));
+                        prefixes.insert(AdaptersKey::default(), &tokens, &pages(&home, &tokens));
                         prop_assert_eq!(find(&mut prefixes, &tokens).0, tokens.len());
                         inserted.push(tokens);
                     }
@@ -278,9 +297,9 @@ mod tests {
         let home = Arc::<Home>::default();
         let mut prefixes = Prefixes::default();
         for token in 0..4 {
-            prefixes.insert(&[token; PAGE], &pages(&home, &[token; PAGE]));
+            prefixes.insert(AdaptersKey::default(), &[token; PAGE], &pages(&home, &[token; PAGE]));
         }
-        assert_eq!(prefixes.find(&[0; PAGE]).0, PAGE);
+        assert_eq!(prefixes.find(AdaptersKey::default(), &[0; PAGE]).0, PAGE);
         let left = |prefixes: &mut Prefixes| -> Vec<bool> {
             // In an order that changes none.
             let nodes = prefixes.nodes.iter().flatten().map(|node| node.tokens[0]).collect::<Vec<_>>();

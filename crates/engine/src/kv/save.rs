@@ -22,7 +22,9 @@ use sha2::{Digest, Sha256};
 use super::cache::KvCache;
 use super::memory::KvMemory;
 use super::page::KvFormat;
+use crate::adapter::Adapters;
 use crate::error::{Error, Result};
+use crate::hexadecimal;
 
 /// The last byte is the version of the format.
 const MAGIC: [u8; 8] = *b"TRIADKV\x01";
@@ -46,6 +48,9 @@ pub(crate) struct Header {
     pub(crate) tokens: usize,
     /// How many of the first of them were computed as a prompt.
     pub(crate) prefilled: usize,
+    /// Which adapters keys and values were computed with, and their scales, if there were some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) adapters: Option<String>,
 }
 
 /// Writes `tokens` and what `cache` holds of them to `path`.
@@ -78,16 +83,17 @@ fn write(file: &mut impl Write, header: &Header, tokens: &[u32], cache: &KvCache
 }
 
 /// Reads what [`save`] wrote: the header, the tokens, and their keys and values in pages of `memory`. `context` is the
-/// longest session that the engine runs; `model` its model's fingerprint.
+/// longest session that the engine runs; `model` its model's fingerprint; `adapters` what the session goes on with.
 ///
 /// # Errors
-/// If the file is not a saved session, is damaged, or is of another model, format or version; if it does not fit the
+/// If the file is not a saved session, is damaged, or is of another model, format or version, or of other adapters; if it does not fit the
 /// context or the memory.
 pub(crate) fn restore(
     path: &Path,
     model: &str,
     context: usize,
     memory: &Arc<KvMemory>,
+    adapters: &Adapters,
 ) -> Result<(Header, Vec<u32>, KvCache)> {
     let io = |source| Error::Io { path: path.to_owned(), source };
     let wrong = |field, found: String, expected: &str| {
@@ -126,6 +132,11 @@ pub(crate) fn restore(
     if header.model != model {
         return wrong("the model", header.model, &format!("{model}: the session is of another model"));
     }
+    if header.adapters != adapters.key().text() {
+        let text = |adapters: Option<String>| adapters.unwrap_or_else(|| "none".to_owned());
+        let expected = format!("{}: give those that the session was saved with", text(adapters.key().text()));
+        return wrong("the adapters", text(header.adapters), &expected);
+    }
     if header.format != memory.format() {
         return wrong(
             "the format of keys and values",
@@ -153,7 +164,7 @@ pub(crate) fn restore(
         file.read_exact(&mut bytes).map_err(io)?;
         *token = u32::from_le_bytes(bytes);
     }
-    let cache = KvCache::new(memory);
+    let cache = KvCache::new(memory, adapters.clone());
     cache.reserve(0, header.tokens)?;
     cache.fill(header.tokens, |bytes| file.read_exact(bytes)).map_err(io)?;
     let computed = file.hash.finalize();
@@ -163,10 +174,6 @@ pub(crate) fn restore(
         return wrong("the hash", hexadecimal(&computed), &format!("{}: the file is damaged", hexadecimal(&stored)));
     }
     Ok((header, tokens, cache))
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Hashes what passes through.

@@ -101,6 +101,7 @@ fn catch_up(session: &mut Session, tokens: &[u32], cancel: &Cancel) -> Result<()
 
 impl Propose for DraftProposer {
     fn begin(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
+        self.sampler.begin_answer(prompt.len());
         let mut session = self.draft.session();
         if prompt.len() <= session.context() { catch_up(&mut session, prompt, cancel) } else { Ok(()) }
     }

@@ -11,7 +11,7 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// The parsed content of the file at `path`, `None` if there is no such file. A syntax error names line
 /// and column.
-pub(super) fn read(path: &Path) -> Result<Option<serde_json::Value>> {
+pub(crate) fn read(path: &Path) -> Result<Option<serde_json::Value>> {
     if !path.exists() {
         return Ok(None);
     }

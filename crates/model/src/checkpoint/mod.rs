@@ -5,7 +5,7 @@
 //! [`ModelDescription`] with the part that each tensor plays in it.
 
 mod generation_defaults;
-mod json;
+pub(crate) mod json;
 mod source;
 
 use std::collections::BTreeMap;
@@ -77,6 +77,10 @@ impl Checkpoint {
         if let Some(parts) = metadata.integer("split.count")?.filter(|&parts| parts > 1) {
             let message =
                 format!("metadata field \"split.count\" is {parts}, expected a model in one file: merge its parts");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        }
+        if metadata.string("general.type")? == Some("adapter") {
+            let message = "this is an adapter, expected a model: give it beside its model, as with `triad run --lora`";
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         let read_f32 = |tensor: &TensorInfo| Ok(elements(tensor, &file.bytes()[tensor.bytes.clone()]));

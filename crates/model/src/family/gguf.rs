@@ -14,7 +14,7 @@ use crate::gguf::{Metadata, Value};
 use crate::tensor::TensorInfo;
 
 /// `general.architecture` of every family, and how it pairs RoPE's dimensions. Mistral's files say `llama`.
-const FAMILIES: [(&str, &Family, RopePairing); 8] = [
+pub(super) const FAMILIES: [(&str, &Family, RopePairing); 8] = [
     ("llama", &traits::LLAMA, RopePairing::Adjacent),
     ("qwen2", &traits::QWEN2, RopePairing::Halves),
     ("qwen3", &traits::QWEN3, RopePairing::Halves),

@@ -3,8 +3,8 @@
 //! A family is one constant in [`traits`]: what all its models have in common and no file contains. Two
 //! readers fill in what a file does say: [`hugging_face`] from `config.json`, [`gguf`] from GGUF
 //! metadata. Both end in a [`draft`], which checks the numbers and writes the description out block by
-//! block; [`tensors`] then finds every tensor by its [name](names) and checks its shape. [`shapes`] holds the
-//! descriptions of well-known models for benchmarks on random weights.
+//! block; [`tensors`] then finds every tensor by its [name](names) and checks its shape; [`modules`] finds the linear
+//! layers that an adapter is for. [`shapes`] holds the descriptions of well-known models for benchmarks on random weights.
 //!
 //! **To add a family**: a constant in [`traits`], its tensor names in [`names`] if they are new, and
 //! one line in each reader's list of names.
@@ -16,6 +16,7 @@ mod config;
 mod draft;
 mod gguf;
 mod hugging_face;
+mod modules;
 mod names;
 mod rope;
 mod shapes;
@@ -32,6 +33,7 @@ use crate::gguf::Metadata;
 use crate::tensor::TensorInfo;
 use crate::tensor_map::TensorMap;
 
+pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
 /// Reads one tensor of a file, dequantized: some families store RoPE's divisors as a tensor.

@@ -13,7 +13,7 @@ use crate::tensor_map::{BlockTensors, LinearTensors, NormTensors, TensorMap, Ten
 
 /// Prefixes of the text model's tensors, and of its output matrix, in Hugging Face checkpoints: alone, and
 /// as a part of a model with images (older and newer layout).
-const ROOTS: [(&str, &str); 3] =
+pub(super) const ROOTS: [(&str, &str); 3] =
     [("model.", ""), ("language_model.model.", "language_model."), ("model.language_model.", "")];
 
 /// Ends of names that old checkpoints carry and that hold nothing to be loaded: RoPE's frequencies and
@@ -176,7 +176,7 @@ impl Mapper<'_> {
 }
 
 impl Names {
-    fn linear(&self, linear: Linear) -> &'static str {
+    pub(super) fn linear(&self, linear: Linear) -> &'static str {
         match linear {
             Linear::Query => self.query,
             Linear::Key => self.key,

@@ -82,6 +82,14 @@ pub fn hashes_folder() -> Result<PathBuf> {
     Ok(cache::folder()?.join("hashes"))
 }
 
+/// Where what GPUs compiled is kept: `shaders` in the cache.
+///
+/// # Errors
+/// If no cache folder is known on this machine.
+pub fn shaders_folder() -> Result<PathBuf> {
+    Ok(cache::folder()?.join("shaders"))
+}
+
 /// The cache and the places that models come from.
 struct Store {
     cache: PathBuf,

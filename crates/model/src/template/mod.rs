@@ -111,6 +111,11 @@ impl ChatTemplate {
         Ok(Self { environment, source, bos_token: token(bos_token), eos_token: token(eos_token) })
     }
 
+    /// Its text.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The text of `messages`; with `add_generation_prompt` it ends where the model's answer begins.
     /// Encode it with [`Special::Parsed`](crate::tokenizer::Special::Parsed).
     ///
@@ -118,25 +123,49 @@ impl ChatTemplate {
     /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only
     /// alternating roles), fails, or runs too long.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        on_a_deep_stack(|| self.render_here(messages, add_generation_prompt))
+        let text = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+        let entries = messages.iter().map(|message| {
+            let Message { role, content } = message;
+            Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
+        });
+        let entries = entries.collect::<Vec<_>>();
+        on_a_deep_stack(|| self.render_here((entries, text), Value::from(()), add_generation_prompt))
     }
 
-    fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let text: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+    /// As [`ChatTemplate::render`], of messages in the form that templates read (`role`, `content`, `tool_calls`), with
+    /// the functions that the model may call, each as `{"type": "function", "function": {…}}`.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_with_tools(
+        &self,
+        messages: &[serde_json::Value],
+        tools: &[serde_json::Value],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        let text = messages.iter().chain(tools).map(|value| value.to_string().len()).sum();
+        let entries = messages.iter().map(from_json).collect();
+        let tools = if tools.is_empty() { Value::from(()) } else { tools.iter().map(from_json).collect() };
+        on_a_deep_stack(|| self.render_here((entries, text), tools, add_generation_prompt))
+    }
+
+    /// `messages` have so many bytes of text.
+    fn render_here(
+        &self,
+        (messages, text): (Vec<Value>, usize),
+        tools: Value,
+        add_generation_prompt: bool,
+    ) -> Result<String> {
         let mut environment = self.environment.clone();
         bounded::install(&mut environment, &Budget::new(MAX_BUILT + MAX_BUILT_PER_BYTE * text));
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: an environment that had the template would let it include itself as it was written.
         let (instructions, blocks) = bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
-        // `tools` and `documents` are there and none, as in `transformers`: templates read both.
-        let entries = messages.iter().map(|message| {
-            let Message { role, content } = message;
-            Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
-        });
+        // `documents` are there and none, as in `transformers`: templates read them.
         let mut values = vec![
-            ("messages", entries.collect::<Value>()),
+            ("messages", messages.into_iter().collect::<Value>()),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
-            ("tools", Value::from(())),
+            ("tools", tools),
             ("documents", Value::from(())),
         ];
         values.extend(self.bos_token.as_deref().map(|bos| ("bos_token", Value::from(bos))));
@@ -150,6 +179,24 @@ impl ChatTemplate {
             return Err(Error::new(ErrorKind::Template, format!("{NAME}: the output is too long")));
         }
         Ok(text_of_all)
+    }
+}
+
+/// What templates read of JSON.
+fn from_json(json: &serde_json::Value) -> Value {
+    match json {
+        serde_json::Value::Null => Value::from(()),
+        serde_json::Value::Bool(value) => Value::from(*value),
+        serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(integer), _) => Value::from(integer),
+            (None, Some(integer)) => Value::from(integer),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(text) => Value::from(text.as_str()),
+        serde_json::Value::Array(values) => values.iter().map(from_json).collect(),
+        serde_json::Value::Object(entries) => {
+            Value::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), from_json(value))))
+        }
     }
 }
 

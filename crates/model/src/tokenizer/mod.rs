@@ -135,31 +135,46 @@ impl Tokenizer {
         if special == Special::AsText {
             tokens.extend(&self.prefix);
         }
+        self.append(text, special, &mut tokens)?;
+        if special == Special::AsText {
+            tokens.extend(&self.suffix);
+        }
+        Ok(tokens)
+    }
+
+    /// The tokens of a text within another one: names of control tokens are letters, and nothing is added but the space
+    /// that SentencePiece puts before a text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
+        let mut tokens = Vec::new();
+        self.append(text, Special::AsText, &mut tokens)?;
+        Ok(tokens)
+    }
+
+    fn append(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
         let mut merger = Merger::default();
         let mut outcome = Ok(());
         match &self.encoder {
             Encoder::ByteLevelBpe { encoder, markers } => {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) => encoder.encode(&self.vocabulary, text, &mut merger, &mut tokens),
+                    Fragment::Text(text) => encoder.encode(&self.vocabulary, text, &mut merger, tokens),
                 });
             }
             Encoder::SentencePiece { encoder, markers } => {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
                     Fragment::Text(text) if outcome.is_ok() => {
-                        outcome = encoder.encode(&self.vocabulary, text, &mut merger, &mut tokens);
+                        outcome = encoder.encode(&self.vocabulary, text, &mut merger, tokens);
                     }
                     Fragment::Text(_) => {}
                 });
             }
-            Encoder::HuggingFace(encoder) => encoder.encode(text, special, &mut tokens)?,
+            Encoder::HuggingFace(encoder) => encoder.encode(text, special, tokens)?,
         }
-        outcome?;
-        if special == Special::AsText {
-            tokens.extend(&self.suffix);
-        }
-        Ok(tokens)
+        outcome
     }
 
     /// As [`encode`](Self::encode), for bytes that may not be UTF-8: each broken sequence becomes U+FFFD, as with
@@ -181,6 +196,11 @@ impl Tokenizer {
     pub fn stream(&self, prompt: &[u32]) -> DecodeStream<'_> {
         let begins = prompt.last().is_none_or(|&token| self.token_kind(token) == TokenKind::Control);
         DecodeStream::new(self, self.adds_space && begins)
+    }
+
+    /// Decodes tokens whose every byte is part of the text, a space at the beginning, too.
+    pub fn exact_stream(&self) -> DecodeStream<'_> {
+        DecodeStream::new(self, false)
     }
 
     /// Tokens after which a model has nothing more to say, sorted: EOS and the ends of a turn.
@@ -216,6 +236,14 @@ impl Tokenizer {
     /// `token` as the vocabulary spells it (`Ġthe`, `▁the`, `<|im_end|>`); `None` for an id without a piece.
     pub fn piece(&self, token: u32) -> Option<&str> {
         Some(self.vocabulary.piece(token)).filter(|piece| !piece.is_empty())
+    }
+
+    /// The bytes that `token` adds to a text, which may be a part of a character: none of a control token, and none of an
+    /// id without a piece.
+    pub fn bytes(&self, token: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.vocabulary.append_bytes(token, &mut bytes);
+        bytes
     }
 
     /// The token that the vocabulary spells `piece`.

@@ -2,6 +2,7 @@
 //!
 //! `cargo test -p triad-model --test malformed -- --nocapture --test-threads 1` prints the messages.
 
+mod adapter;
 mod checkpoint;
 mod gguf;
 mod mutations;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use triad_model::adapter::Adapter;
 use triad_model::gguf::{self, Metadata, Value};
 use triad_model::safetensors::read_header;
 use triad_model::tensor::{Format, TensorInfo};
@@ -98,6 +99,21 @@ proptest! {
         damages.iter().for_each(|damage| apply(&mut bytes, damage));
         if let Ok(tensors) = read_header(&bytes, 0) {
             check(&tensors, bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_damaged_adapter_never_panics(damages in vec(damage(), 1..6), is_gguf: bool) {
+        let (description, config) = crate::adapter::base();
+        let mut bytes = if is_gguf { crate::adapter::gguf().build() } else { crate::adapter::weights() };
+        damages.iter().for_each(|damage| apply(&mut bytes, damage));
+        let read = match is_gguf {
+            true => Adapter::from_gguf(&bytes, description),
+            false => Adapter::from_peft(config, &bytes, description),
+        };
+        for low_rank in read.iter().flat_map(Adapter::blocks).flat_map(BTreeMap::values) {
+            prop_assert!(low_rank.a.iter().chain(&*low_rank.b).all(|value| value.is_finite()));
+            prop_assert_eq!((low_rank.a.len(), low_rank.b.len()), (32 * low_rank.rank, 16 * low_rank.rank));
         }
     }
 }

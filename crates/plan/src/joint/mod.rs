@@ -243,6 +243,14 @@ impl Joint {
 }
 
 impl JointPlan {
+    /// The processor that computes everything, if one does.
+    pub fn alone(&self) -> Option<ProcessorId> {
+        match self.ways[0][0] {
+            Way::On(processor) if self.kind == Kind::Alone => Some(processor),
+            Way::On(_) | Way::Cut => None,
+        }
+    }
+
     /// How a subgraph of a chunk is computed.
     fn way(&self, block: usize, chunk: usize, place: usize, of_block: usize) -> Way {
         let ways = &self.ways[chunk.min(self.ways.len() - 1)];

@@ -9,10 +9,12 @@
 //! [`interpolate`] has them between measured ones, [`predict`] predicts them from measurements by a decision tree or by
 //! fixed rates, [`profile`] has them from the profile of a device that is not here. [`solve`] chooses the partition that
 //! is complete first; [`plans`] has the choices for all products of a model and all lengths of a chunk, and [`judge`]
-//! compares those that predictions lead to with those of measurements.
+//! compares those that predictions lead to with those of measurements; [`exhaust`] finds the least time over all cuts
+//! without the solver.
 
 pub mod candidates;
 pub mod costs;
+pub mod exhaust;
 pub mod interpolate;
 pub mod judge;
 pub mod plans;

@@ -87,7 +87,7 @@ fn a_description_that_makes_no_sense_is_refused() {
     json(&place, |it| it["model"]["vocab"] = json!(0), &["`model`", "vocabulary is 0"]);
     json(&place, |it| it["model"]["blocks"] = json!([]), &["number of blocks is 0"]);
     json(&place, |it| it["model"]["blocks"][0]["attention"]["kv_heads"] = json!(3), &["can't share 3"]);
-    json(&place, |it| it["model"]["output_norm"]["epsilon"] = json!(1e60), &["epsilon is inf"]);
+    json(&place, |it| it["model"]["output_norm"]["epsilon"] = json!(-1.0), &["epsilon is -1"]);
     let inputs = |it: &mut Value| it["preparation"]["inputs"].as_array_mut().unwrap().clone();
     json(&place, |it| it["preparation"]["inputs"] = json!(inputs(it)[1..]), &["has 7 inputs, expected 8"]);
     json(
@@ -97,7 +97,7 @@ fn a_description_that_makes_no_sense_is_refused() {
     );
     json(&place, |it| it["preparation"]["inputs"][3]["channels"] = json!(95), &["inputs[3]", "expected 96"]);
     json(&place, |it| it["preparation"]["inputs"][5]["clip"] = json!(0), &["inputs[5]", "clipped at 0"]);
-    json(&place, |it| it["preparation"]["inputs"][5]["shadow_clip"] = json!(1e39), &["inputs[5]", "inf"]);
+    json(&place, |it| it["preparation"]["inputs"][5]["shadow_clip"] = json!(-1), &["inputs[5]", "clipped at -1"]);
     json(&place, |it| it["preparation"]["inputs"][5]["hot_channels"] = json!([1, 1]), &["inputs[5]", "ascending"]);
     json(&place, |it| it["preparation"]["inputs"][5]["hot_channels"] = json!([32]), &["inputs[5]", "below 32"]);
     json(&place, |it| it["preparation"]["inputs"][5]["smoothing"] = json!("0100"), &["inputs[5]", "2 channels", "32"]);

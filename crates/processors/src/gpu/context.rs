@@ -1,11 +1,13 @@
 //! An open GPU: its queue, and what goes wrong on it.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::adapters::{Adapter, AdapterKind};
+use super::pipeline_cache::PipelineCache;
 use crate::error::{Error, Result};
 
 /// A submission that takes longer than this is given up.
@@ -14,6 +16,10 @@ const TIME_OUT: Duration = Duration::from_secs(30);
 const TIME_OUT_OF_SOFTWARE: Duration = Duration::from_secs(300);
 /// Offsets in a uniform buffer are multiples of this on every GPU.
 pub(super) const UNIFORM: u64 = 256;
+
+/// What is used where it is there.
+const OPTIONAL: wgpu::Features =
+    wgpu::Features::SUBGROUP.union(wgpu::Features::SHADER_F16).union(wgpu::Features::PIPELINE_CACHE);
 
 /// A GPU that was opened.
 #[derive(Debug)]
@@ -24,6 +30,8 @@ pub(super) struct Context {
     pub queue: wgpu::Queue,
     /// Whether it is a program on the CPU.
     pub is_software: bool,
+    /// Compiled shaders on disk, where a folder is given and the driver returns them.
+    pub pipelines: Option<PipelineCache>,
     /// Whether the CPU writes to the memory that shaders read: of a GPU that shares the CPU's, and of software.
     pub shares_memory: bool,
     /// How long a submission may take at most, about; `None`: as long as a chunk or a subgraph.
@@ -36,7 +44,11 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub fn open(adapter: &wgpu::Adapter, described: &Adapter) -> Result<Self> {
+    /// Opens an adapter, whose compiled shaders are kept in the folder `kept`.
+    ///
+    /// # Errors
+    /// If its driver refuses it.
+    pub fn open(adapter: &wgpu::Adapter, described: &Adapter, kept: Option<&Path>) -> Result<Self> {
         let name = format!("gpu:{}", described.name);
         let shared = match described.kind {
             AdapterKind::Integrated | AdapterKind::Software => wgpu::Features::MAPPABLE_PRIMARY_BUFFERS,
@@ -45,7 +57,7 @@ impl Context {
         let shares_memory = !(adapter.features() & shared).is_empty();
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
-            required_features: adapter.features() & (wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16 | shared),
+            required_features: adapter.features() & (OPTIONAL | shared),
             required_limits: adapter.limits(),
             ..wgpu::DeviceDescriptor::default()
         };
@@ -61,6 +73,8 @@ impl Context {
             let _ = uncaptured.set(one_line(&error));
         }));
         let is_software = described.kind == AdapterKind::Software;
+        let kept = kept.filter(|_| device.features().contains(wgpu::Features::PIPELINE_CACHE));
+        let pipelines = kept.map(|folder| PipelineCache::open(&device, folder, described));
         let time_out = if is_software { TIME_OUT_OF_SOFTWARE } else { TIME_OUT };
         Ok(Self {
             name,
@@ -68,6 +82,7 @@ impl Context {
             queue,
             is_software,
             shares_memory,
+            pipelines,
             slice: None,
             time_out,
             submissions: AtomicU64::new(0),
@@ -78,6 +93,13 @@ impl Context {
     /// The same with submissions of another length.
     pub fn with_slice(self, slice: Option<Duration>) -> Self {
         Self { slice, ..self }
+    }
+
+    /// Keeps what was compiled.
+    pub fn keep_pipelines(&self) {
+        if let Some(pipelines) = &self.pipelines {
+            pipelines.save();
+        }
     }
 
     /// The error of a GPU that has failed.

@@ -93,7 +93,7 @@ impl Kernels {
                 module: &module,
                 entry_point: Some("main"),
                 compilation_options: options,
-                cache: None,
+                cache: context.pipelines.as_ref().map(|kept| &kept.cache),
             })
         };
         let pipelines = || Self {

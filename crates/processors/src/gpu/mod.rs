@@ -1,11 +1,12 @@
 //! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8, and whole models in float (`model`).
 //!
-//! A GPU is opened once ([`Gpu::open`]): it is found by name (`adapters`), its queue is opened (`context`), and the first of
-//! several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get wrong has a
-//! reason, which [`Gpu::variants`] returns. A program keeps its weights in buffers of the GPU, in the layout of the CPU's
-//! kernels, and runs in one submission (`program`); what is between input and output is in buffers that all programs share
-//! (`scratch`). Submissions can be of a given length at most ([`GpuOptions::slice`], `pace`), so that other applications have
-//! the GPU in between; [`Frames`] shows whether they do.
+//! A GPU is opened once ([`Gpu::open`]): it is found by name (`adapters`), its queue is opened (`context`), and the
+//! first of several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get
+//! wrong has a reason, which [`Gpu::variants`] returns. A program keeps its weights in buffers of the GPU, in the
+//! layout of the CPU's kernels, and runs in one submission (`program`); what is between input and output is in buffers
+//! that all programs share (`scratch`). What a driver compiled is kept on disk (`pipeline_cache`). Submissions can be
+//! of a given length at most ([`GpuOptions::slice`], `pace`), so that other applications have the GPU in between;
+//! [`Frames`] shows whether they do.
 //!
 //! No adapter, software in place of a GPU that nobody asked for, memory that is missing, a GPU that its driver lost or that
 //! takes too long are errors of their own.
@@ -17,11 +18,13 @@ mod kernels;
 pub mod model;
 mod pace;
 mod peak;
+mod pipeline_cache;
 mod program;
 mod proof;
 mod scratch;
 mod slices;
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -55,6 +58,8 @@ pub struct GpuOptions {
     /// How long a submission may take at most, about, so that others have the GPU in between; `None` for one submission of
     /// each subgraph, and of each chunk of a whole model.
     pub slice: Option<Duration>,
+    /// The folder in which compiled shaders are kept, on drivers that return them; `None` for nowhere.
+    pub kept: Option<PathBuf>,
 }
 
 /// The environment variable that names variants of the shaders, as [`GpuOptions::named`] does.
@@ -125,14 +130,16 @@ impl Gpu {
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let tried = options.tried()?;
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
-        Self::with(&listed, adapter, tried, options.slice)
+        Self::with(&listed, adapter, tried, options.slice, options.kept.as_deref())
     }
 
     /// Opens every GPU that this machine's drivers list, software among them, with the variants of `options`; of each that
     /// can't be used, the error.
     pub fn open_each(options: &GpuOptions) -> Vec<(Adapter, Result<Self>)> {
         let open = |(listed, adapter): (wgpu::Adapter, Adapter)| {
-            let opened = options.tried().and_then(|tried| Self::with(&listed, adapter.clone(), tried, None));
+            let opened = options
+                .tried()
+                .and_then(|tried| Self::with(&listed, adapter.clone(), tried, None, options.kept.as_deref()));
             (adapter, opened)
         };
         adapters::listed().into_iter().map(open).collect()
@@ -143,8 +150,9 @@ impl Gpu {
         adapter: Adapter,
         (all, float_variants): (Vec<Variant>, Vec<FloatVariant>),
         slice: Option<Duration>,
+        kept: Option<&Path>,
     ) -> Result<Self> {
-        let context = Arc::new(Context::open(listed, &adapter)?.with_slice(slice));
+        let context = Arc::new(Context::open(listed, &adapter, kept)?.with_slice(slice));
         let (mut used, mut variants) = (None, Vec::new());
         for variant in all {
             let state = match used {
@@ -167,6 +175,7 @@ impl Gpu {
             let reasons = refused.collect::<Vec<_>>().join("; ");
             return Err(Error::GpuMiscomputes { gpu: context.name.clone(), reasons });
         };
+        context.keep_pipelines();
         let capabilities =
             Capabilities { formats: vec![Format::Int8], static_shapes: false, own_memory: true, window: None };
         Ok(Self { adapter, capabilities, variants, float_variants, shared: Arc::new(shared) })
@@ -175,6 +184,11 @@ impl Gpu {
     /// What its driver says of it.
     pub fn adapter(&self) -> &Adapter {
         &self.adapter
+    }
+
+    /// Whether the CPU writes weights to the memory that shaders read; otherwise they are copied to memory of the GPU's own.
+    pub fn shares_memory(&self) -> bool {
+        self.shared.context.shares_memory
     }
 
     /// How often work was submitted to it, by all its programs and models.
@@ -193,7 +207,14 @@ impl Gpu {
     /// # Errors
     /// If no variant computes rightly, or the GPU fails.
     pub fn prove_models(&self) -> Result<Vec<(FloatVariant, VariantState)>> {
-        model::prove_all(&self.shared.context, &self.float_variants)
+        let states = model::prove_all(&self.shared.context, &self.float_variants)?;
+        self.shared.context.keep_pipelines();
+        Ok(states)
+    }
+
+    /// Why compiled shaders that were kept are not used, or can't be kept, if that is so.
+    pub fn not_kept(&self) -> Option<String> {
+        self.shared.context.pipelines.as_ref()?.note()
     }
 }
 

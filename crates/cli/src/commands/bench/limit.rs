@@ -79,7 +79,7 @@ impl Limit {
 }
 
 /// Bytes of keys and values that `tokens` tokens behind `context` others read.
-fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize, format: KvFormat) -> usize {
+pub fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize, format: KvFormat) -> usize {
     let positions = (1..=tokens).map(|position| context + position);
     let of_block = |block: &BlockDescription| {
         let attention = &block.attention;
@@ -90,21 +90,21 @@ fn cache_bytes(description: &ModelDescription, tokens: usize, context: usize, fo
 }
 
 /// Positions that the token at `position`, counted from 1, looks at.
-fn seen(block: &BlockDescription, position: usize) -> usize {
+pub fn seen(block: &BlockDescription, position: usize) -> usize {
     block.attention.window.map_or(position, |window| window.min(position))
 }
 
 /// Multiplications and additions.
 #[derive(Debug, PartialEq)]
-struct Operations {
+pub struct Operations {
     /// Of linear layers, and the logits of one token.
-    linear: f64,
+    pub linear: f64,
     /// Of query · key and score · value over the positions that each token attends to.
-    attention: f64,
+    pub attention: f64,
 }
 
 impl Operations {
-    fn of_prefill(description: &ModelDescription, tokens: usize) -> Self {
+    pub fn of_prefill(description: &ModelDescription, tokens: usize) -> Self {
         let weights = |block: &BlockDescription| -> usize {
             block.linears(description.hidden).iter().map(|linear| linear.out_features * linear.in_features).sum()
         };

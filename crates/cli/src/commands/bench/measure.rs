@@ -92,6 +92,13 @@ impl Spread {
 }
 
 impl Plan {
+    /// The same for rounds of the longest prompt, and of the longest answer behind it.
+    pub fn in_rounds(self) -> Self {
+        let longest = |lengths: &[usize]| lengths.iter().copied().max();
+        let [prompts, decodes] = [&self.prompts, &self.decodes].map(|lengths| longest(lengths).into_iter().collect());
+        Self { contexts: longest(&self.prompts).into_iter().collect(), prompts, decodes, ..self }
+    }
+
     /// Tokens of context that the longest test needs.
     pub fn context(&self) -> usize {
         self.tests().map(|(_, tokens, context, _)| tokens.saturating_add(context)).max().unwrap_or(1)
@@ -215,7 +222,8 @@ impl Plan {
     }
 }
 
-fn failed(error: Error, name: &str) -> anyhow::Error {
+/// The error of a test of the model called `name`.
+pub fn failed(error: Error, name: &str) -> anyhow::Error {
     match error {
         Error::Cancelled => Interrupted.into(),
         error => run_error(error, name),
@@ -228,7 +236,7 @@ fn tokens(count: usize, vocab: usize) -> Vec<u32> {
 }
 
 /// Seconds for a prompt of `count` tokens.
-fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
+pub fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, Error> {
     let prompt = tokens(count, session.model().description().vocab);
     let start = Instant::now();
     session.prefill(&prompt, cancel, |_| {})?;
@@ -236,7 +244,7 @@ fn prefill(session: &mut Session, count: usize, cancel: &Cancel) -> Result<f64, 
 }
 
 /// Seconds for `count` tokens one by one, in all sessions together.
-fn decode(sessions: &mut [Session], count: usize, cancel: &Cancel) -> Result<f64, Error> {
+pub fn decode(sessions: &mut [Session], count: usize, cancel: &Cancel) -> Result<f64, Error> {
     let answer = tokens(count, sessions[0].model().description().vocab);
     let start = Instant::now();
     for token in answer.chunks(1) {

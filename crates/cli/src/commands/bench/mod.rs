@@ -1,17 +1,18 @@
 //! `triad bench`: how fast a model runs on this machine.
 //!
 //! [`measure`] takes the times, [`limit`] computes what the machine allows, [`report`] prints both and [`figure`] draws
-//! them.
+//! them. [`sustained`] measures speed over time.
 
 mod figure;
-mod limit;
+pub mod limit;
 mod measure;
 mod report;
+mod sustained;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use triad_engine::{LoadOptions, Model, Threads, memory};
@@ -41,6 +42,9 @@ const SEED: u64 = 1;
 /// prefill is its bubble rate. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
 /// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
 /// (in f32) and reads there at most.
+///
+/// With --sustained, a prompt and an answer behind it, of the longest --prompt and --decode, follow each other for that time:
+/// whether a machine keeps its speed when it is warm. Ctrl-C ends it with what is measured by then.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad bench                                             the default model
@@ -50,7 +54,8 @@ const SEED: u64 = 1;
   triad bench --prompt 0 --decode 64 --sequences 1,4,16   several conversations at once
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json
   triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg
-  triad bench --float --processors gpu")]
+  triad bench --float --processors gpu
+  triad bench --sustained 10m --svg sustained.svg         speed, clock and temperature over time")]
 pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
@@ -84,7 +89,10 @@ pub struct Arguments {
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
-    /// Draw a figure of times over lengths, too
+    /// Measure for so long: speed over time, with clocks and temperatures where the system reports them; 90s, 10m, 1h
+    #[arg(long, value_name = "TIME", value_parser = arguments::duration, conflicts_with_all = ["processors", "sequences", "repeat"])]
+    sustained: Option<Duration>,
+    /// Draw a figure of times over lengths, too; with --sustained of speed over time
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print one JSON object
@@ -127,6 +135,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(shape) => random(shape, &plan, threads[0])?,
         None => load(&arguments.model, threads[0], arguments.float)?,
     };
+    let plan = if arguments.sustained.is_some() { plan.in_rounds() } else { plan };
     let (needed, context) = (plan.context(), model.description().context);
     ensure!(
         needed <= context,
@@ -134,6 +143,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     let session = memory::of_session(model.description(), 0, needed, plan.chunk, plan.kv_format).total();
     machine::check_memory(&format!("a context of {needed} tokens"), session)?;
+    if let Some(time) = arguments.sustained {
+        let longest = |lengths: &[usize]| lengths.iter().copied().max().unwrap_or(0);
+        let tokens = (longest(&plan.prompts), longest(&plan.decodes));
+        ensure!(
+            tokens.0 > 0 && tokens.1 > 0,
+            "--sustained measures prompts and answers: expected --prompt and --decode above 0"
+        );
+        let shared = Arc::new(model);
+        let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
+        let report = sustained::run(&engine, (&name, threads[0]), tokens, time)?;
+        if let Some(file) = svg {
+            file.write(|file| file.write_all(report.figure().svg().as_bytes()))?;
+        }
+        return if arguments.json { output::json(&report) } else { report.print() };
+    }
     let mut results = Vec::new();
     let mut latest = None;
     for &count in &threads {

@@ -1,20 +1,27 @@
 //! `triad run`: an answer to one prompt, or a conversation ([`terminal`]).
 
+mod conversation;
+mod form;
 mod speculate;
 mod terminal;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
+use triad_engine::constraint::Form;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
-use triad_engine::{Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions};
+use triad_engine::{
+    Adapters, Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions,
+};
 use triad_frontend::{answer, chat, machine};
 use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
+use crate::adapters::{self, ScaledPath};
 use crate::arguments::{self, KvArgument, ModelArguments};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
@@ -22,6 +29,7 @@ use crate::output;
 use crate::processors::{self, Executed, ProcessorArguments};
 use crate::progress::{self, Shown};
 use crate::prompt::PromptArguments;
+use form::FormArguments;
 use speculate::Proposer;
 
 /// Context of a conversation, unless the model was made for less or another one is given.
@@ -38,9 +46,14 @@ const CHAT_CONTEXT: usize = 4096;
   triad run                                         chat: /help lists the commands
   triad run -m model.gguf -f prompt.txt -n 100
   triad run -m hf:Qwen/Qwen2.5-0.5B-Instruct --temperature 0.7 --top-p 0.9 --seed 1
+  triad run --session talk.json -p 'And at night?'  goes on with the conversation in the file
   git diff | triad run --system 'Summarize this change.'
   triad run --raw -p 'The capital of France is' -n 8 --stop . --json
   triad run -m large.gguf --speculate small.gguf -p 'Why is the sky blue?'
+  triad run -p 'Name a city and its country.' --schema city.json
+  triad run -p 'Is 7 a prime number?' --regex 'yes|no'
+  triad run -p 'What is 2 + 3 * 4?' --grammar sum.lark
+  triad run -p 'Who are you?' --lora pirate.gguf --lora polite:0.5
   triad run -f long.txt --processors cpu=0,npu=1 --timeline run.json")]
 pub struct Arguments {
     #[command(flatten)]
@@ -65,6 +78,9 @@ pub struct Arguments {
     /// Instructions to the model, before the conversation
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
+    /// Go on with the conversation in this file, if it is there, and write it there after each answer
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    session: Option<PathBuf>,
     /// Text that ends the answer and is not shown; may be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
@@ -75,6 +91,11 @@ pub struct Arguments {
     /// tokens before, a MODEL with the same tokenizer its own likeliest tokens, `off` nothing; the answer is the same
     #[arg(long, value_name = "lookup|off|MODEL", default_value = "lookup")]
     speculate: Proposer,
+    #[command(flatten)]
+    form: FormArguments,
+    /// Apply a LoRA adapter for the model, a GGUF file or a folder as PEFT writes it, times SCALE; may be given several times
+    #[arg(long, value_name = "PATH[:SCALE]")]
+    lora: Vec<ScaledPath>,
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
@@ -127,6 +148,7 @@ impl SamplerArguments {
                 .or(recommended.repetition_penalty)
                 .unwrap_or(default.repetition_penalty),
             seed: self.seed,
+            ..default
         }
     }
 }
@@ -139,9 +161,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         prompt.is_some() || !arguments.json,
         "--json needs a prompt: give one with -p, with -f, or on standard input"
     );
+    let form = arguments.form.read()?;
     let model = arguments.model.load_prepared(arguments.float)?;
     model.tokenizer()?;
-    let speaker = Speaker { model, arguments };
+    let form = form.map(|form| form::compile(&model, form)).transpose()?;
+    let adapters = adapters::open(&model, &arguments.lora)?;
+    let speaker = Speaker { model, form, adapters, arguments };
     match prompt {
         Some(prompt) => one_answer(&speaker, &prompt),
         None => terminal::run(&speaker),
@@ -151,6 +176,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// A model with the settings by which it answers.
 struct Speaker<'a> {
     model: Arc<Model>,
+    /// What form its answers have.
+    form: Option<Arc<dyn Form>>,
+    /// What is added to its weights.
+    adapters: Adapters,
     arguments: &'a Arguments,
 }
 
@@ -169,6 +198,20 @@ impl Speaker<'_> {
         if !self.arguments.raw && !self.chats() {
             output::note("note: this model has no chat template; it continues the prompt as plain text");
         }
+    }
+
+    /// How a conversation begins: with what `--session` holds, unless that is nothing, and with `--system` in place of its own.
+    fn beginning(&self) -> Result<Vec<Message>> {
+        let saved = self.arguments.session.as_deref().map(conversation::read_if_there).transpose()?.unwrap_or_default();
+        let instructed = self.system();
+        let replaced = instructed.is_some();
+        let rest = saved.into_iter().filter(|message| !(replaced && message.role == "system"));
+        Ok(instructed.into_iter().chain(rest).collect())
+    }
+
+    /// Writes a conversation to the file of `--session`, if there is one.
+    fn keep(&self, messages: &[Message]) -> Result<()> {
+        self.arguments.session.as_deref().map_or(Ok(()), |path| conversation::write(path, messages))
     }
 
     /// The first message of a conversation, if there is one.
@@ -200,7 +243,11 @@ impl Speaker<'_> {
             Some(processors) => processors.engine(devices, &self.model, options)?,
             None => answer::engine(&self.model, options, &mut |_, _| {})?,
         };
-        let session = engine.session();
+        let mut session = engine.session();
+        if !self.adapters.is_empty() {
+            adapters::note_processors(&engine);
+            session.set_adapters(&self.adapters)?;
+        }
         let Arguments { speculate, model, float, .. } = self.arguments;
         let speculate = speculate.options(model, *float, &session)?;
         Ok((session, speculate))
@@ -213,6 +260,8 @@ impl Speaker<'_> {
             sampler: self.arguments.sampler.options(&self.model),
             stop: self.arguments.stop.clone(),
             speculate: speculate.cloned(),
+            form: self.form.clone(),
+            ..GenerateOptions::default()
         };
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
@@ -224,6 +273,7 @@ impl Speaker<'_> {
                     bar.get_or_insert_with(|| progress::tokens("reading the prompt", total)).set(done);
                 }
                 Event::Prefill { .. } => drop(bar.take()),
+                Event::Token { .. } => {}
                 Event::Text(_) if self.arguments.json => {}
                 Event::Text(text) => show(text)?,
             }
@@ -263,13 +313,18 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     speaker.note_if_plain();
     let several = &speaker.arguments.several;
     let timeline = several.timeline_file()?;
-    let messages: Vec<_> = speaker.system().into_iter().chain([Message::new("user", text)]).collect();
+    let mut messages = speaker.beginning()?;
+    messages.push(Message::new("user", text));
     let prompt = speaker.encode(&messages)?;
     let (mut session, speculate) = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
     let answer = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
     processors::note_failures(&session);
+    if answer.finish != Finish::Cancelled {
+        messages.push(Message::new("assistant", &answer.text));
+        speaker.keep(&messages)?;
+    }
     if speaker.arguments.json {
         let timing = &answer.timing;
         let proposed = answer.speculation.filter(|speculation| speculation.proposed > 0);

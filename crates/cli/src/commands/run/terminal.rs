@@ -1,53 +1,97 @@
 //! A conversation at the terminal.
 
-use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
-use super::{CHAT_CONTEXT, Speaker, show, statistics};
+use super::{CHAT_CONTEXT, Speaker, conversation, show, statistics};
 use crate::{output, processors};
 
 const HELP: &str = "\
-/reset   begin a new conversation
-/stats   speed of the last answer
-/help    this list
-Ctrl-C   end the answer that comes; at the prompt: leave the line
-Ctrl-D   leave";
+/reset          begin a new conversation
+/system [TEXT]  show the instructions to the model, or replace them
+/edit           change the latest message in an editor ($VISUAL or $EDITOR), and have it answered anew
+/save FILE      write the conversation to a file
+/load FILE      go on with the conversation in a file
+/stats          speed of the last answer
+/help           this list
+\"\"\"             begins and ends a message of several lines; so does \\ at the end of a line
+Ctrl-C          end the answer that comes; at the prompt: leave the line
+Ctrl-D          leave";
 
-/// Reads lines and answers them until the user leaves.
+/// Begins and ends a message of several lines.
+const QUOTES: &str = "\"\"\"";
+/// The editor where the environment names none.
+const EDITOR: &str = "vi";
+
+/// Reads messages and answers them until the user leaves.
 pub fn run(speaker: &Speaker) -> Result<()> {
     speaker.note_if_plain();
+    let messages = speaker.beginning()?;
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
-    let mut chat = Chat { speaker, session, speculate, messages: Vec::new(), statistics: None };
-    chat.reset();
+    let mut chat = Chat { speaker, session, speculate, messages, statistics: None };
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
     output::note(&format!("{} is ready; /help lists the commands, Ctrl-D leaves", speaker.name()));
     loop {
-        let line = match editor.readline("> ") {
-            Ok(line) => line,
+        let message = match message(|prompt| editor.readline(prompt)) {
+            Ok(message) => message,
             Err(ReadlineError::Interrupted) => continue,
             Err(ReadlineError::Eof) => return Ok(()),
             Err(error) => return Err(error).context("cannot read from the terminal"),
         };
-        let line = line.trim();
-        if line.is_empty() {
+        let message = message.trim();
+        if message.is_empty() {
             continue;
         }
         // A line that the history refuses is still a line.
-        let _ = editor.add_history_entry(line);
-        match line {
-            "/help" => output::note(HELP),
-            "/reset" => chat.reset(),
-            "/stats" => output::note(chat.statistics.as_deref().unwrap_or("there was no answer yet")),
-            _ if line.starts_with('/') => {
-                output::note(&format!("there is no command {line}; /help lists them"));
-            }
-            _ => chat.answer(line)?,
+        let _ = editor.add_history_entry(message);
+        match message.strip_prefix('/').filter(|_| !message.contains('\n')) {
+            Some(command) => chat.command(command)?,
+            None => chat.answer(message)?,
         }
     }
+}
+
+/// Lines up to the end of a message: one, or several that `"""` encloses or that end with a backslash.
+fn message<E>(mut read: impl FnMut(&str) -> Result<String, E>) -> Result<String, E> {
+    let mut text = read("> ")?;
+    if let Some(first) = text.trim().strip_prefix(QUOTES) {
+        let mut text = first.to_owned();
+        while !text.trim_end().ends_with(QUOTES) {
+            text.push('\n');
+            text += &read(". ")?;
+        }
+        let end = text.trim_end().len() - QUOTES.len();
+        return Ok(text[..end].to_owned());
+    }
+    while text.ends_with('\\') {
+        text.pop();
+        text.push('\n');
+        text += &read(". ")?;
+    }
+    Ok(text)
+}
+
+/// `text` as the user leaves it in an editor.
+fn edit(text: &str) -> Result<String> {
+    let named = ["VISUAL", "EDITOR"].into_iter().find_map(|name| std::env::var(name).ok().filter(|it| !it.is_empty()));
+    let command = named.unwrap_or_else(|| EDITOR.into());
+    let mut file = tempfile::Builder::new().suffix(".md").tempfile().context("cannot make a file to edit")?;
+    file.write_all(text.as_bytes()).context("cannot write the file to edit")?;
+    // It may have arguments of its own.
+    let mut words = command.split_whitespace();
+    let program = words.next().unwrap_or(EDITOR);
+    let status = Command::new(program).args(words).arg(file.path()).status();
+    let status = status.with_context(|| format!("cannot start the editor {command}"))?;
+    ensure!(status.success(), "the editor {command} ended with an error: the message is as it was");
+    std::fs::read_to_string(file.path()).context("cannot read what was edited")
 }
 
 struct Chat<'a> {
@@ -59,9 +103,66 @@ struct Chat<'a> {
 }
 
 impl Chat<'_> {
-    fn reset(&mut self) {
-        self.messages = self.speaker.system().into_iter().collect();
-        self.session.truncate(0);
+    /// What goes wrong with a command ends nothing.
+    fn command(&mut self, command: &str) -> Result<()> {
+        let (name, argument) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+        let argument = argument.trim();
+        let done = match (name, argument) {
+            ("help", "") => self.note(HELP),
+            ("stats", "") => self.note(self.statistics.as_deref().unwrap_or("there was no answer yet")),
+            ("reset", "") => {
+                self.messages = self.speaker.system().into_iter().collect();
+                self.session.truncate(0);
+                Ok(())
+            }
+            ("system", text) => self.instruct(text),
+            ("save" | "load", "") => self.note(&format!("/{name} FILE: expected the name of a file")),
+            ("save", path) => conversation::write(Path::new(path), &self.messages),
+            ("load", path) => conversation::read(Path::new(path)).map(|messages| self.messages = messages),
+            ("edit", "") => return self.edit(),
+            _ => self.note(&format!("there is no command /{command}; /help lists them")),
+        };
+        if let Err(error) = done {
+            output::note(&format!("error: {error:#}"));
+        }
+        Ok(())
+    }
+
+    fn note(&self, text: &str) -> Result<()> {
+        output::note(text);
+        Ok(())
+    }
+
+    /// Replaces the instructions to the model, or shows them.
+    fn instruct(&mut self, text: &str) -> Result<()> {
+        ensure!(self.speaker.chats(), "this model has no chat template, and so no instructions");
+        let has_one = self.messages.first().is_some_and(|message| message.role == "system");
+        if text.is_empty() {
+            let shown = self.messages.first().filter(|_| has_one).map(|message| message.content.as_str());
+            return self.note(shown.unwrap_or("there are no instructions"));
+        }
+        let message = Message::new("system", text);
+        if has_one {
+            self.messages[0] = message;
+        } else {
+            self.messages.insert(0, message);
+        }
+        Ok(())
+    }
+
+    /// Answers the latest message of the user again, as it is after an editor.
+    fn edit(&mut self) -> Result<()> {
+        let Some(latest) = self.messages.iter().rposition(|message| message.role == "user") else {
+            return self.note("there is no message to edit yet");
+        };
+        match edit(&self.messages[latest].content) {
+            Ok(text) if text.trim().is_empty() => self.note("an empty message: the conversation is as it was"),
+            Ok(text) => {
+                self.messages.truncate(latest);
+                self.answer(text.trim())
+            }
+            Err(error) => self.note(&format!("error: {error:#}")),
+        }
     }
 
     /// Answers `line`. What goes wrong with one line (it is too long, say) ends neither the
@@ -79,6 +180,9 @@ impl Chat<'_> {
                     self.messages.pop();
                 } else {
                     self.messages.push(Message::new("assistant", &answer.text));
+                    if let Err(error) = self.speaker.keep(&self.messages) {
+                        output::note(&format!("error: {error:#}"));
+                    }
                 }
             }
             Err(error) => {
@@ -87,5 +191,29 @@ impl Chat<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(lines: &[&str]) -> (Option<String>, usize) {
+        let mut left = lines.iter();
+        let text = message(|_| left.next().map(|line| (*line).to_owned()).ok_or(())).ok();
+        (text, left.count())
+    }
+
+    #[test]
+    fn a_message_is_a_line_or_those_that_a_backslash_joins_or_quotes_enclose() {
+        let text = |lines: &[&str]| read(lines).0.unwrap();
+        assert_eq!(read(&["one", "two"]), (Some("one".into()), 1));
+        assert_eq!(read(&["one\\", "two\\", "three", "four"]), (Some("one\ntwo\nthree".into()), 1));
+        assert_eq!(text(&["\"\"\"", "one", "", "two", "\"\"\""]), "\none\n\ntwo\n");
+        assert_eq!(text(&["\"\"\"one", "two\"\"\""]), "one\ntwo");
+        assert_eq!(text(&["\"\"\"one\"\"\""]), "one");
+        assert_eq!(text(&["\"\"\"", "\\", "/help", "\"\"\""]), "\n\\\n/help\n");
+        // Ctrl-D within a message leaves.
+        assert_eq!(read(&["\"\"\"one", "two"]), (None, 0));
     }
 }

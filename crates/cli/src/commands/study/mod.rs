@@ -3,9 +3,11 @@
 
 mod ablation;
 mod contention;
+mod cuts;
 mod decision;
 mod hot_channels;
 mod measure;
+mod misaligned;
 mod outlier_rate;
 mod outliers;
 mod policy;
@@ -13,6 +15,7 @@ mod prefixes;
 mod prune;
 #[cfg(feature = "gpu")]
 mod rendering;
+mod solver;
 mod stall;
 mod synchronization;
 mod thresholds;
@@ -43,8 +46,9 @@ use crate::{output, progress};
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes) and of synchronization run the prepared model on this machine, that
-/// of rendering the model in float or in W4A16 on its GPU.
+/// Studies of several conversations (stall, prefixes), of synchronization and of misaligned lengths run the prepared model on this machine, that
+/// of rendering the model in float or in W4A16 on its GPU. Those of cuts and of
+/// the solver go by a phone's profile or by this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg
@@ -72,6 +76,9 @@ enum Study {
     Prefixes(prefixes::Arguments),
     #[cfg(feature = "gpu")]
     Rendering(rendering::Arguments),
+    Solver(solver::Arguments),
+    Cuts(cuts::Arguments),
+    Misaligned(misaligned::Arguments),
     Synchronization(synchronization::Arguments),
 }
 
@@ -133,6 +140,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::Prefixes(arguments) => prefixes::run(arguments),
         #[cfg(feature = "gpu")]
         Study::Rendering(arguments) => rendering::run(arguments),
+        Study::Misaligned(arguments) => misaligned::run(arguments),
+        Study::Cuts(arguments) => cuts::run(arguments),
+        Study::Solver(arguments) => solver::run(arguments),
         Study::Synchronization(arguments) => synchronization::run(arguments),
     }
 }

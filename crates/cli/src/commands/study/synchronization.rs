@@ -18,7 +18,8 @@ const CUTS: [&str; 4] = ["query-key-value", "attention-output", "gate-up", "down
 /// Measure how long processors wait for each other where products are cut, blocked and by predicted times.
 ///
 /// Prompts of one chunk run with each way of waiting in turns, by default with every product in equal parts of its columns.
-/// A join is the time from the end of a part to the beginning of what waited for it.
+/// A join is the time from the end of a part to the beginning of what waited for it. A prompt of one token is what a step
+/// of decode is.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study synchronization --processors cpu=0,cpu=1
@@ -32,7 +33,7 @@ pub struct Arguments {
     #[command(flatten)]
     devices: DeviceArguments,
     /// Tokens of the prompts
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "16,64,256", value_parser = arguments::tokens)]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16,64,256", value_parser = arguments::tokens)]
     chunk: Vec<usize>,
     /// Prompts of each length and way
     #[arg(long, value_name = "N", default_value = "10", value_parser = arguments::repeats)]
@@ -52,8 +53,17 @@ struct Found {
 struct Measured {
     tokens: usize,
     wait: Wait,
+    /// How late ends were noticed, all together, as a share of the prompts' time.
+    late_share: f64,
     #[serde(flatten)]
     joined: Joined,
+}
+
+impl Measured {
+    fn new((tokens, wait): (usize, Wait), prompts: usize, joined: Joined) -> Self {
+        let late: f64 = joined.waits.iter().map(|wait| wait.late_seconds).sum();
+        Self { tokens, wait, late_share: late / (prompts as f64 * joined.prompt_seconds), joined }
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -73,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let options = EngineOptions { session, ..EngineOptions::default() };
             let engine = processors.engine(&devices, &model, options)?;
             let _spinner = progress::spinner(format!("{tokens} tokens, {} waits", wait.name()));
-            Ok(Measured { tokens, wait, joined: measure_joins(&engine, *repeat, cancel)? })
+            Ok(Measured::new((tokens, wait), *repeat, measure_joins(&engine, *repeat, cancel)?))
         };
         let all = chunk.iter().flat_map(|tokens| Wait::ALL.map(|wait| (*tokens, wait)));
         Ok(Found { model: title_of(name), results: all.map(measure).collect::<Result<_>>()? })
@@ -82,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 impl Report for Found {
     fn text(&self) -> String {
-        let row = |Measured { tokens, wait, joined }: &Measured| {
+        let row = |Measured { tokens, wait, late_share, joined }: &Measured| {
             let all = joined.waits.iter().fold(WaitUse::default(), |all, one| all.plus(*one));
             let each = |seconds: f64| 1e6 * seconds / (all.waits.max(1) as f64);
             let joins = [joined.joins.begin_seconds, joined.joins.end_seconds].map(|seconds| 1e6 * seconds);
@@ -90,7 +100,8 @@ impl Report for Found {
                 [all.late_seconds, all.error_seconds, all.slept_seconds, all.polled_seconds, all.blocked_seconds];
             let numbers = joins.into_iter().chain(waits.map(each)).map(|number| format!("{number:.1}"));
             let labels = [tokens.to_string(), wait.name().to_owned(), format!("{:.2}", 1e3 * joined.prompt_seconds)];
-            labels.into_iter().chain(numbers).collect::<Vec<_>>()
+            let share = format!("{:.1}", 100.0 * late_share);
+            labels.into_iter().chain(numbers).chain([share]).collect::<Vec<_>>()
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
         let names = [
@@ -104,31 +115,34 @@ impl Report for Found {
             "slept µs",
             "polled µs",
             "blocked µs",
+            "late %",
         ];
         format!(
-            "{}: begin is of a part elsewhere, end of what waits for it (medians); the others are means of a wait\n\n{}",
+            "{}: begin is of a part elsewhere, end of what waits for it (medians); the others are means of \
+             a wait, and how late all ends of a prompt were noticed, of its time\n\n{}",
             self.model,
             output::table(&names, 2, &rows)
         )
     }
 
     fn figure(&self) -> Figure {
-        let series = |wait: Wait| {
-            let here = self.results.iter().filter(|one| one.wait == wait);
-            let points = here.map(|one| (one.tokens as f64, 1e6 * one.joined.joins.end_seconds));
-            Series::new(wait.name(), Mark::LineWithMarkers, points)
+        let chart = |title: &str, axis: &str, value: fn(&Measured) -> f64| {
+            let series = |wait: Wait| {
+                let here = self.results.iter().filter(|one| one.wait == wait);
+                Series::new(wait.name(), Mark::LineWithMarkers, here.map(|one| (one.tokens as f64, value(one))))
+            };
+            Panel::Chart(Chart {
+                title: title.into(),
+                x: Axis::logarithmic("tokens (1: as a step of decode)"),
+                y: Axis::linear(axis).covering(0.0, 1.0),
+                series: Wait::ALL.map(series).into(),
+                guides: Vec::new(),
+            })
         };
-        let chart = Chart {
-            title: String::new(),
-            x: Axis::linear("tokens"),
-            y: Axis::linear("µs from the end of a part to what waits for it"),
-            series: Wait::ALL.map(series).into(),
-            guides: Vec::new(),
-        };
-        Figure {
-            title: format!("{}: waiting for another processor", self.model),
-            panels: vec![Panel::Chart(chart)],
-            columns: 1,
-        }
+        let panels = vec![
+            chart("A join", "µs from the end of a part to what waits", |one| 1e6 * one.joined.joins.end_seconds),
+            chart("All of them", "% of the prompt's time", |one| 100.0 * one.late_share),
+        ];
+        Figure { title: format!("{}: waiting for another processor", self.model), panels, columns: 2 }
     }
 }

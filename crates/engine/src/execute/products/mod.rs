@@ -3,6 +3,7 @@
 
 mod bench;
 mod decode;
+mod exhaust;
 mod joins;
 mod measure;
 
@@ -25,6 +26,7 @@ use super::work::alignment;
 use crate::error::{Error, Result};
 
 pub use decode::{DecodeCosts, DecodePlans};
+pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
 pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, measure_products};
 
@@ -194,6 +196,29 @@ impl ProductCosts {
     /// If a chunk is longer than those that were measured, or the model has a product that was not measured.
     pub fn plans(&self, description: &ModelDescription, chunk: usize, restriction: Restriction) -> Result<Plans> {
         Ok(Plans::solve(&self.solver()?, &self.products(description, chunk)?, restriction)?)
+    }
+
+    /// How the products of a model are computed in one chunk of `rows` rows by one processor alone, which has graphs of
+    /// these standard lengths, or of `rows` rows where there are none.
+    ///
+    /// # Errors
+    /// As [`ProductCosts::plans`].
+    pub fn plans_alone(
+        &self,
+        description: &ModelDescription,
+        rows: usize,
+        processor: ProcessorId,
+        lengths: Option<StandardLengths>,
+    ) -> Result<Plans> {
+        let shapes = lengths.map_or(Shapes::Dynamic, Shapes::Static);
+        let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
+        let solver = Solver::new(vec![Participant { processor, shapes }], costs, self.joins()?)?;
+        let mut products = self.products(description, rows)?;
+        for product in &mut products {
+            // One plan, for this length.
+            product.alignment.rows = rows;
+        }
+        Ok(Plans::solve(&solver, &products, Restriction::Layer)?)
     }
 
     /// The ways in which the products of a model can be computed in chunks of at most `chunk` rows, for the joint search.

@@ -397,3 +397,18 @@ fn logits_that_were_not_finite_spoil_nothing_that_comes_later() {
         }
     }
 }
+
+#[test]
+fn every_processor_counts_the_seconds_that_it_computes() {
+    let model = &int8(FAMILIES[0]);
+    for options in one_and_two() {
+        let session = SessionOptions { context: 64, chunk: CHUNK, ..SessionOptions::default() };
+        let start = std::time::Instant::now();
+        let engine = Engine::new(model, EngineOptions { session, ..options }).unwrap();
+        let processors = engine.processors().iter().count();
+        assert_eq!(engine.busy_seconds(), vec![0.0; processors]);
+        engine.session().prefill(&prompt(model, 40), &Cancel::new(), |_| {}).unwrap();
+        let (busy, elapsed) = (engine.busy_seconds(), start.elapsed().as_secs_f64());
+        assert!(busy.iter().any(|busy| *busy > 0.0) && busy.iter().all(|busy| *busy < elapsed), "{busy:?}");
+    }
+}

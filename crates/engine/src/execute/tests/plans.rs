@@ -8,7 +8,7 @@ use triad_plan::partition::solve::{Restriction, Solver};
 use triad_plan::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
 
 use super::super::work::columns_can_be_cut;
-use super::super::{MeasureOptions, ProductTable, measure_products};
+use super::super::{MeasureOptions, ProductTable, exhaust_products, measure_products};
 use super::devices::TestDevice;
 use super::*;
 
@@ -41,10 +41,29 @@ pub(super) fn processors(which: usize) -> (Vec<ProcessorOptions>, Vec<Participan
     (options, statics.iter().enumerate().map(participant).collect())
 }
 
+/// Seconds by which the first processor is the fastest for everything.
+struct FirstIsFastest;
+
+impl Costs for FirstIsFastest {
+    fn seconds(&self, processor: ProcessorId, _: ProductShape) -> Result<f64, UnknownCost> {
+        Ok(if processor == CPU { 1e-9 } else { 1e3 })
+    }
+}
+
 /// What the solver chooses for chunks of this length by costs without any order.
 fn plans(model: &Model, participants: &[Participant], chunk: usize, restriction: Restriction, seed: u64) -> Plans {
+    plans_by(Unordered(seed), model, participants, chunk, restriction)
+}
+
+fn plans_by(
+    costs: impl Costs,
+    model: &Model,
+    participants: &[Participant],
+    chunk: usize,
+    restriction: Restriction,
+) -> Plans {
     let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
-    let solver = Solver::new(participants.to_vec(), Unordered(seed), joins).unwrap();
+    let solver = Solver::new(participants.to_vec(), costs, joins).unwrap();
     Plans::solve(&solver, &planned_products(model, chunk), restriction).unwrap()
 }
 
@@ -179,6 +198,34 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
 }
 
 #[test]
+fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choice_is_faster_than_the_fastest() {
+    let model = int8("llama");
+    for which in [0, 2] {
+        let (processors, participants) = processors(which);
+        let options = MeasureOptions { chunk: 40, repeat: 1, all_columns: true };
+        let costs = measure_products(&model, &processors, options, &Cancel::new(), &mut |_, _| {}).unwrap();
+        let mut reported = (0, 0);
+        let mut progress = |done, all| reported = (done, all);
+        let lengths = [32, 40];
+        let run = exhaust_products(&model, &processors, &costs, (&lengths, 1), &Cancel::new(), &mut progress).unwrap();
+        assert!(!run.is_empty() && run.len().is_multiple_of(lengths.len()) && reported == (run.len(), run.len()));
+        for one in run {
+            // At least each processor alone, in all ways that pad.
+            assert!(one.candidates >= participants.len(), "{one:?}");
+            assert!(one.fastest.seconds <= one.chosen.seconds && one.fastest.seconds > 0.0, "{one:?}");
+            assert!(one.alone > 0.0 && one.planning >= 0.0);
+            let pieces = one.chosen.partition.pieces.iter();
+            let computed: usize = pieces.map(|piece| piece.part.rows.len() * piece.part.columns.len()).sum();
+            assert_eq!(computed, one.shape.rows() * one.shape.columns());
+        }
+        let cancelled = Cancel::new();
+        cancelled.cancel();
+        let refused = exhaust_products(&model, &processors, &costs, (&lengths, 1), &cancelled, &mut |_, _| {});
+        assert!(matches!(refused, Err(Error::Cancelled)));
+    }
+}
+
+#[test]
 fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
     let options = MeasureOptions { chunk: 8, repeat: 1, all_columns: false };
     let measure = |model: &Arc<Model>, processors: &[ProcessorOptions], cancel: &Cancel| {
@@ -210,15 +257,32 @@ fn plans_and_cuts_of_roles_exclude_each_other_and_other_models_have_no_plan() {
 }
 
 fn joint_options(which: usize, model: &Model, chunk: usize, seed: u64) -> EngineOptions {
-    let (processors, participants) = processors(which);
     let solve = |participants: &[Participant], restriction| plans(model, participants, chunk, restriction, seed);
+    let policy = Policy::ALL[seed as usize % Policy::ALL.len()];
+    joint_by(&solve, which, model, (chunk, policy))
+}
+
+fn joint_by(
+    solve: &dyn Fn(&[Participant], Restriction) -> Plans,
+    which: usize,
+    model: &Model,
+    (chunk, policy): (usize, Policy),
+) -> EngineOptions {
+    let (processors, participants) = processors(which);
     let whole = participants.iter().map(|one| (one.processor, solve(std::slice::from_ref(one), Restriction::Layer)));
     let floats = processors.iter().enumerate().filter(|(_, one)| one.device.is_none());
     let floats = floats.map(|(index, _)| ProcessorId::new(index)).collect();
     let (cut, gaps) = (solve(&participants, Restriction::Tensor), Gaps { own: 0.0, other: 1.0 });
     let joint = Some(Joint::new(model.description(), whole.collect(), cut, floats, gaps).unwrap());
     let session = SessionOptions { context: 64, chunk, ..SessionOptions::default() };
-    EngineOptions { session, processors, joint, ..options(Policy::ALL[seed as usize % Policy::ALL.len()]) }
+    EngineOptions { session, processors, joint, ..options(policy) }
+}
+
+/// Plans by which the first processor computes all of it.
+fn first_alone(which: usize, model: &Model, chunk: usize) -> EngineOptions {
+    let solve =
+        |participants: &[Participant], restriction| plans_by(FirstIsFastest, model, participants, chunk, restriction);
+    joint_by(&solve, which, model, (chunk, Policy::CriticalPath))
 }
 
 proptest! {
@@ -252,6 +316,21 @@ proptest! {
 }
 
 #[test]
+fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_again() {
+    let model = int8("llama");
+    let engine = engine(&model, joint_options(0, &model, 40, 1));
+    let plan = || engine.planned(20).unwrap().plan;
+    let guessed = plan();
+    assert!(Arc::ptr_eq(&guessed, &plan()));
+    let run = || engine.session().prefill(&prompt(&model, 20), &Cancel::new(), |_| {}).map(drop).unwrap();
+    run();
+    let learned = plan();
+    assert!(!Arc::ptr_eq(&guessed, &learned));
+    run();
+    assert!(Arc::ptr_eq(&learned, &plan()));
+}
+
+#[test]
 fn a_processor_lost_at_any_task_of_a_joint_plan_changes_no_bit() {
     let model = int8("llama");
     let tokens = prompt(&model, 2 * CHUNK + 3);
@@ -267,6 +346,53 @@ fn a_processor_lost_at_any_task_of_a_joint_plan_changes_no_bit() {
                 if failures(&session).is_empty() {
                     break;
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_processor_that_computes_a_whole_prompt_does_it_as_if_there_were_no_other_once_times_are_known() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 2 * CHUNK + 3);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    for which in 0..4 {
+        let engine = engine(&model, first_alone(which, &model, 40));
+        let run = || {
+            let mut session = engine.session();
+            assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected, "{which}");
+            session.execution().unwrap().clone()
+        };
+        // Times of what is not a product become known.
+        run();
+        run();
+        let execution = run();
+        assert_eq!(engine.planned(tokens.len()).unwrap().plan.alone(), Some(CPU), "{which}");
+        let whole = execution.graph.subgraphs().iter().filter(|subgraph| subgraph.role == Role::FeedForward);
+        assert_eq!(whole.count(), model.description().blocks.len(), "{which}");
+        assert_eq!(execution.tasks.tasks.len(), execution.graph.tasks().count(), "{which}: shadows apart");
+        assert!(execution.timeline.events().iter().all(|event| event.processor == CPU), "{which}");
+    }
+}
+
+#[test]
+fn a_processor_lost_while_it_computes_a_whole_prompt_changes_no_bit() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 2 * CHUNK + 3);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    for which in 0..4 {
+        for at in (0..).step_by(3) {
+            let engine = with_probe(engine(&model, first_alone(which, &model, 40)), failing(CPU, at, error));
+            let mut failed = false;
+            for _ in 0..3 {
+                let mut session = engine.session();
+                let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
+                assert!(logits == expected, "{which}: at {at}");
+                failed |= !failures(&session).is_empty();
+            }
+            if !failed {
+                assert!(at > 40, "there are as many tasks in three prompts");
+                break;
             }
         }
     }

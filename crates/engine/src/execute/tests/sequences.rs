@@ -7,12 +7,13 @@ use triad_model::description::{
     RopePairing, RopeScaling,
 };
 
+use super::adapters::{ADAPTERS, adapted};
 use super::*;
-use crate::KvFormat;
+use crate::{Adapters, KvFormat};
 
 pub(super) const VOCAB: usize = 97;
 /// Two pages and a bit.
-const CONTEXT: usize = 600;
+pub(super) const CONTEXT: usize = 600;
 
 /// Small, and with a context of several pages; the second block sees a window that ends within a page.
 pub(super) fn description() -> ModelDescription {
@@ -129,8 +130,14 @@ fn one_by_one(steps: &[Step]) -> Vec<Step> {
         .collect()
 }
 
-fn alone(model: &Arc<Model>, options: &SessionOptions, steps: &[Step], seed: usize) -> Vec<Vec<f32>> {
-    run(&mut Session::new(model, options).unwrap(), steps, seed)
+fn alone(
+    model: &Arc<Model>,
+    options: &SessionOptions,
+    adapters: &Adapters,
+    steps: &[Step],
+    seed: usize,
+) -> Vec<Vec<f32>> {
+    run(&mut adapted(Session::new(model, options).unwrap(), adapters), steps, seed)
 }
 
 proptest! {
@@ -143,6 +150,7 @@ proptest! {
         (chunk, most_rows, in_flight) in (prop_oneof![5usize..40, Just(256)], prop_oneof![Just(64usize), 1usize..6], 1usize..5),
         policy in prop::sample::select(Policy::ALL.to_vec()), is_two: bool,
         lost in prop::option::of((0usize..2, 20usize..60, any::<bool>())),
+        with_adapters in prop_oneof![1 => Just([0; 17]), 2 => prop::array::uniform17(0..ADAPTERS.len())],
     ) {
         let (name, model) = &MODELS[model];
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
@@ -163,12 +171,14 @@ proptest! {
         let together: Vec<_> = std::thread::scope(|scope| {
             let engine = &engine;
             let runs: Vec<_> = of_each.iter().enumerate().map(|(seed, steps)| {
-                scope.spawn(move || run(&mut engine.session(), steps, seed))
+                let adapters = &ADAPTERS[with_adapters[seed]];
+                scope.spawn(move || run(&mut adapted(engine.session(), adapters), steps, seed))
             }).collect();
             runs.into_iter().map(|run| run.join().unwrap()).collect()
         });
         for (seed, (steps, together)) in of_each.iter().zip(&together).enumerate() {
-            let expected = alone(model, &of(chunk), &one_by_one(steps), seed);
+            let adapters = &ADAPTERS[with_adapters[seed]];
+            let expected = alone(model, &of(chunk), adapters, &one_by_one(steps), seed);
             prop_assert_eq!(expected.len(), together.len());
             for (index, (expected, together)) in expected.iter().zip(together).enumerate() {
                 prop_assert!(expected == together, "{name}: sequence {seed}, logits {index}");
@@ -181,10 +191,12 @@ proptest! {
     fn the_chunk_length_changes_no_bit(
         steps in steps(), model in 0usize..4,
         kv_format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]), chunk in 1usize..300,
+        with_adapters in 0..ADAPTERS.len(),
     ) {
         let (name, model) = &MODELS[model];
         let of = |chunk| SessionOptions { context: CONTEXT, chunk, kv_format };
-        let (one, other) = (alone(model, &of(chunk), &steps, 0), alone(model, &of(CONTEXT), &steps, 0));
+        let alone = |chunk| alone(model, &of(chunk), &ADAPTERS[with_adapters], &steps, 0);
+        let (one, other) = (alone(chunk), alone(CONTEXT));
         prop_assert!(one == other, "{name}, chunks of {chunk}");
     }
 }

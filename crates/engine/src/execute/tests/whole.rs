@@ -9,9 +9,11 @@ use triad_kernels::{Matrix, Phase};
 use triad_processors::model::{FloatModel, ModelProgram, Outputs, Wanted};
 use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, Program};
 
+use super::adapters::{ADAPTERS, adapted};
 use super::sequences::{MODELS, VOCAB};
 use super::*;
 use crate::KvFormat;
+use crate::adapter::Adapters;
 use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv::{KvCache, KvMemory};
 
@@ -106,7 +108,7 @@ impl ModelProgram for WholeProgram {
     }
 
     fn fill(&mut self, sequence: u64, length: usize, blocks: &[&dyn Cache]) -> triad_processors::Result<()> {
-        let cache = KvCache::new(&self.memory);
+        let cache = KvCache::new(&self.memory, Adapters::default());
         cache.reserve(0, length).unwrap();
         let wide = |values: Vec<f16>| values.into_iter().map(f16::to_f32).collect::<Vec<_>>();
         for (index, (block, described)) in blocks.iter().zip(&self.model.description().blocks).enumerate() {
@@ -138,7 +140,8 @@ impl ModelProgram for WholeProgram {
                 return Err(DeviceError::Run { processor: "test".into(), reason: "it was unplugged".into() });
             }
             self.seen.rows.lock().unwrap().push(*rows);
-            let (cache, position) = self.sequences.remove(number).unwrap_or_else(|| (KvCache::new(&self.memory), 0));
+            let (cache, position) =
+                self.sequences.remove(number).unwrap_or_else(|| (KvCache::new(&self.memory, Adapters::default()), 0));
             cache.reserve(position, position + rows).unwrap();
             let segment = Segment { cache: &cache, rows: 0..*rows, position };
             let mut forward = Forward { pass: self.pass(), buffers: &self.buffers, observer: None };
@@ -255,4 +258,32 @@ fn a_device_that_fails_ends_the_request_with_its_reason() {
 fn keys_and_values_of_another_format_than_devices_keep_are_refused() {
     let error = whole(&Arc::default(), KvFormat::Int8).unwrap_err();
     assert!(error.to_string().contains("the format of keys and values is Int8, expected f16"), "{error}");
+}
+
+#[test]
+fn sessions_with_adapters_are_computed_by_the_cpu_beside_those_of_the_device() {
+    let run = |engine: &Engine, index: usize| {
+        let mut session = adapted(engine.session(), &ADAPTERS[index]);
+        let mut all = session.prefill_all_logits(&tokens(150, index), &Cancel::new()).unwrap();
+        for token in 0..5 {
+            all.extend_from_slice(session.decode(token, &Cancel::new()).unwrap());
+        }
+        all
+    };
+    let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
+    let cpu = engine(&MODELS[0].1, EngineOptions { session, ..EngineOptions::default() });
+    let seen = Arc::default();
+    let whole = whole(&seen, KvFormat::F16).unwrap();
+    let indexes = [0, 1, 0, 4];
+    let together: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = indexes.iter().map(|index| scope.spawn(|| run(&whole, *index))).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    for (index, together) in indexes.iter().zip(together) {
+        let expected = run(&cpu, *index);
+        let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let most = together.iter().zip(&expected).fold(0.0f32, |most, (one, other)| most.max((one - other).abs()));
+        assert!(most <= if *index == 0 { 1e-4 * largest } else { 0.0 }, "{index}: off by {most} of {largest}");
+    }
+    assert_eq!(seen.rows.lock().unwrap().iter().sum::<usize>(), 2 * 155, "those without adapters alone");
 }

@@ -371,7 +371,7 @@ impl Pipelines {
                 module: &module,
                 entry_point: Some("main"),
                 compilation_options,
-                cache: None,
+                cache: context.pipelines.as_ref().map(|kept| &kept.cache),
             })
         };
         let compiled =

@@ -113,6 +113,7 @@ impl GpuModel {
         let (rows, outputs) = (rows.clamp(1, MOST_GROUPS), outputs.max(1));
         let (steps, parameters) = steps(&context, model, rows)?;
         let (pipelines, variants) = proof::choose(&context, variants, &kernels_of(&steps))?;
+        context.keep_pipelines();
         let buffers = Buffers::new(&context, model, &parameters, (rows, outputs))?;
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let uniforms = (

@@ -12,7 +12,7 @@ fn context() -> Option<Context> {
         return None;
     };
     let (listed, adapter) = adapters::choose(Some(&name)).unwrap();
-    Some(Context::open(&listed, &adapter).unwrap())
+    Some(Context::open(&listed, &adapter, None).unwrap())
 }
 
 /// What the proof of a kernel finds, with an error in its shader.

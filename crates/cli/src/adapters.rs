@@ -1,0 +1,106 @@
+//! `--lora`: adapters of an answer, or those that a server has by name.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use triad_engine::{Adapter, Adapters, Engine, Model, ScaledAdapter};
+use triad_plan::processors::ProcessorKind;
+
+use crate::output;
+
+/// An adapter's file or folder, and how much of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaledPath {
+    path: PathBuf,
+    scale: f32,
+}
+
+impl FromStr for ScaledPath {
+    type Err = String;
+
+    /// Reads `adapter.gguf` or `adapter.gguf:0.5`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let whole = || Self { path: text.into(), scale: 1.0 };
+        let Some((path, scale)) = text.rsplit_once(':').filter(|_| !Path::new(text).exists()) else {
+            return Ok(whole());
+        };
+        match scale.parse::<f32>() {
+            Ok(scale) if scale.is_finite() => Ok(Self { path: path.into(), scale }),
+            Ok(scale) => Err(format!("the scale is {scale}, expected a finite number")),
+            // As in `C:\\adapter.gguf`.
+            Err(_) => Ok(whole()),
+        }
+    }
+}
+
+/// An adapter's file or folder, with the name by which requests ask for it.
+#[derive(Clone, Debug)]
+pub struct NamedPath {
+    name: String,
+    path: PathBuf,
+}
+
+impl FromStr for NamedPath {
+    type Err = String;
+
+    /// Reads `pirate=adapter.gguf`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+                Ok(Self { name: name.to_owned(), path: path.into() })
+            }
+            _ => Err("expected NAME=PATH, such as pirate=adapter.gguf".to_owned()),
+        }
+    }
+}
+
+/// Opens adapters for `model`, to be applied together.
+pub fn open(model: &Model, paths: &[ScaledPath]) -> Result<Adapters> {
+    let adapters = paths
+        .iter()
+        .map(|ScaledPath { path, scale }| Ok(ScaledAdapter { adapter: model.open_adapter(path)?, scale: *scale }));
+    Ok(Adapters::new(adapters.collect::<Result<Vec<_>>>()?)?)
+}
+
+/// Opens adapters for `model`, each with its name.
+pub fn open_named(model: &Model, paths: &[NamedPath]) -> Result<Vec<(String, Arc<Adapter>)>> {
+    for (index, NamedPath { name, .. }) in paths.iter().enumerate() {
+        if paths[..index].iter().any(|other| other.name == *name) {
+            bail!("two adapters have the name {name}: expected one of each");
+        }
+    }
+    paths.iter().map(|NamedPath { name, path }| Ok((name.clone(), model.open_adapter(path)?))).collect()
+}
+
+/// Prints what adapters change where other processors than CPUs compute.
+pub fn note_processors(engine: &Engine) {
+    if engine.processors().iter().any(|(_, processor)| processor.kind != ProcessorKind::Cpu) {
+        output::note(
+            "note: with an adapter, the CPU computes what it adds, whole feed-forwards of an NPU or a GPU, and models that a \
+             GPU runs whole",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_follows_the_last_colon() {
+        let read = |text: &str| text.parse::<ScaledPath>().unwrap();
+        let of = |path: &str, scale| ScaledPath { path: path.into(), scale };
+        assert_eq!(read("a.gguf"), of("a.gguf", 1.0));
+        assert_eq!(read("a.gguf:0.5"), of("a.gguf", 0.5));
+        assert_eq!(read("C:/a.gguf:-2"), of("C:/a.gguf", -2.0));
+        assert_eq!(read("C:/a.gguf"), of("C:/a.gguf", 1.0));
+        assert!("a.gguf:NaN".parse::<ScaledPath>().is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a:2");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(read(file.to_str().unwrap()), of(file.to_str().unwrap(), 1.0), "what is there is a path");
+        assert!("=a".parse::<NamedPath>().is_err() && "a".parse::<NamedPath>().is_err());
+    }
+}

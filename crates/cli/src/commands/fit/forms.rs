@@ -1,0 +1,255 @@
+//! The forms in which a model can run, told from the header of its file: number formats and bytes of the weights.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use triad_engine::memory;
+use triad_engine::package::preparation::{OUTLIER_SHARE, Prune};
+use triad_engine::package::tensors::{self, Formats};
+use triad_engine::package::{Manifest, Package, WEIGHTS};
+use triad_engine::quantization::{DecodeWeights, LinearFormat};
+use triad_model::checkpoint::Checkpoint;
+use triad_model::description::{BlockDescription, ModelDescription};
+use triad_model::safetensors::Element;
+use triad_model::safetensors::write::Layout;
+use triad_model::tensor::Format;
+use triad_model::tensor_map::TensorSlice;
+
+/// Number format of a weight matrix where kernels read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Numbers {
+    F32,
+    F16,
+    Bf16,
+    Int8,
+    Int4,
+}
+
+/// What multiplies a linear layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Product {
+    /// Activations and weights in INT8.
+    W8a8,
+    /// Activations in float (rounded to bf16 or 16-bit integers where weights are integers).
+    Weights(Numbers),
+}
+
+/// One form: the model file in float, or a package of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Form {
+    pub name: &'static str,
+    /// Linear layers of a prompt.
+    pub prefill: Product,
+    /// Linear layers of a step of decode.
+    pub decode: Product,
+    /// The output matrix.
+    pub output: Numbers,
+    /// Of each linear input, in the order of [`triad_engine::LinearInput::ALL`]: the share of the blocks that keep its
+    /// shadow, and the share of its values that are outliers there.
+    pub shadows: [(f64, f64); 4],
+    pub weight_bytes: usize,
+    /// Bytes of the float model, which preparing the package reads once.
+    pub prepare_bytes: Option<usize>,
+    /// What makes it, and runs it.
+    pub command: String,
+}
+
+impl Product {
+    /// Bytes of a weight `[out_features, in_features]`, with its scales.
+    pub fn bytes(self, in_features: usize, out_features: usize) -> usize {
+        let elements = in_features * out_features;
+        match self.of_width(in_features) {
+            Self::Weights(Numbers::F32) => 4 * elements,
+            Self::Weights(Numbers::F16 | Numbers::Bf16) => 2 * elements,
+            // Scales and, beside INT8 activations, sums of rows.
+            Self::W8a8 => elements + 8 * out_features,
+            Self::Weights(Numbers::Int8) => elements + 4 * out_features,
+            Self::Weights(Numbers::Int4) => elements / 2 + elements / triad_kernels::int4::GROUP * 2,
+        }
+    }
+
+    /// Of layers that read so many features: rows that are no whole groups of INT4 stay in f32.
+    pub fn of_width(self, in_features: usize) -> Self {
+        let is_int4 = self == Self::Weights(Numbers::Int4);
+        if is_int4 && !tensors::fits_int4(in_features) { Self::Weights(Numbers::F32) } else { self }
+    }
+}
+
+/// A model whose header has been read.
+pub struct Subject {
+    pub name: String,
+    pub description: ModelDescription,
+    pub forms: Vec<Form>,
+}
+
+impl Subject {
+    /// The model at `path`, which the user calls `name`; reads its header alone.
+    pub fn open(path: &Path, name: &str) -> Result<Self> {
+        if Package::is_at(path) {
+            let package = Package::open(path)?;
+            let form = of_package(package.manifest(), name)?;
+            return Ok(Self { name: name.into(), description: package.description().clone(), forms: vec![form] });
+        }
+        let checkpoint = Arc::new(Checkpoint::open(path)?);
+        let (linears, output) = stored(&checkpoint);
+        let embedding = checkpoint.tensor(&checkpoint.tensor_map().embedding.name)?.format;
+        let bytes = memory::of_weights(&checkpoint);
+        let float = Form {
+            weight_bytes: bytes.total(),
+            command: format!("triad run --float -m {name}"),
+            ..float_form(linears, output)
+        };
+        let description = checkpoint.description().clone();
+        let forms = forms(&description, float, embedding, name)?;
+        Ok(Self { name: name.into(), description, forms })
+    }
+
+    /// A known shape, with weights in bf16.
+    pub fn of_shape(name: &str, description: ModelDescription) -> Result<Self> {
+        let float = Form {
+            weight_bytes: memory::of_random_weights(&description),
+            command: format!("triad bench --shape {name}"),
+            ..float_form(Numbers::Bf16, Numbers::Bf16)
+        };
+        let forms = forms(&description, float, Format::Bf16, "MODEL")?;
+        Ok(Self { name: name.into(), description, forms })
+    }
+}
+
+fn float_form(linears: Numbers, output: Numbers) -> Form {
+    Form {
+        name: "float",
+        prefill: Product::Weights(linears),
+        decode: Product::Weights(linears),
+        output,
+        shadows: [(0.0, 0.0); 4],
+        weight_bytes: 0,
+        prepare_bytes: None,
+        command: String::new(),
+    }
+}
+
+/// A model in float, and the packages that `triad prepare` makes of it.
+fn forms(description: &ModelDescription, float: Form, embedding: Format, name: &str) -> Result<Vec<Form>> {
+    let packages = [
+        ("INT8", LinearFormat::W8a8, DecodeWeights::Int8, format!("triad run -m {name}")),
+        (
+            "INT8, decode INT4",
+            LinearFormat::W8a8,
+            DecodeWeights::Int4,
+            format!("triad prepare {name} --decode-weights int4 -o small.triad"),
+        ),
+        (
+            "INT4 (W4A16)",
+            LinearFormat::W4a16,
+            DecodeWeights::Int8,
+            format!("triad prepare {name} --weights int4 -o w4a16.triad"),
+        ),
+    ];
+    let prepare_bytes = Some(float.weight_bytes);
+    let mut all = vec![float];
+    for (name, linears, decode, command) in packages {
+        let formats = Formats { linears, decode, output: Element::I8, embedding };
+        let entries = tensors::entries(description, &formats)?;
+        let weight_bytes = Layout::new(&entries, &BTreeMap::new()).file_length();
+        all.push(Form {
+            name,
+            weight_bytes,
+            prepare_bytes,
+            command,
+            ..package_form(linears, decode, Numbers::Int8, usual_shadows(linears))
+        });
+    }
+    Ok(all)
+}
+
+fn package_form(linears: LinearFormat, decode: DecodeWeights, output: Numbers, shadows: [(f64, f64); 4]) -> Form {
+    let int4 = Product::Weights(Numbers::Int4);
+    let (name, prefill, decode) = match (linears, decode) {
+        (LinearFormat::W8a8, DecodeWeights::Int8) => ("INT8", Product::W8a8, Product::W8a8),
+        (LinearFormat::W8a8, DecodeWeights::Int4) => ("INT8, decode INT4", Product::W8a8, int4),
+        (LinearFormat::W4a16, _) => ("INT4 (W4A16)", int4, int4),
+    };
+    Form { name, prefill, decode, output, shadows, weight_bytes: 0, prepare_bytes: None, command: String::new() }
+}
+
+/// Those that the default preparation keeps: of all inputs the most important ones, which are mostly what down reads.
+fn usual_shadows(linears: LinearFormat) -> [(f64, f64); 4] {
+    let Prune::Rate(pruned) = Prune::default() else { return [(0.0, 0.0); 4] };
+    let kept = if linears == LinearFormat::W8a8 { 4.0 * (1.0 - pruned) } else { 0.0 };
+    [(0.0, 0.0), (0.0, 0.0), (0.0, 0.0), (kept.min(1.0), OUTLIER_SHARE)]
+}
+
+fn of_package(manifest: &Manifest, name: &str) -> Result<Form> {
+    let plan = &manifest.preparation.options.plan;
+    let numbers = [("I8", Numbers::Int8), ("F32", Numbers::F32), ("F16", Numbers::F16), ("BF16", Numbers::Bf16)];
+    let output = numbers.into_iter().find(|(name, _)| *name == manifest.output).map(|(_, numbers)| numbers);
+    let output =
+        output.with_context(|| format!("output matrix in {}: expected I8, F32, F16 or BF16", manifest.output))?;
+    let blocks = manifest.model.blocks.len().max(1) as f64;
+    let shadows = triad_engine::LinearInput::ALL.map(|input| {
+        let kept = manifest.preparation.inputs.iter().filter(|summary| summary.input == input && summary.shadow);
+        let (count, outliers) =
+            kept.fold((0.0, 0.0), |(count, sum), summary| (count + 1.0, sum + summary.outlier_share));
+        (count / blocks, if count > 0.0 { outliers / count } else { 0.0 })
+    });
+    let weight_bytes = manifest.files.get(WEIGHTS).map_or(0, |file| file.bytes as usize);
+    Ok(Form {
+        weight_bytes,
+        command: format!("triad run -m {name}"),
+        ..package_form(plan.linears, plan.decode_weights, output, shadows)
+    })
+}
+
+/// The format in which most of the linear layers' weights are read in float, and that of the output matrix.
+fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
+    let numbers = |slice: &TensorSlice| {
+        let info = checkpoint.tensor(&slice.name).ok()?;
+        let rows = slice.rows.as_ref().map_or(info.shape.first().copied().unwrap_or(0), Range::len);
+        let elements = rows * info.shape.iter().skip(1).product::<usize>();
+        let numbers = match info.format {
+            Format::F16 => Numbers::F16,
+            Format::Bf16 => Numbers::Bf16,
+            _ => Numbers::F32,
+        };
+        Some((numbers, elements))
+    };
+    let map = checkpoint.tensor_map();
+    let mut elements = BTreeMap::new();
+    for linear in map.blocks.iter().flat_map(|block| block.linears.values()) {
+        if let Some((numbers, count)) = numbers(&linear.weight) {
+            *elements.entry(numbers).or_insert(0) += count;
+        }
+    }
+    let most = elements.into_iter().max_by_key(|(_, count)| *count).map_or(Numbers::F32, |(numbers, _)| numbers);
+    (most, numbers(&map.output.weight).map_or(Numbers::F32, |(numbers, _)| numbers))
+}
+
+/// Layers that read one input and are multiplied at once.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    pub in_features: usize,
+    pub out_features: Vec<usize>,
+}
+
+impl Group {
+    pub fn weights(&self) -> usize {
+        self.in_features * self.out_features.iter().sum::<usize>()
+    }
+}
+
+/// The four groups of a block, in the order of [`triad_engine::LinearInput::ALL`].
+pub fn groups(block: &BlockDescription, hidden: usize) -> [Group; 4] {
+    let linears = block.linears(hidden);
+    triad_engine::LinearInput::ALL.map(|input| {
+        let readers = linears.iter().filter(|shape| triad_engine::LinearInput::of(shape.linear) == input);
+        let in_features = readers.clone().map(|shape| shape.in_features).max().unwrap_or(hidden);
+        Group { in_features, out_features: readers.map(|shape| shape.out_features).collect() }
+    })
+}

@@ -1,0 +1,288 @@
+//! The operators of a block, ready to run on random numbers and to be timed.
+
+use std::hint::black_box;
+use std::ops::Range;
+use std::time::Instant;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::int8::{Int8Product, Int8Weight, QuantizedRows, matmul_int8_each, packed_len};
+use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
+use triad_kernels::rope::{Angles, Pairing, rope};
+use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each};
+use triad_model::description::{self, BlockDescription, NormKind, Residual};
+
+use super::arena::Arena;
+use super::forms::{Group, Product};
+
+/// Operations of one run, about: of a larger product some of the columns are measured.
+pub const OPERATIONS: usize = 600_000_000;
+/// Bytes of weights that one run of decode reads, about.
+const BYTES: usize = 8 << 20;
+/// Out features of the smallest part of a product.
+const COLUMNS: usize = 64;
+/// As in the engine's subgraphs, a task of what works element by element.
+const TASK_ROWS: usize = 16;
+const TASK_NUMBERS: usize = 1 << 14;
+const EPSILON: f32 = 1e-5;
+
+/// Products of one group, ready to run on other weights in each run.
+pub struct Prepared {
+    product: Product,
+    /// What is measured, and its share of the whole.
+    part: Group,
+    share: f64,
+    rows: usize,
+    phase: Phase,
+    x: Vec<f32>,
+    quantized: QuantizedRows,
+    outs: Vec<Vec<f32>>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+impl Prepared {
+    pub fn new(product: Product, group: &Group, rows: usize, phase: Phase) -> Self {
+        let (part, share) = match phase {
+            Phase::Prefill => part(group, OPERATIONS / (2 * rows)),
+            Phase::Decode => part(group, group.weights() * BYTES / of_group(product, group).max(1)),
+        };
+        let widest = part.out_features.iter().copied().max().unwrap_or(0);
+        Self {
+            product,
+            share,
+            rows,
+            phase,
+            x: numbers(rows * part.in_features),
+            quantized: QuantizedRows::default(),
+            outs: part.out_features.iter().map(|columns| vec![0.0; rows * columns]).collect(),
+            scales: vec![0.01; widest],
+            sums: vec![0; widest],
+            part,
+        }
+    }
+
+    /// Seconds of the whole group.
+    pub fn run(&mut self, arena: &mut Arena) -> f64 {
+        let Self { product, part, rows, phase, x, quantized, outs, scales, sums, .. } = self;
+        let (in_features, columns) = (part.in_features, &part.out_features);
+        // As what came before has just written them, on this thread.
+        x.iter_mut().for_each(|x| *x = -*x);
+        let seconds = if let Product::Weights(format) = *product {
+            let weights: Vec<_> = columns.iter().map(|columns| arena.matrix(format, columns * in_features)).collect();
+            let each = columns.iter().zip(&mut *outs).zip(&weights);
+            let mut products: Vec<_> = each
+                .map(|((columns, out), weight)| {
+                    let weight = arena.view(format, weight, &scales[..*columns]);
+                    Multiplied::new(weight, None, OutputMut::new(out, *columns))
+                })
+                .collect();
+            seconds_of(|| matmul_each(x, *rows, *phase, &mut products))
+        } else {
+            quantized.quantize_static(x, in_features, 1.0 / 127.0, None, false);
+            let lengths = columns.iter().map(|columns| packed_len(*columns, in_features).unwrap_or(0));
+            let packed: Vec<_> = lengths.map(|length| arena.take(length)).collect();
+            let each = columns.iter().zip(&mut *outs).zip(&packed);
+            let mut products: Vec<_> = each
+                .map(|((columns, out), packed)| {
+                    let weight = int8_weight(arena, packed, part, *columns, scales, sums);
+                    Int8Product::new(weight, None, OutputMut::new(out, *columns))
+                })
+                .collect();
+            seconds_of(|| matmul_int8_each(quantized.view(), &mut products))
+        };
+        // As what comes next reads them, on this thread.
+        black_box(outs.iter().flatten().sum::<f32>());
+        seconds / self.share
+    }
+}
+
+pub fn int8_weight<'a>(
+    arena: &'a Arena,
+    packed: &Range<usize>,
+    group: &Group,
+    columns: usize,
+    scales: &'a [f32],
+    sums: &'a [i32],
+) -> Int8Weight<'a> {
+    Int8Weight {
+        out_features: columns,
+        in_features: group.in_features,
+        packed: bytemuck::cast_slice(arena.bytes(packed)),
+        scales: &scales[..columns],
+        sums: &sums[..columns],
+    }
+}
+
+/// Bytes of the weights of a group.
+fn of_group(product: Product, group: &Group) -> usize {
+    group.out_features.iter().map(|columns| product.bytes(group.in_features, *columns)).sum()
+}
+
+/// As many columns of every layer as make about so many weights, and their share of all; the whole where it has no more.
+pub fn part(group: &Group, weights: usize) -> (Group, f64) {
+    let share = weights as f64 / group.weights() as f64;
+    if share >= 1.0 {
+        return (group.clone(), 1.0);
+    }
+    let fewer = |columns: &usize| ((*columns as f64 * share) as usize).next_multiple_of(COLUMNS).min(*columns);
+    let part = Group { in_features: group.in_features, out_features: group.out_features.iter().map(fewer).collect() };
+    let share = part.weights() as f64 / group.weights() as f64;
+    (part, share)
+}
+
+/// What a block computes between its products, for some rows, ready to run.
+pub struct Between<'a> {
+    block: &'a BlockDescription,
+    hidden: usize,
+    int8: bool,
+    x: Vec<f32>,
+    projected: Vec<f32>,
+    normed: Vec<f32>,
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    attended: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    cached: Vec<f16>,
+    angles: Angles,
+    quantized: QuantizedRows,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+impl<'a> Between<'a> {
+    pub fn new(block: &'a BlockDescription, hidden: usize, int8: bool, rows: usize) -> Self {
+        let attention = &block.attention;
+        let (query, key_value) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+        let width = block.feed_forward.width;
+        let frequencies: Vec<_> = (0..attention.rope.dims / 2).map(|pair| 1.0 / (pair + 1) as f32).collect();
+        let mut angles = Angles::default();
+        angles.fill(0..rows, &frequencies, 1.0);
+        Self {
+            block,
+            hidden,
+            int8,
+            x: numbers(rows * hidden),
+            projected: numbers(rows * hidden),
+            normed: vec![0.0; rows * hidden],
+            queries: numbers(rows * query),
+            keys: numbers(rows * key_value),
+            attended: numbers(rows * query),
+            gate: numbers(rows * width),
+            up: numbers(rows * width),
+            cached: vec![f16::ZERO; key_value],
+            angles,
+            quantized: QuantizedRows::default(),
+            weight: vec![1.0; hidden.max(attention.head_dim)],
+            bias: vec![0.0; hidden],
+        }
+    }
+
+    pub fn run(&mut self) -> f64 {
+        // What is written in place would vanish or grow, again and again on the same numbers.
+        self.gate.copy_from_slice(&self.up);
+        self.x.copy_from_slice(&self.projected);
+        let (norms, posts) = match self.block.residual {
+            Residual::Serial => (2, 0),
+            Residual::SerialPostNorm => (2, 2),
+            Residual::Parallel => (1, 0),
+        };
+        seconds_of(|| {
+            (0..2).for_each(|_| {
+                for_each_chunk(chunks_mut(&mut self.x, TASK_NUMBERS), 1, |task, x| {
+                    add(x, &self.projected[task * TASK_NUMBERS..][..x.len()]);
+                });
+            });
+            (0..norms).for_each(|_| self.norm());
+            (0..posts).for_each(|_| {
+                for_each_chunk(chunks_mut(&mut self.projected, TASK_ROWS * self.hidden), 1, |_, x| {
+                    rms_norm_in_place(x, &self.weight[..self.hidden], EPSILON);
+                });
+            });
+            self.rotate();
+            self.activate();
+            if self.int8 {
+                let query = self.block.attention.heads * self.block.attention.head_dim;
+                let (normed, hidden, width) = (&self.normed, self.hidden, self.block.feed_forward.width);
+                for (x, channels) in [(normed, hidden), (&self.attended, query), (normed, hidden), (&self.up, width)] {
+                    self.quantized.quantize_static(x, channels, 1.0 / 127.0, None, false);
+                }
+            }
+        })
+    }
+
+    fn norm(&mut self) {
+        let Self { block, hidden, x, normed, weight, bias, .. } = self;
+        let task_numbers = TASK_ROWS * *hidden;
+        for_each_chunk(chunks_mut(normed, task_numbers), 1, |task, out| {
+            let x = &x[task * task_numbers..][..out.len()];
+            match block.norm.kind {
+                NormKind::Rms => rms_norm(x, &weight[..*hidden], EPSILON, out),
+                NormKind::Layer => layer_norm(x, &weight[..*hidden], bias, EPSILON, out),
+            }
+        });
+    }
+
+    /// RoPE, and keys and values to the cache.
+    fn rotate(&mut self) {
+        let Self { block, queries, keys, cached, angles, weight, .. } = self;
+        let attention = &block.attention;
+        let dim = attention.head_dim;
+        for (x, heads) in [(queries, attention.heads), (&mut *keys, attention.kv_heads)] {
+            for_each_chunk(chunks_mut(x, TASK_ROWS * heads * dim), 1, |task, x| {
+                if attention.qk_norm.is_some() {
+                    rms_norm_in_place(x, &weight[..dim], EPSILON);
+                }
+                rope(x, dim, heads, angles, task * TASK_ROWS, Pairing::Halves);
+            });
+        }
+        for row in keys.chunks_exact(cached.len()) {
+            (0..2).for_each(|_| cached.convert_from_f32_slice(row));
+        }
+    }
+
+    fn activate(&mut self) {
+        let Self { block, gate, up, .. } = self;
+        let feed_forward = &block.feed_forward;
+        let activation = match feed_forward.activation {
+            description::Activation::Silu => Activation::Silu,
+            description::Activation::GeluTanh => Activation::GeluTanh,
+            description::Activation::Gelu => Activation::Gelu,
+        };
+        let task_numbers = TASK_ROWS * feed_forward.width;
+        for_each_chunk(chunks_mut(gate, task_numbers), 1, |task, gate| {
+            if feed_forward.gated {
+                activate_and_multiply(gate, &up[task * task_numbers..][..gate.len()], activation);
+            } else {
+                activate(gate, activation);
+            }
+        });
+    }
+}
+
+/// Numbers from −1 to 1 without meaning.
+pub fn numbers(count: usize) -> Vec<f32> {
+    (0..count).map(|index| (index * 7919 % 2003) as f32 / 1001.0 - 1.0).collect()
+}
+
+pub fn seconds_of(run: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    run();
+    start.elapsed().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_product_is_some_columns_of_each_layer_and_known_by_its_share() {
+        let group = Group { in_features: 64, out_features: vec![1024, 256] };
+        assert_eq!(part(&group, usize::MAX), (group.clone(), 1.0));
+        let (part, share) = part(&group, 64 * 640);
+        assert_eq!((part.out_features, share), (vec![512, 128], 0.5));
+    }
+}

@@ -1,0 +1,43 @@
+//! `triad man`: the manual, made from the same descriptions as `--help`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+
+use crate::{Cli, inputs};
+
+/// Write a manual page for each command.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  triad man ~/.local/share/man/man1        then: man triad, man triad-run")]
+pub struct Arguments {
+    /// The folder to write to; made if it is not there
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+/// Writes the pages.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let folder = &arguments.folder;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut command = Cli::command();
+    // Which also makes the global options those of each command.
+    command.build();
+    page(&command, "triad", folder)
+}
+
+/// That of a command with this whole name, and those of the commands below it.
+fn page(command: &Command, name: &str, folder: &Path) -> Result<()> {
+    let path = folder.join(format!("{name}.1"));
+    inputs::check(&path)?;
+    let mut text = Vec::new();
+    let described = command.clone().display_name(name.to_owned()).version(env!("CARGO_PKG_VERSION"));
+    let manual = Man::new(described).manual("Triad").source(concat!("triad ", env!("CARGO_PKG_VERSION")));
+    manual.render(&mut text).with_context(|| format!("cannot describe {name}"))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
+    below.into_iter().try_for_each(|below| page(below, &format!("{name}-{}", below.get_name()), folder))
+}

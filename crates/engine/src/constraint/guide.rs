@@ -1,0 +1,252 @@
+//! The constraint of one answer, step by step, and the thread that computes its masks beside the model.
+//!
+//! Before a step the guide takes the token that was chosen last and looks what must follow: that is fast. The masks are
+//! not always: with the rows of the step, the constraint moves to the thread of the answer, which goes through the rows
+//! while the model does, and comes back with a [`Choice`] for each of them.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+use std::time::Instant;
+
+use super::{Constraint, ConstraintError, ConstraintUse, Form, TokenMask};
+use crate::error::{Error, Result};
+use crate::sampler::Sampler;
+
+/// Rows of a step that are forced, at most: a step of more takes as long as several.
+const MOST_FORCED: usize = 32;
+
+/// What may follow a row.
+enum Choice {
+    /// This token alone, whatever the logits.
+    Forced(u32),
+    /// One of these.
+    Of(TokenMask),
+    /// Nothing: the answer is complete.
+    End,
+}
+
+/// The tokens among which the one behind a row is chosen.
+pub(crate) enum Allowed {
+    /// More than one, which the sampler has been told.
+    Several,
+    /// This one.
+    One(u32),
+    /// None: the answer is complete.
+    None,
+}
+
+/// The rows of a step, or what became of them.
+struct Task {
+    constraint: Box<dyn Constraint>,
+    /// Tokens that must come next.
+    forced: Vec<u32>,
+    /// Tokens behind the first row, of which the leading ones that are allowed are accepted.
+    rows: Vec<u32>,
+    accepted: usize,
+    /// Behind the first row and each that was accepted.
+    choices: Vec<Choice>,
+    outcome: Result<(), ConstraintError>,
+    masks: usize,
+    seconds: f64,
+}
+
+impl Task {
+    /// Goes through the rows.
+    fn run(&mut self) {
+        let start = Instant::now();
+        self.outcome = self.walk();
+        self.seconds = start.elapsed().as_secs_f64();
+    }
+
+    fn walk(&mut self) -> Result<(), ConstraintError> {
+        loop {
+            let choice = self.choice()?;
+            let next = self.rows.get(self.accepted).copied().filter(|token| match &choice {
+                Choice::Forced(forced) => forced == token,
+                Choice::Of(mask) => mask.allows(*token),
+                Choice::End => false,
+            });
+            self.choices.push(choice);
+            let Some(token) = next else { return Ok(()) };
+            self.constraint.accept(token)?;
+            self.accepted += 1;
+            if !self.forced.is_empty() {
+                self.forced.remove(0);
+            }
+        }
+    }
+
+    fn choice(&mut self) -> Result<Choice, ConstraintError> {
+        if self.forced.is_empty() {
+            if self.constraint.is_complete() {
+                return Ok(Choice::End);
+            }
+            self.forced = self.constraint.forced()?;
+        }
+        if let Some(token) = self.forced.first() {
+            return Ok(Choice::Forced(*token));
+        }
+        self.masks += 1;
+        Ok(Choice::Of(self.constraint.mask()?))
+    }
+}
+
+/// Keeps one answer in its form.
+pub(crate) struct Guide {
+    /// `None` while its thread has it.
+    constraint: Option<Box<dyn Constraint>>,
+    /// Tokens that must come next.
+    forced: Vec<u32>,
+    vocab: usize,
+    tasks: SyncSender<Task>,
+    results: Receiver<Task>,
+    /// Of the latest step.
+    choices: Vec<Choice>,
+    /// What the thread has accepted of the latest step's rows, and what of that was forced.
+    accepted: Vec<u32>,
+    statistics: ConstraintUse,
+}
+
+impl Guide {
+    /// For an answer of a model of `vocab` tokens. Starts on what may come first, beside the prompt.
+    ///
+    /// # Errors
+    /// If the form has no constraint, or its thread cannot be started.
+    pub(crate) fn new(form: &dyn Form, vocab: usize) -> Result<Self> {
+        let constraint = form.constraint().map_err(Error::Constraint)?;
+        let (tasks, of_guide) = sync_channel::<Task>(1);
+        let (of_thread, results) = sync_channel(1);
+        let run = move || {
+            for mut task in of_guide {
+                task.run();
+                if of_thread.send(task).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("token masks".into()).spawn(run);
+        // It ends when the guide does.
+        thread.map_err(|source| Error::Threads { threads: 1, source })?;
+        let mut guide = Self {
+            constraint: Some(constraint),
+            forced: Vec::new(),
+            vocab,
+            tasks,
+            results,
+            choices: Vec::new(),
+            accepted: Vec::new(),
+            statistics: ConstraintUse::default(),
+        };
+        guide.begin(&[])?;
+        Ok(guide)
+    }
+
+    /// Whether nothing may follow the tokens that were [settled](Guide::settle).
+    pub(crate) fn is_complete(&mut self) -> bool {
+        self.constraint.as_mut().is_some_and(|constraint| constraint.is_complete())
+    }
+
+    /// The tokens that must come next, at most `most` of them.
+    pub(crate) fn forced(&mut self, most: usize) -> Result<&[u32]> {
+        if self.forced.is_empty() && !self.is_complete() {
+            self.forced = self.constraint().forced().map_err(Error::Constraint)?;
+        }
+        Ok(&self.forced[..self.forced.len().min(most).min(MOST_FORCED)])
+    }
+
+    /// How many of the proposed `tokens` may come next.
+    pub(crate) fn allowed(&mut self, tokens: &[u32]) -> Result<usize> {
+        self.constraint().allowed(tokens).map_err(Error::Constraint)
+    }
+
+    /// Has the thread compute what may follow each row of a step: the latest token, which is settled, and `rows` behind it.
+    pub(crate) fn begin(&mut self, rows: &[u32]) -> Result<()> {
+        let task = Task {
+            constraint: self.constraint.take().ok_or_else(lost)?,
+            forced: std::mem::take(&mut self.forced),
+            rows: rows.to_vec(),
+            accepted: 0,
+            choices: std::mem::take(&mut self.choices),
+            outcome: Ok(()),
+            masks: 0,
+            seconds: 0.0,
+        };
+        self.tasks.send(task).map_err(|_| lost())
+    }
+
+    /// Waits for what [`Guide::begin`] began.
+    ///
+    /// # Errors
+    /// If the constraint cannot go on.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let mut task = self.results.recv().map_err(|_| lost())?;
+        self.statistics.wait_seconds += start.elapsed().as_secs_f64();
+        self.statistics.masks += task.masks;
+        self.statistics.mask_seconds += task.seconds;
+        task.outcome.map_err(Error::Constraint)?;
+        task.rows.truncate(task.accepted);
+        (self.forced, self.choices, self.accepted) = (task.forced, task.choices, task.rows);
+        self.constraint = Some(task.constraint);
+        Ok(())
+    }
+
+    /// What may follow `row` of the latest step. Where there is a choice, `sampler` chooses among it.
+    ///
+    /// # Errors
+    /// If the answer is not complete there, but no token of the model may follow.
+    pub(crate) fn restrict(&mut self, row: usize, sampler: &mut Sampler) -> Result<Allowed> {
+        match self.choices.get_mut(row) {
+            Some(Choice::Forced(token)) => {
+                self.statistics.forced_tokens += 1;
+                Ok(Allowed::One(*token))
+            }
+            Some(Choice::Of(mask)) if !mask.is_empty(self.vocab) => {
+                sampler.allow(Some(std::mem::take(mask)));
+                Ok(Allowed::Several)
+            }
+            Some(Choice::End) => Ok(Allowed::None),
+            _ => Err(Error::Constraint("no token of the model may come next".into())),
+        }
+    }
+
+    /// Takes the tokens that follow the rows of the latest step; the first ones are its rows.
+    ///
+    /// # Errors
+    /// If the constraint cannot go on.
+    pub(crate) fn settle(&mut self, chosen: &[u32]) -> Result<()> {
+        self.choices.clear();
+        let kept = self.accepted.iter().zip(chosen).take_while(|(accepted, chosen)| accepted == chosen).count();
+        let (back, rest) = (self.accepted.len() - kept, &chosen[kept..]);
+        let constraint = self.constraint.as_mut().ok_or_else(lost)?;
+        if back > 0 {
+            // What was forced behind the rows that are taken back is forced no longer.
+            self.forced.clear();
+            constraint.take_back(back).map_err(Error::Constraint)?;
+        }
+        for token in rest {
+            constraint.accept(*token).map_err(Error::Constraint)?;
+            if self.forced.first() == Some(token) {
+                self.forced.remove(0);
+            } else {
+                self.forced.clear();
+            }
+        }
+        self.accepted.clear();
+        Ok(())
+    }
+
+    /// What it took.
+    pub(crate) fn statistics(&self) -> ConstraintUse {
+        self.statistics
+    }
+
+    fn constraint(&mut self) -> &mut dyn Constraint {
+        &mut **self.constraint.as_mut().expect("between steps it is here")
+    }
+}
+
+/// The thread has ended, by a panic of the constraint.
+fn lost() -> Error {
+    Error::Constraint("the constraint has panicked".into())
+}

@@ -1,0 +1,79 @@
+//! What LoRA adapters add to products: `scale · (x · Aᵀ) · Bᵀ`, in float, to the rows of the sequences that have them.
+//!
+//! It happens where the float subgraph behind the products begins, as shadows are joined that were computed apart:
+//! wherever the products were computed, whole or in parts, their outputs are complete there, and what they read is still
+//! in the buffers in float.
+
+use smallvec::SmallVec;
+use triad_kernels::activation::add;
+use triad_kernels::{Matrix, OutputMut, Phase, matmul};
+use triad_model::adapter::{Adapter, LowRank};
+use triad_plan::graph::Role;
+
+use super::buffers::AdapterBuffers;
+use super::subgraphs::{Chunk, Pass, lock};
+
+/// An adapter and the rows of a chunk that have it, each with its scale.
+struct Share<'a> {
+    adapter: &'a Adapter,
+    rows: Vec<(usize, f32)>,
+}
+
+impl Chunk<'_> {
+    /// Whether a row has an adapter.
+    pub(super) fn has_adapters(&self) -> bool {
+        self.segments.iter().any(|segment| !segment.cache.adapters().is_empty())
+    }
+
+    /// The adapters of all rows, in the order in which each row's are added: that of [`Adapters`](crate::Adapters), whatever
+    /// the rows beside it have.
+    fn shares(&self) -> SmallVec<[Share<'_>; 4]> {
+        let mut shares: SmallVec<[Share; 4]> = SmallVec::new();
+        for segment in self.segments {
+            for one in segment.cache.adapters().iter() {
+                let adapter: &Adapter = &one.adapter;
+                let rows = segment.rows.clone().map(|row| (row, one.scale));
+                match shares.iter_mut().find(|share| share.adapter.fingerprint() == adapter.fingerprint()) {
+                    Some(share) => share.rows.extend(rows),
+                    None => shares.push(Share { adapter, rows: rows.collect() }),
+                }
+            }
+        }
+        shares.sort_by_key(|share| *share.adapter.fingerprint());
+        shares
+    }
+}
+
+impl Pass<'_> {
+    /// Adds to the products of a role in a block, which are complete, what the adapters of the chunk's sequences add.
+    pub(super) fn add_adapters(&self, index: usize, role: Role, chunk: Chunk) {
+        if !chunk.has_adapters() {
+            return;
+        }
+        let (x, channels) = self.input(index, role, chunk);
+        let mut buffers = lock(&chunk.buffers.adapters);
+        let AdapterBuffers { x: gathered, reduced, added } = &mut *buffers;
+        for Share { adapter, rows } in chunk.shares() {
+            gathered.clear();
+            for (linear, features) in self.layers(index, role) {
+                let Some(LowRank { rank, a, b, scale }) = adapter.low_rank(index, linear) else { continue };
+                if gathered.is_empty() {
+                    rows.iter().for_each(|(row, _)| gathered.extend_from_slice(&x[row * channels..][..channels]));
+                }
+                reduced.resize(rows.len() * rank, 0.0);
+                matmul(gathered, Matrix::F32(a), None, self.phase, OutputMut::new(reduced, *rank));
+                for (reduced, (_, of_row)) in reduced.chunks_exact_mut(*rank).zip(&rows) {
+                    let scale = scale * of_row;
+                    reduced.iter_mut().for_each(|value| *value *= scale);
+                }
+                added.resize(rows.len() * features, 0.0);
+                // Its rows are too short for decode's products, which are dot products of rows.
+                matmul(reduced, Matrix::F32(b), None, Phase::Prefill, OutputMut::new(added, features));
+                let mut out = chunk.buffers.output(linear).write(features, 0..chunk.rows());
+                for (added, (row, _)) in added.chunks_exact(features).zip(&rows) {
+                    add(&mut out[row * features..][..features], added);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A set of tokens.
+
+/// Bits of a word.
+const BITS: usize = u32::BITS as usize;
+
+/// The tokens that may come next, one bit each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenMask {
+    /// Token `t` is bit `t % 32` of word `t / 32`.
+    words: Vec<u32>,
+}
+
+impl TokenMask {
+    /// From one bit for each token: token `t` is bit `t % 32`, counted from the lowest, of word `t / 32`. Tokens behind
+    /// the last word are not in it.
+    pub fn from_words(words: Vec<u32>) -> Self {
+        Self { words }
+    }
+
+    /// Whether `token` is in it.
+    pub fn allows(&self, token: u32) -> bool {
+        let word = self.words.get(token as usize / BITS);
+        word.is_some_and(|word| word >> (token as usize % BITS) & 1 == 1)
+    }
+
+    /// How many tokens below `vocab` are in it.
+    pub fn count(&self, vocab: usize) -> usize {
+        (0..vocab as u32).filter(|token| self.allows(*token)).count()
+    }
+
+    /// Whether no token below `vocab` is in it.
+    pub(crate) fn is_empty(&self, vocab: usize) -> bool {
+        let (whole, rest) = (vocab / BITS, vocab % BITS);
+        let is_zero = self.words.iter().take(whole).all(|word| *word == 0);
+        is_zero && self.words.get(whole).is_none_or(|word| word & ((1 << rest) - 1) == 0)
+    }
+}
+
+impl FromIterator<u32> for TokenMask {
+    fn from_iter<T: IntoIterator<Item = u32>>(tokens: T) -> Self {
+        let mut words = Vec::new();
+        for token in tokens {
+            let word = token as usize / BITS;
+            if words.len() <= word {
+                words.resize(word + 1, 0);
+            }
+            words[word] |= 1 << (token as usize % BITS);
+        }
+        Self { words }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_the_tokens_that_it_was_made_of_and_no_others() {
+        let tokens = [0, 31, 32, 63, 64, 100];
+        let mask: TokenMask = tokens.into_iter().collect();
+        assert!((0..200).all(|token| mask.allows(token) == tokens.contains(&token)));
+        assert_eq!((mask.count(200), mask.count(64), mask.count(63)), (6, 4, 3));
+    }
+
+    #[test]
+    fn a_mask_is_empty_for_a_vocabulary_that_has_none_of_its_tokens() {
+        let mask: TokenMask = [40, 64].into_iter().collect();
+        for (vocab, is_empty) in [(0, true), (32, true), (40, true), (41, false), (64, false), (1000, false)] {
+            assert_eq!(mask.is_empty(vocab), is_empty, "{vocab}");
+        }
+        assert!(TokenMask::default().is_empty(100));
+    }
+}

@@ -1,0 +1,143 @@
+//! The form of an answer that must call a function.
+
+use serde_json::{Map, Value, json};
+use triad_grammar::{GrammarSource, for_llguidance};
+
+use super::{Tool, ToolChoice, ToolFormat};
+use crate::error::{Error, Result};
+
+/// A call of the format of Hermes, and more of them behind it.
+const CALL: &str = "call: \"<tool_call>\\n\" json \"\\n</tool_call>\"\n";
+const MORE_CALLS: &str = " (\"\\n\" call)*";
+
+/// The form of an answer that calls `tools` as `choice` demands, in the way of `format`: once, or several times where
+/// `is_parallel`. `None` where the model may also answer without a call. What a [`ToolCallParser`](super::ToolCallParser)
+/// of the same format finds in it are calls of the functions with arguments of their schemas.
+///
+/// # Errors
+/// If `choice` names a function that is not among `tools`, or there are none.
+pub fn grammar(
+    format: ToolFormat,
+    tools: &[Tool],
+    choice: &ToolChoice,
+    is_parallel: bool,
+) -> Result<Option<GrammarSource>> {
+    let chosen: Vec<_> = match choice {
+        ToolChoice::Auto | ToolChoice::None => return Ok(None),
+        ToolChoice::Required => tools.iter().collect(),
+        ToolChoice::Named(name) => tools.iter().filter(|tool| tool.name == *name).collect(),
+    };
+    if chosen.is_empty() {
+        return Err(match choice {
+            ToolChoice::Named(name) => Error::NoSuchTool { name: name.clone() },
+            _ => Error::Tool { field: "tools", expected: "one function at least" },
+        });
+    }
+    let (call, definitions) = schema_of_call(format, &chosen);
+    let schema = |schema| with_definitions(schema, definitions);
+    Ok(Some(match format {
+        ToolFormat::Hermes | ToolFormat::Python => {
+            let more = if is_parallel { MORE_CALLS } else { "" };
+            GrammarSource::Lark(format!("start: call{more}\n{CALL}json: %json {}\n", schema(call)))
+        }
+        ToolFormat::Llama3 => GrammarSource::JsonSchema(schema(call).to_string()),
+        ToolFormat::Mistral => {
+            let most = if is_parallel { Value::Null } else { json!(1) };
+            let mut calls = json!({ "type": "array", "items": call, "minItems": 1, "maxItems": most });
+            if is_parallel {
+                calls.as_object_mut().expect("it is one").remove("maxItems");
+            }
+            GrammarSource::JsonSchema(schema(calls).to_string())
+        }
+    }))
+}
+
+/// The form of an answer that may call `tools` and may have text, in the way of `format`: every call is of one of them, with
+/// arguments of its schema; where not `is_parallel`, there is one at most, and the answer ends behind it. `None` for
+/// formats in which only the whole answer shows whether it is a call.
+pub fn grammar_of_text_and_calls(format: ToolFormat, tools: &[Tool], is_parallel: bool) -> Option<GrammarSource> {
+    if format != ToolFormat::Hermes || tools.is_empty() {
+        return None;
+    }
+    let (call, definitions) = schema_of_call(format, &tools.iter().collect::<Vec<_>>());
+    let start = if is_parallel { "(opening call)* TEXT" } else { "opening call | TEXT" };
+    // Lazy: no text goes on behind the opening word.
+    Some(GrammarSource::Lark(format!(
+        "start: {start}\nopening[lazy]: TEXT \"<tool_call>\"\ncall: \"\\n\" json \"\\n</tool_call>\"\njson: %json {}\n\
+         TEXT: /(.|\\n)*/\n",
+        with_definitions(call, definitions)
+    )))
+}
+
+/// The form of an answer that calls `tools` in the way of `format`, once or several times where `is_parallel`, or is JSON of
+/// `schema`. `None` for formats in which calls may be taken for JSON.
+pub fn grammar_of_json_or_calls(
+    format: ToolFormat,
+    tools: &[Tool],
+    schema: &Value,
+    is_parallel: bool,
+) -> Option<GrammarSource> {
+    if format != ToolFormat::Hermes || tools.is_empty() {
+        return None;
+    }
+    let (call, definitions) = schema_of_call(format, &tools.iter().collect::<Vec<_>>());
+    let more = if is_parallel { MORE_CALLS } else { "" };
+    Some(GrammarSource::Lark(format!(
+        "start: answer | call{more}\n{CALL}json: %json {}\nanswer: %json {}\n",
+        with_definitions(call, definitions),
+        for_llguidance(schema.clone())
+    )))
+}
+
+/// The schema of calls with those that it refers to, and the spaces that answers may have.
+fn with_definitions(schema: Value, definitions: Map<String, Value>) -> Value {
+    let Value::Object(mut schema) = schema else { unreachable!("schemas of calls are objects") };
+    schema.insert("$defs".into(), Value::Object(definitions));
+    for_llguidance(Value::Object(schema))
+}
+
+/// A call of one of `tools`, and the schemas of their arguments, to which it refers.
+fn schema_of_call(format: ToolFormat, tools: &[&Tool]) -> (Value, Map<String, Value>) {
+    let mut definitions = Map::new();
+    let calls = tools.iter().enumerate().map(|(index, tool)| {
+        let place = format!("arguments{index}");
+        let mut parameters = tool.parameters.clone();
+        move_references(&mut parameters, &format!("#/$defs/{place}"));
+        if let Value::Object(keywords) = &mut parameters {
+            // Whatever else it allows.
+            keywords.entry("type").or_insert_with(|| "object".into());
+        }
+        let arguments = json!({ "$ref": format!("#/$defs/{place}") });
+        definitions.insert(place, parameters);
+        let mut properties = Map::new();
+        properties.insert("name".into(), json!({ "const": tool.name }));
+        properties.insert(format.arguments().into(), arguments);
+        json!({
+            "type": "object",
+            "properties": properties,
+            "required": ["name", format.arguments()],
+            "additionalProperties": false,
+        })
+    });
+    let mut calls = calls.collect::<Vec<_>>();
+    let call = if calls.len() == 1 { calls.remove(0) } else { json!({ "anyOf": calls }) };
+    (call, definitions)
+}
+
+/// Makes references within a schema hold where the schema is at `place` of another one.
+fn move_references(schema: &mut Value, place: &str) {
+    match schema {
+        Value::Object(keywords) => {
+            for (keyword, value) in keywords {
+                match value {
+                    Value::String(reference) if keyword == "$ref" && reference.starts_with('#') => {
+                        *reference = format!("{place}{}", &reference[1..]);
+                    }
+                    value => move_references(value, place),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| move_references(value, place)),
+        _ => {}
+    }
+}

@@ -1,0 +1,234 @@
+//! Takes an answer apart while it comes, the arguments of its calls among it.
+
+use super::{AnswerPart, ToolCallParser, ToolFormat};
+
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+/// Quotes before the arguments of a call: around `name`, the function's name, and `arguments` or `parameters`.
+const QUOTES: usize = 6;
+
+/// More of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerDelta {
+    /// Text for the user.
+    Text(String),
+    /// A call of the function of this name begins.
+    Call(String),
+    /// More of the arguments of the latest call: a part of a JSON object.
+    Arguments(String),
+}
+
+/// What form an answer is kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerForm {
+    /// None.
+    Any,
+    /// That of [`grammar`](super::grammar).
+    Calls,
+    /// That of [`grammar_of_text_and_calls`](super::grammar_of_text_and_calls).
+    TextAndCalls,
+    /// That of [`grammar_of_json_or_calls`](super::grammar_of_json_or_calls).
+    JsonOrCalls,
+}
+
+/// Takes one answer apart, into text, names and pieces of arguments.
+///
+/// Of an answer that is kept in a form, a call is known for one as soon as its name is there, and its arguments are passed
+/// on as they come. Of any other answer, they come whole.
+#[derive(Debug)]
+pub struct AnswerReader(Reader);
+
+#[derive(Debug)]
+enum Reader {
+    AnyAnswer(ToolCallParser),
+    Formed(FormedReader),
+}
+
+impl AnswerReader {
+    /// For an answer at its beginning.
+    pub fn new(format: ToolFormat, form: AnswerForm) -> Self {
+        Self(match form {
+            AnswerForm::Any => Reader::AnyAnswer(ToolCallParser::new(format)),
+            form => Reader::Formed(FormedReader::new(format, form)),
+        })
+    }
+
+    /// Takes more of the answer.
+    pub fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
+        match &mut self.0 {
+            Reader::AnyAnswer(parser) => deltas(parser.push(text)),
+            Reader::Formed(reader) => reader.push(text),
+        }
+    }
+
+    /// What is left behind the end of the answer. A call that was cut off before its arguments is left out.
+    pub fn finish(self) -> Vec<AnswerDelta> {
+        match self.0 {
+            Reader::AnyAnswer(parser) => deltas(parser.finish()),
+            Reader::Formed(reader) => match reader.state {
+                // Elsewhere it is the beginning of a call.
+                State::Text if reader.form == AnswerForm::TextAndCalls => {
+                    some(AnswerDelta::Text, reader.pending).into_iter().collect()
+                }
+                _ => Vec::new(),
+            },
+        }
+    }
+}
+
+fn deltas(parts: Vec<AnswerPart>) -> Vec<AnswerDelta> {
+    let delta = |part| match part {
+        AnswerPart::Text(text) => vec![AnswerDelta::Text(text)],
+        AnswerPart::Call(call) => vec![AnswerDelta::Call(call.name), AnswerDelta::Arguments(call.arguments)],
+    };
+    parts.into_iter().flat_map(delta).collect()
+}
+
+fn some(delta: fn(String) -> AnswerDelta, text: String) -> Option<AnswerDelta> {
+    (!text.is_empty()).then(|| delta(text))
+}
+
+/// Where in an answer a [`FormedReader`] is.
+#[derive(Debug)]
+enum State {
+    /// At the beginning of JSON or calls.
+    Start,
+    /// In JSON.
+    Json,
+    /// In text.
+    Text,
+    /// Behind a call, where space is dropped.
+    Between,
+    /// In a call, before its arguments.
+    Head,
+    Arguments(Depth),
+    /// Behind the arguments of a call.
+    Tail,
+}
+
+/// How deep in the braces and brackets of an object.
+#[derive(Debug, Default)]
+struct Depth {
+    depth: usize,
+    is_in_text: bool,
+    is_escaped: bool,
+}
+
+impl Depth {
+    /// Whether the object ends with `byte`.
+    fn ends_with(&mut self, byte: u8) -> bool {
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = self.is_in_text,
+            b'"' => self.is_in_text = !self.is_in_text,
+            _ if self.is_in_text => {}
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => {
+                self.depth = self.depth.saturating_sub(1);
+                return self.depth == 0;
+            }
+            _ => {}
+        }
+        false
+    }
+}
+
+/// Reads an answer that a grammar kept in its form, so that only its places have to be found.
+#[derive(Debug)]
+struct FormedReader {
+    form: AnswerForm,
+    /// Whether calls are between [`OPEN`] and [`CLOSE`]; else the whole answer is calls.
+    is_marked: bool,
+    state: State,
+    /// What has come and is not passed on.
+    pending: String,
+}
+
+impl FormedReader {
+    fn new(format: ToolFormat, form: AnswerForm) -> Self {
+        let is_marked = matches!(format, ToolFormat::Hermes | ToolFormat::Python);
+        let state = match form {
+            _ if !is_marked => State::Head,
+            AnswerForm::JsonOrCalls => State::Start,
+            _ => State::Text,
+        };
+        Self { form, is_marked, state, pending: String::new() }
+    }
+
+    fn push(&mut self, text: &str) -> Vec<AnswerDelta> {
+        self.pending.push_str(text);
+        let mut deltas = Vec::new();
+        while self.advance(&mut deltas) {}
+        deltas
+    }
+
+    /// Takes the first `end` bytes of what is pending.
+    fn take(&mut self, end: usize) -> String {
+        let rest = self.pending.split_off(end);
+        std::mem::replace(&mut self.pending, rest)
+    }
+
+    /// One step; whether there may be another.
+    fn advance(&mut self, deltas: &mut Vec<AnswerDelta>) -> bool {
+        match &mut self.state {
+            State::Start => {
+                match self.pending.bytes().next() {
+                    None => return false,
+                    // No JSON begins so.
+                    Some(b'<') => self.state = State::Text,
+                    Some(_) => self.state = State::Json,
+                }
+                true
+            }
+            State::Json => {
+                deltas.extend(some(AnswerDelta::Text, self.take(self.pending.len())));
+                false
+            }
+            State::Text => match self.pending.find(OPEN) {
+                Some(place) => {
+                    deltas.extend(some(AnswerDelta::Text, self.take(place)));
+                    self.take(OPEN.len());
+                    self.state = State::Head;
+                    true
+                }
+                None => {
+                    let kept = super::parser::beginning_at_end(&self.pending, OPEN);
+                    deltas.extend(some(AnswerDelta::Text, self.take(self.pending.len() - kept)));
+                    false
+                }
+            },
+            State::Between => {
+                self.take(self.pending.len() - self.pending.trim_start().len());
+                if !self.pending.is_empty() {
+                    self.state = State::Text;
+                }
+                !self.pending.is_empty()
+            }
+            State::Head => {
+                let quotes: Vec<_> = self.pending.match_indices('"').map(|(place, _)| place).take(QUOTES).collect();
+                let Some(last) = quotes.get(QUOTES - 1) else { return false };
+                let Some(brace) = self.pending[*last..].find('{') else { return false };
+                // Names of functions are letters, digits and signs that JSON writes as they are.
+                deltas.push(AnswerDelta::Call(self.pending[quotes[2] + 1..quotes[3]].to_owned()));
+                self.take(last + brace);
+                self.state = State::Arguments(Depth::default());
+                true
+            }
+            State::Arguments(depth) => {
+                let end = self.pending.bytes().position(|byte| depth.ends_with(byte));
+                let more = self.take(end.map_or(self.pending.len(), |end| end + 1));
+                deltas.extend(some(AnswerDelta::Arguments, more));
+                if end.is_some() {
+                    self.state = if self.is_marked { State::Tail } else { State::Head };
+                }
+                end.is_some()
+            }
+            State::Tail => {
+                let Some(place) = self.pending.find(CLOSE) else { return false };
+                self.take(place + CLOSE.len());
+                self.state = State::Between;
+                true
+            }
+        }
+    }
+}

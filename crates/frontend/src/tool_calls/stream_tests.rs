@@ -1,0 +1,153 @@
+//! Answers that have a form are taken apart piece by piece, and forms of text and calls are those of answers that may call.
+
+use serde_json::json;
+use triad_grammar::Grammars;
+
+use super::tests::{grammars, may_be, tools};
+use super::*;
+use AnswerDelta::{Arguments, Call, Text};
+use ToolFormat::{Hermes, Llama3, Mistral, Python};
+
+/// The deltas of `answer`, which comes `size` letters at a time, neighbours of one kind as one; and how many there were.
+fn deltas(format: ToolFormat, form: AnswerForm, answer: &str, size: usize) -> (Vec<AnswerDelta>, usize) {
+    let (mut reader, mut all) = (AnswerReader::new(format, form), Vec::new());
+    let letters: Vec<char> = answer.chars().collect();
+    for piece in letters.chunks(size) {
+        all.extend(reader.push(&piece.iter().collect::<String>()));
+    }
+    all.extend(reader.finish());
+    let (mut merged, count) = (Vec::<AnswerDelta>::new(), all.len());
+    for delta in all {
+        match (merged.last_mut(), delta) {
+            (Some(Text(before)), Text(more)) | (Some(Arguments(before)), Arguments(more)) => before.push_str(&more),
+            (_, delta) => merged.push(delta),
+        }
+    }
+    (merged, count)
+}
+
+#[track_caller]
+fn assert_deltas(format: ToolFormat, answer: &str, expected: &[AnswerDelta]) {
+    for size in [1, 2, 3, 7, 1000] {
+        assert_eq!(
+            deltas(format, AnswerForm::Calls, answer, size).0,
+            expected,
+            "{format:?}, {size} at a time: {answer}"
+        );
+    }
+}
+
+fn call(name: &str, arguments: &str) -> [AnswerDelta; 2] {
+    [Call(name.into()), Arguments(arguments.into())]
+}
+
+/// With braces and quotes in texts, and a brace in a brace.
+const ODD: &str = r#"{"a": "}\"{</tool_call>\\", "b": {"c": [1, {"d": "]"}]}, "e": "ü\n"}"#;
+
+#[test]
+fn arguments_of_answers_with_a_form_come_as_they_are_written() {
+    let (first, second) = (call("f.x-1", ODD), call("g", "{}"));
+    let hermes = |name: &str, arguments: &str| {
+        format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": {arguments}}}\n</tool_call>")
+    };
+    let both: Vec<_> = first.iter().chain(&second).cloned().collect();
+    for format in [Hermes, Python] {
+        assert_deltas(format, &hermes("f.x-1", ODD), &first);
+        assert_deltas(format, &format!("{}\n{}", hermes("f.x-1", ODD), hermes("g", "{}")), &both);
+    }
+    let around = [vec![Text("Let me <b> see. ".into())], both.clone(), vec![Text("Done <tool".into())]].concat();
+    let answer = format!("Let me <b> see. {}{}\n\nDone <tool", hermes("f.x-1", ODD), hermes("g", "{}"));
+    for size in [1, 2, 3, 7, 1000] {
+        assert_eq!(deltas(Hermes, AnswerForm::TextAndCalls, &answer, size).0, around);
+    }
+    assert_deltas(Llama3, &format!("{{\"name\": \"f.x-1\", \"parameters\": {ODD}}}"), &first);
+    let calls = format!("[{{\"name\":\n\"f.x-1\", \"arguments\": {ODD}}},\n {{\"name\": \"g\", \"arguments\": {{}}}}]");
+    assert_deltas(Mistral, &calls, &both);
+    // In pieces: each letter of the arguments is passed on.
+    assert_eq!(deltas(Hermes, AnswerForm::Calls, &hermes("g", ODD), 1).1, 1 + ODD.chars().count());
+}
+
+#[test]
+fn what_is_cut_off_is_a_beginning_of_the_whole_and_no_text() {
+    let answer = format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {ODD}}}\n</tool_call>");
+    for end in (0..=answer.len()).filter(|end| answer.is_char_boundary(*end)) {
+        match &deltas(Hermes, AnswerForm::Calls, &answer[..end], 3).0[..] {
+            [] => assert!(end < 40),
+            [Call(name)] => assert_eq!(name, "f"),
+            [Call(name), Arguments(arguments)] => assert!(name == "f" && ODD.starts_with(arguments), "{arguments}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn calls_of_answers_without_a_form_come_whole() {
+    let answer = r#"Hm <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>"#;
+    let expected = [vec![Text("Hm ".into())], call("f", r#"{"a":1}"#).to_vec()].concat();
+    assert_eq!(deltas(Hermes, AnswerForm::Any, answer, 2).0, expected);
+    let whole = r#"[TOOL_CALLS][{"name": "f", "arguments": {}}]"#;
+    assert_eq!(deltas(Mistral, AnswerForm::Any, whole, 2).0, call("f", "{}"));
+}
+
+#[test]
+fn text_may_be_anything_but_the_beginning_of_another_call() {
+    let (grammars, tools) = (grammars(), tools());
+    let weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let wrong = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Bonn\"}}\n</tool_call>";
+    for is_parallel in [true, false] {
+        let form = grammar_of_text_and_calls(Hermes, &tools, is_parallel).unwrap();
+        for answer in ["", "Hello", "1 < 2\n\n<tool_cal", "</tool_call>", weather] {
+            assert!(may_be(&grammars, &form, answer), "{answer}");
+        }
+        assert!(may_be(&grammars, &form, &format!("Let me see.\n{weather}")));
+        for answer in [format!("a{weather}\n{weather}"), format!("{weather} b")] {
+            assert_eq!(may_be(&grammars, &form, &answer), is_parallel, "{answer}");
+        }
+        for answer in
+            [wrong, "<tool_call>", "a <tool_call>b", "<tool_call>\n{\"name\": \"stop\"", &format!("a {wrong}")]
+        {
+            assert!(!may_be(&grammars, &form, answer), "{answer}");
+        }
+    }
+    assert_eq!(grammar_of_text_and_calls(Hermes, &[], true), None);
+    for format in [Llama3, Mistral, Python] {
+        assert_eq!(grammar_of_text_and_calls(format, &tools, true), None);
+    }
+}
+
+#[test]
+fn arguments_are_objects_whatever_else_their_schema_allows() {
+    let grammars: Grammars = grammars();
+    let tool = |schema| Tool::from_json(&json!({ "name": "f", "parameters": schema }));
+    for schema in
+        [json!({}), json!({ "description": "any" }), json!({ "anyOf": [{ "type": "object" }, { "type": "number" }] })]
+    {
+        let form = grammar(Llama3, &[tool(schema).unwrap()], &ToolChoice::Required, false).unwrap().unwrap();
+        let may =
+            |arguments: &str| may_be(&grammars, &form, &format!("{{\"name\": \"f\", \"parameters\": {arguments}}}"));
+        assert!(may("{}") && may(r#"{"a": 1}"#) && !may("3") && !may("\"a\""), "{form:?}");
+    }
+    assert!(tool(json!({ "type": "array" })).is_err());
+}
+
+#[test]
+fn an_answer_of_json_or_calls_is_either() {
+    let (grammars, tools) = (grammars(), tools());
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "string" } }, "required": ["a"] });
+    let weather = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let text = r#"{"a": "<tool_call>"}"#;
+    for is_parallel in [true, false] {
+        let form = grammar_of_json_or_calls(Hermes, &tools, &schema, is_parallel).unwrap();
+        assert!(may_be(&grammars, &form, weather) && may_be(&grammars, &form, text));
+        assert_eq!(may_be(&grammars, &form, &format!("{weather}\n{weather}")), is_parallel);
+        for answer in ["", "Hello", "{}", &format!("{weather}\n{text}"), &weather.replace("Rome", "Bonn")] {
+            assert!(!may_be(&grammars, &form, answer), "{answer}");
+        }
+    }
+    for size in [1, 3, 1000] {
+        let read = |answer| deltas(Hermes, AnswerForm::JsonOrCalls, answer, size).0;
+        assert_eq!(read(text), [Text(text.into())]);
+        assert_eq!(read(weather), call("weather", "{\"city\": \"Rome\"}"));
+    }
+    assert_eq!(grammar_of_json_or_calls(Llama3, &tools, &schema, true), None);
+}

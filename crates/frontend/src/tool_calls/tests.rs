@@ -1,0 +1,259 @@
+//! Calls are found in answers of every format however these come, and forms are those of the calls that are found.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use triad_engine::constraint::Constraint;
+use triad_grammar::Grammars;
+use triad_model::tokenizer::Tokenizer;
+
+use super::*;
+use AnswerPart::{Call, Text};
+use ToolFormat::{Hermes, Llama3, Mistral, Python};
+
+fn call(name: &str, arguments: &str) -> AnswerPart {
+    Call(ToolCall { name: name.into(), arguments: arguments.into() })
+}
+
+fn text(text: &str) -> AnswerPart {
+    Text(text.into())
+}
+
+/// The parts of `answer`, which comes `size` letters at a time.
+fn parts(format: ToolFormat, answer: &str, size: usize) -> Vec<AnswerPart> {
+    let (mut parser, mut parts) = (ToolCallParser::new(format), Vec::<AnswerPart>::new());
+    let letters: Vec<char> = answer.chars().collect();
+    let pieces = letters.chunks(size).map(|piece| piece.iter().collect::<String>());
+    let mut all: Vec<_> = pieces.flat_map(|piece| parser.push(&piece)).collect();
+    all.extend(parser.finish());
+    for part in all {
+        match (parts.last_mut(), part) {
+            (Some(Text(before)), Text(text)) => before.push_str(&text),
+            (_, part) => parts.push(part),
+        }
+    }
+    parts
+}
+
+#[track_caller]
+fn assert_parts(format: ToolFormat, answer: &str, expected: &[AnswerPart]) {
+    for size in [1, 2, 3, 5, 8, 13, 1000] {
+        assert_eq!(parts(format, answer, size), expected, "{format:?}, {size} at a time: {answer}");
+    }
+}
+
+#[test]
+fn calls_between_words_are_found_anywhere_and_text_around_them_is_kept() {
+    let one = r#"<tool_call>
+{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}
+</tool_call>"#;
+    let weather = call("weather", r#"{"city":"Oslo","days":3}"#);
+    assert_parts(Hermes, one, std::slice::from_ref(&weather));
+    assert_parts(
+        Hermes,
+        &format!("Let me see. {one}\n{one}\n"),
+        &[text("Let me see. "), weather.clone(), weather.clone()],
+    );
+    assert_parts(Hermes, &format!("{one} Done, 1 < 2."), &[weather.clone(), text("Done, 1 < 2.")]);
+    // SmolLM2's form, and one that forgets the closing word.
+    let array = r#"<tool_call>[{"name": "a", "arguments": {}}, {"name": "b", "arguments": {"x": null}}]</tool_call>"#;
+    assert_parts(Hermes, array, &[call("a", "{}"), call("b", r#"{"x":null}"#)]);
+    assert_parts(Hermes, one.strip_suffix("</tool_call>").unwrap(), &[weather]);
+}
+
+#[test]
+fn the_closing_word_within_an_argument_does_not_close_the_call() {
+    let answer = r#"<tool_call>{"name": "write", "arguments": {"text": "</tool_call> \" </tool_call>"}}</tool_call>!"#;
+    assert_parts(Hermes, answer, &[call("write", r#"{"text":"</tool_call> \" </tool_call>"}"#), text("!")]);
+}
+
+#[test]
+fn arguments_that_are_the_text_of_an_object_are_taken_as_one() {
+    let answer = r#"<tool_call>{"name": "f", "arguments": "{\"x\": 1}"}</tool_call>"#;
+    assert_parts(Hermes, answer, &[call("f", r#"{"x": 1}"#)]);
+}
+
+#[test]
+fn what_only_begins_as_a_call_is_text() {
+    for answer in [
+        "<tool_call>weather in Oslo</tool_call> or so",
+        "<tool_call>{\"name\": \"f\"}</tool_call>",
+        "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+        "<tool_call>",
+        "a < b, <tool, <tool_calls",
+        "",
+        "  ",
+    ] {
+        let expected: Vec<_> = [text(answer)].into_iter().filter(|_| !answer.is_empty()).collect();
+        assert_parts(Hermes, answer, &expected);
+    }
+    for answer in ["{\"city\": \"Oslo\"}", "{not JSON", "{\"name\": \"f\"}", "Hello {\"name\": 1}", "<|python"] {
+        assert_parts(Llama3, answer, &[text(answer)]);
+    }
+    for answer in ["[1, 2]", "[link](url)", "[f(1)]", "[f(x=y)]", "[]", "[f(x=1)", "f(x=1)"] {
+        assert_parts(Python, answer, &[text(answer)]);
+    }
+    for answer in ["[TOOL_CALLS]none", "[{\"a\": 1}]", "[1]"] {
+        assert_parts(Mistral, answer, &[text(answer)]);
+    }
+}
+
+#[test]
+fn a_whole_answer_of_llama_3_is_a_call() {
+    let one = r#"{"name": "weather", "parameters": {"city": "Oslo"}}"#;
+    let weather = call("weather", r#"{"city":"Oslo"}"#);
+    assert_parts(Llama3, one, std::slice::from_ref(&weather));
+    assert_parts(Llama3, &format!("<|python_tag|>{one}; {one}"), &[weather.clone(), weather.clone()]);
+    assert_parts(Llama3, &format!("\n{{\"type\": \"function\", \"function\": {one}}}"), &[weather]);
+}
+
+#[test]
+fn answers_of_mistral_are_calls_with_the_word_or_without() {
+    let both = [call("a", r#"{"x":1}"#), call("b", "{}")];
+    let array = r#"[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]"#;
+    assert_parts(Mistral, array, &both);
+    assert_parts(Mistral, &format!("[TOOL_CALLS] {array}"), &both);
+    assert_parts(Mistral, r#"[TOOL_CALLS]a[ARGS]{"x": 1}[TOOL_CALLS]b[ARGS]{}"#, &both);
+}
+
+#[test]
+fn calls_as_python_writes_them_have_its_literals() {
+    let answer = r#"[f(x=1, y=-2.5, z='it\'s', on=True, none=None), g.h(list=[1, "a", {'k': (2,)}],)]"#;
+    let expected = [
+        call("f", r#"{"x":1,"y":-2.5,"z":"it's","on":true,"none":null}"#),
+        call("g.h", r#"{"list":[1,"a",{"k":[2]}]}"#),
+    ];
+    assert_parts(Python, answer, &expected);
+    assert_parts(Python, &format!("```tool_code\n{answer}\n```"), &expected);
+    assert_parts(Python, "```python\nf()\n```", &[call("f", "{}")]);
+    let deep = format!("[f(x={})]", "[".repeat(100_000));
+    assert_eq!(parts(Python, &deep, 50_000), [text(&deep)]);
+}
+
+#[test]
+fn the_format_is_what_the_template_writes() {
+    for (template, format) in [
+        ("{{ '<tool_call>' }} <|im_start|>", Hermes),
+        ("[AVAILABLE_TOOLS] [TOOL_CALLS]", Mistral),
+        ("<|start_header_id|> {\"name\": f, \"parameters\": p}", Llama3),
+        ("<|python_tag|>", Llama3),
+        ("[func_name1(params_name1=params_value1)]", Python),
+        ("```tool_code", Python),
+        ("<|im_start|>", Hermes),
+    ] {
+        assert_eq!(ToolFormat::of_template(Some(template)), format, "{template}");
+    }
+    assert_eq!(ToolFormat::of_template(None), Hermes);
+}
+
+#[test]
+fn a_tool_that_is_described_wrongly_names_the_field() {
+    for (tool, field) in [
+        (json!({}), "name"),
+        (json!({ "name": "" }), "name"),
+        (json!({ "name": "a b" }), "name"),
+        (json!({ "function": { "name": "f", "description": 1 } }), "description"),
+        (json!({ "function": { "name": "f", "parameters": [] } }), "parameters"),
+    ] {
+        let error = Tool::from_json(&tool).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("a tool's {field}: ")), "{error}");
+    }
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "type": "object" } } });
+    assert_eq!(Tool::from_json(&tool).unwrap().to_json(), tool);
+}
+
+pub(super) fn tools() -> Vec<Tool> {
+    let point = json!({
+        "type": "object",
+        "properties": { "at": { "$ref": "#/$defs/point" } },
+        "required": ["at"],
+        "additionalProperties": false,
+        "$defs": { "point": { "type": "array", "items": { "type": "integer" }, "minItems": 2, "maxItems": 2 } },
+    });
+    let weather = json!({
+        "type": "object",
+        "properties": { "city": { "enum": ["Oslo", "Rome"] } },
+        "required": ["city"],
+        "additionalProperties": false,
+    });
+    let tool = |name: &str, parameters| Tool { name: name.into(), description: None, parameters };
+    vec![tool("move", point), tool("weather", weather)]
+}
+
+fn tokenizer() -> Tokenizer {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer/bpe-gpt-2");
+    Tokenizer::from_folder(&folder, None, &[1001]).unwrap()
+}
+
+pub(super) fn grammars() -> Grammars {
+    Grammars::new(Arc::new(tokenizer())).unwrap()
+}
+
+/// Whether an answer may be `text`.
+pub(super) fn may_be(grammars: &Grammars, form: &triad_grammar::GrammarSource, text: &str) -> bool {
+    let mut constraint = grammars.compile(form).unwrap().begin();
+    // Letter by letter: every text can be spelled so.
+    let tokenizer = tokenizer();
+    let bytes = text.chars().all(|letter| {
+        let token = tokenizer.encode_part(&letter.to_string()).unwrap()[0];
+        constraint.allowed(&[token]).unwrap() == 1 && constraint.accept(token).is_ok()
+    });
+    bytes && (constraint.may_end() || constraint.is_complete())
+}
+
+#[test]
+fn an_answer_that_must_be_a_call_is_one_of_the_tools_with_arguments_of_its_schema() {
+    let (grammars, tools) = (grammars(), tools());
+    for format in [Hermes, Llama3, Mistral, Python] {
+        let field = format.arguments();
+        let spelled = |name: &str, arguments: &str| {
+            let call = format!(r#"{{"name": "{name}", "{field}": {arguments}}}"#);
+            match format {
+                Hermes | Python => format!("<tool_call>\n{call}\n</tool_call>"),
+                Llama3 => call,
+                Mistral => format!("[{call}]"),
+            }
+        };
+        let (move_it, weather) = (spelled("move", r#"{"at": [1, -20]}"#), spelled("weather", r#"{"city": "Rome"}"#));
+        let required = grammar(format, &tools, &ToolChoice::Required, false).unwrap().unwrap();
+        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), false).unwrap().unwrap();
+        assert!(may_be(&grammars, &required, &move_it), "{format:?}");
+        assert!(may_be(&grammars, &required, &weather), "{format:?}");
+        assert!(may_be(&grammars, &named, &weather), "{format:?}");
+        assert!(!may_be(&grammars, &named, &move_it), "{format:?}");
+        for wrong in [
+            spelled("weather", r#"{"city": "Bonn"}"#),
+            spelled("weather", r#"{"at": [1, 2]}"#),
+            spelled("move", r#"{"at": [1]}"#),
+            spelled("stop", "{}"),
+            "Hello".into(),
+        ] {
+            assert!(!may_be(&grammars, &required, &wrong), "{format:?}: {wrong}");
+        }
+        // What the grammar allows, the parser of the format finds.
+        assert_parts(format, &weather, &[call("weather", r#"{"city":"Rome"}"#)]);
+    }
+}
+
+#[test]
+fn several_calls_are_allowed_where_they_may_be_parallel() {
+    let (grammars, tools) = (grammars(), tools());
+    let one = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
+    let two = format!("{one}\n{one}");
+    for (is_parallel, allowed) in [(true, true), (false, false)] {
+        let form = grammar(Hermes, &tools, &ToolChoice::Required, is_parallel).unwrap().unwrap();
+        assert_eq!(may_be(&grammars, &form, &two), allowed);
+        assert!(may_be(&grammars, &form, one));
+    }
+    assert_eq!(parts(Hermes, &two, 4).len(), 2);
+}
+
+#[test]
+fn a_call_that_is_left_to_the_model_has_no_form_and_one_of_no_tool_is_an_error() {
+    assert!(grammar(Hermes, &tools(), &ToolChoice::Auto, true).unwrap().is_none());
+    assert!(grammar(Hermes, &[], &ToolChoice::None, true).unwrap().is_none());
+    let missing = grammar(Hermes, &tools(), &ToolChoice::Named("stop".into()), true).unwrap_err().to_string();
+    assert_eq!(missing, "the tool stop has to be called, but it is not among the tools");
+    assert!(grammar(Hermes, &[], &ToolChoice::Required, true).is_err());
+}

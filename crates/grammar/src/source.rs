@@ -1,0 +1,163 @@
+//! Grammars as texts, and what is checked of a text before it is compiled.
+
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::kind::Kind;
+
+/// Longest texts, in bytes; the longest schemas in use, which may be parts of grammars, are a few hundred kilobytes.
+const LONGEST: usize = 1 << 20;
+const LONGEST_REGEX: usize = 1 << 16;
+/// Deepest brackets of grammars and regular expressions. JSON has a limit of its own, 128.
+const DEEPEST: usize = 200;
+
+/// Space between the parts of JSON: a space, or a new line with its indentation. A model that could go on for ever with
+/// spaces sometimes does.
+const SPACE: &str = r" |\n[ \t]{0,64}";
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum GrammarSource {
+    /// JSON that a schema describes, in the drafts that `$schema` may name. Properties come in the order of the schema.
+    JsonSchema(String),
+    /// Any JSON object.
+    JsonObject,
+    /// A text that a regular expression matches from its beginning to its end, in the syntax of the crate `regex`.
+    Regex(String),
+    /// A text of a grammar in llguidance's variant of Lark, from its rule `start`.
+    Lark(String),
+}
+
+impl GrammarSource {
+    /// Which it is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::JsonSchema(_) | Self::JsonObject => Kind::JsonSchema,
+            Self::Regex(_) => Kind::Regex,
+            Self::Lark(_) => Kind::Lark,
+        }
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::JsonSchema(text) | Self::Regex(text) | Self::Lark(text) => text,
+            Self::JsonObject => "",
+        }
+    }
+
+    /// Refuses texts that are too long or too deep.
+    pub(crate) fn check(&self) -> Result<()> {
+        let (kind, text) = (self.kind(), self.text());
+        let most = if kind == Kind::Regex { LONGEST_REGEX } else { LONGEST };
+        if text.len() > most {
+            return Err(Error::TooLong { kind, bytes: text.len(), most });
+        }
+        if kind != Kind::JsonSchema {
+            check_depth(kind, text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Brackets in strings and classes count, too: no grammar in use has so many more that open than that close.
+fn check_depth(kind: Kind, text: &str) -> Result<()> {
+    let (mut depth, mut line) = (0usize, 1);
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'\n' => line += 1,
+            _ => {}
+        }
+        if depth > DEEPEST {
+            return Err(Error::TooDeep { kind, line, depth, most: DEEPEST });
+        }
+    }
+    Ok(())
+}
+
+/// The schema in `text`, with the spaces that are allowed between its parts.
+pub(crate) fn schema(text: &str) -> Result<Value> {
+    let schema = serde_json::from_str(text).map_err(|error| {
+        let problem = error.to_string();
+        // The place is a part of the message, at its end.
+        let problem = problem.split(" at line ").next().unwrap_or_default().to_owned();
+        Error::Json { line: error.line(), column: error.column(), problem }
+    })?;
+    let schema = match schema {
+        Value::Bool(true) => json!({}),
+        schema => schema,
+    };
+    Ok(for_llguidance(schema))
+}
+
+/// `schema` as llguidance is to read it, for one that is a part of a Lark grammar: with the spaces that
+/// [`GrammarSource::JsonSchema`] allows, and with [times](NARROWER) that exist.
+#[must_use]
+pub fn for_llguidance(mut schema: Value) -> Value {
+    narrow_formats(&mut schema);
+    if let Some(keywords) = schema.as_object_mut() {
+        keywords.entry("x-guidance").or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
+    }
+    schema
+}
+
+/// A date of llguidance's format that is no February 29, or is one of a leap year.
+macro_rules! existing_date {
+    () => {
+        "([0-9]{4}-(0[13-9]|1[0-2])-[0-9]{2}|[0-9]{4}-02-([01][0-9]|2[0-8])\
+         |([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
+    };
+}
+
+/// Patterns of formats that llguidance takes more widely than RFC 3339, §5.7: with a February 29 in any year, and a
+/// second 60 in any minute. The leap seconds that there were are left out, too.
+const NARROWER: [(&str, &str); 3] = [
+    ("date", concat!("^", existing_date!(), "$")),
+    ("time", "^[0-9]+:[0-9]+:[0-5]"),
+    ("date-time", concat!("^", existing_date!(), "[tT][0-9]+:[0-9]+:[0-5]")),
+];
+
+/// Adds [patterns](NARROWER) beside formats, wherever `schema` has schemas: values that are compared as they are stay.
+fn narrow_formats(schema: &mut Value) {
+    match schema {
+        Value::Array(items) => items.iter_mut().for_each(narrow_formats),
+        Value::Object(keywords) => {
+            let format = keywords.get("format").and_then(Value::as_str);
+            let narrower = NARROWER.iter().find(|(name, _)| Some(*name) == format).map(|(_, pattern)| *pattern);
+            if let Some(pattern) = narrower.map(Value::from) {
+                if !keywords.contains_key("pattern") {
+                    keywords.insert("pattern".into(), pattern);
+                } else if let Some(all) = keywords.entry("allOf").or_insert_with(|| json!([])).as_array_mut() {
+                    all.push(json!({ "pattern": pattern }));
+                }
+            }
+            let is_value = |keyword: &str| matches!(keyword, "const" | "enum" | "default" | "examples");
+            keywords.iter_mut().filter(|(keyword, _)| !is_value(keyword)).for_each(|(_, part)| narrow_formats(part));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_too_long_or_too_deep_is_refused_unread() {
+        let long = GrammarSource::JsonSchema(" ".repeat(LONGEST + 1)).check().unwrap_err().to_string();
+        assert_eq!(long, "the JSON schema has 1048577 bytes, expected at most 1048576");
+        let deep = GrammarSource::Lark(format!("start: \n{}", "(".repeat(1000))).check().unwrap_err().to_string();
+        assert_eq!(deep, "line 2 of the Lark grammar: brackets are 201 deep, expected at most 200");
+        GrammarSource::Regex("(a)".repeat(1000)).check().unwrap();
+    }
+
+    #[test]
+    fn a_schema_that_is_not_json_names_the_place() {
+        let error = schema("{\n  \"type\": \"object\",\n}").unwrap_err().to_string();
+        assert_eq!(error, "line 3, column 1 of the JSON schema: trailing comma");
+        let deep = schema(&"[".repeat(100_000)).unwrap_err().to_string();
+        assert!(deep.contains("recursion limit"), "{deep}");
+    }
+}

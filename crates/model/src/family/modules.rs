@@ -1,0 +1,119 @@
+//! Which linear layers of a block the names in an adapter's file refer to.
+
+use super::gguf::FAMILIES;
+use super::names::{self, Names};
+use super::tensors::ROOTS;
+use super::traits::{self, Family};
+use super::unsupported;
+use crate::description::{Linear, ModelDescription, RopePairing};
+use crate::error::Result;
+
+/// Every family by name; GGUF's list lacks those that it calls by the name of another.
+const ALL: [&Family; 9] = [
+    &traits::LLAMA,
+    &traits::MISTRAL,
+    &traits::QWEN2,
+    &traits::QWEN3,
+    &traits::GEMMA,
+    &traits::GEMMA2,
+    &traits::GEMMA3,
+    &traits::PHI2,
+    &traits::PHI3,
+];
+
+/// The names of linear layers in the adapters of one model, in one layout.
+pub(crate) struct Modules {
+    /// What may be in front of the names of blocks.
+    roots: Vec<&'static str>,
+    /// What is in front of the number of a block.
+    block: &'static str,
+    blocks: usize,
+    /// Names behind the block's number, each with the layers whose rows follow each other under it.
+    linears: Vec<(&'static str, Vec<Linear>)>,
+    /// How rows of query and key layers are ordered for RoPE.
+    pub(crate) pairing: RopePairing,
+}
+
+impl Modules {
+    /// Names as in the safetensors of `transformers`.
+    ///
+    /// # Errors
+    /// If the model's family is none that is known.
+    pub(crate) fn hugging_face(description: &ModelDescription) -> Result<Self> {
+        let names = &family(description)?.names;
+        let roots = ROOTS.iter().map(|(root, _)| *root).collect();
+        Ok(Self::new(roots, names, layers(names), description, RopePairing::Halves))
+    }
+
+    /// Names as in GGUF, in an adapter for models of `architecture`.
+    ///
+    /// # Errors
+    /// If the model is of another architecture, or of a family that is unknown.
+    pub(crate) fn gguf(architecture: &str, description: &ModelDescription) -> Result<Self> {
+        let family = family(description)?;
+        let is_it = |(name, other, _): &&(&str, &Family, RopePairing)| {
+            *name == architecture && (other.name == family.name || (other.name, family.name) == ("llama", "mistral"))
+        };
+        let Some((.., pairing)) = FAMILIES.iter().find(is_it) else {
+            return Err(unsupported(format!(
+                "metadata field `general.architecture` is `{}`, expected that of the model, which is of the family {}",
+                architecture.chars().take(40).collect::<String>(),
+                family.name
+            )));
+        };
+        let names = &names::GGUF;
+        let mut linears = layers(names);
+        linears.push(("attn_qkv", vec![Linear::Query, Linear::Key, Linear::Value]));
+        if family.names.gate == family.names.up {
+            let up = linears.iter_mut().filter(|(name, _)| *name == names.up);
+            up.for_each(|(_, linears)| *linears = vec![Linear::Gate, Linear::Up]);
+        }
+        Ok(Self::new(vec![""], names, linears, description, *pairing))
+    }
+
+    fn new(
+        roots: Vec<&'static str>,
+        names: &Names,
+        linears: Vec<(&'static str, Vec<Linear>)>,
+        description: &ModelDescription,
+        pairing: RopePairing,
+    ) -> Self {
+        Self { roots, block: names.block, blocks: description.blocks.len(), linears, pairing }
+    }
+
+    /// The block of a module, and the layers whose rows follow each other in it; `None` if it is no linear layer of a block
+    /// of the model.
+    pub(crate) fn find(&self, module: &str) -> Option<(usize, &[Linear])> {
+        self.roots.iter().find_map(|root| {
+            let (block, name) = module.strip_prefix(root)?.strip_prefix(self.block)?.split_once('.')?;
+            let number = block.parse().ok().filter(|number: &usize| *number < self.blocks)?;
+            // Not "+1" or "01", which would be a second name of a block.
+            let is_plain = number.to_string() == block;
+            let (_, linears) = self.linears.iter().find(|(other, _)| is_plain && *other == name)?;
+            Some((number, &linears[..]))
+        })
+    }
+}
+
+fn family(description: &ModelDescription) -> Result<&'static Family> {
+    let family = ALL.into_iter().find(|family| family.name == description.family);
+    family.ok_or_else(|| {
+        unsupported(format!("the model is of the family {:?}, for which no adapter can be read", description.family))
+    })
+}
+
+/// The layers under each name.
+fn layers(names: &Names) -> Vec<(&'static str, Vec<Linear>)> {
+    let mut layers: Vec<(&str, Vec<Linear>)> = Vec::new();
+    for linear in
+        [Linear::Query, Linear::Key, Linear::Value, Linear::AttentionOutput, Linear::Gate, Linear::Up, Linear::Down]
+    {
+        let name = names.linear(linear);
+        match layers.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, linears)) => linears.push(linear),
+            None if name.is_empty() => {}
+            None => layers.push((name, vec![linear])),
+        }
+    }
+    layers
+}

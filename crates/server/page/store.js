@@ -1,0 +1,77 @@
+// What this browser keeps: conversations and settings.
+
+const CONVERSATIONS = 'triad.conversations';
+const SETTINGS = 'triad.settings';
+
+function read(key, fallback) {
+  try {
+    return JSON.parse(localStorage.getItem(key)) ?? fallback;
+  } catch {
+    return fallback;
+  }
+}
+
+// Model, sampling, key and theme.
+export const settings = { sampling: {}, ...read(SETTINGS, {}) };
+
+export function saveSettings() {
+  keep(SETTINGS, settings);
+}
+
+// The latest first.
+export const conversations = checked(read(CONVERSATIONS, []));
+
+export function save() {
+  return keep(CONVERSATIONS, conversations);
+}
+
+// Whether there was room for it.
+function keep(key, value) {
+  try {
+    localStorage.setItem(key, JSON.stringify(value));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export function create() {
+  const made = { id: crypto.randomUUID(), title: 'New chat', system: '', messages: [] };
+  conversations.unshift(made);
+  return made;
+}
+
+export function remove(conversation) {
+  conversations.splice(conversations.indexOf(conversation), 1);
+  save();
+}
+
+// Everything as a file's text.
+export function exported() {
+  return JSON.stringify({ triad: 1, conversations }, null, 2);
+}
+
+// Adds the conversations of a file's text; returns how many. Throws a sentence about what is wrong.
+export function imported(text) {
+  let file;
+  try {
+    file = JSON.parse(text);
+  } catch {
+    throw new Error('The file is no JSON: expected one that Export wrote.');
+  }
+  if (file?.triad !== 1 || !Array.isArray(file.conversations)) {
+    throw new Error('The file has no conversations of Triad: expected one that Export wrote.');
+  }
+  const added = checked(file.conversations).map((one) => ({ ...one, id: crypto.randomUUID() }));
+  conversations.unshift(...added);
+  save();
+  return added.length;
+}
+
+// What has the form of conversations.
+function checked(list) {
+  const isMessage = (one) => ['user', 'assistant'].includes(one?.role) && typeof one.content === 'string';
+  const isOne = (one) => typeof one?.title === 'string' && Array.isArray(one.messages) && one.messages.every(isMessage);
+  const whole = (one) => ({ id: crypto.randomUUID(), system: '', ...one });
+  return (Array.isArray(list) ? list : []).filter(isOne).map(whole);
+}

@@ -1,0 +1,142 @@
+// The timeline of a prompt as a picture that one can zoom: a lane for each processor, its tasks in the colours of their
+// chunks, and what it waited.
+
+import { timeline } from './api.js';
+
+const NAMESPACE = 'http://www.w3.org/2000/svg';
+// Okabe and Ito's colours, which people with any kind of colour blindness tell apart.
+const COLOURS = ['#0072b2', '#d55e00', '#009e73', '#cc79a7', '#e69f00', '#56b4e9'];
+const [WIDTH, LANE, GAP, TOP, AXIS] = [1000, 44, 26, 24, 26];
+const CLOSEST = 1e-5;
+
+const dialog = document.getElementById('timeline');
+const picture = document.getElementById('timeline-picture');
+const text = document.getElementById('timeline-text');
+let shown = null;
+
+// Shows how the prompt of an answer was computed.
+export async function show(id) {
+  shown = null;
+  picture.replaceChildren();
+  text.textContent = 'Loading …';
+  dialog.showModal();
+  try {
+    const record = await timeline(id);
+    if (!record) {
+      text.textContent = 'The server has no timeline of this answer: it keeps the latest ones alone.';
+      return;
+    }
+    text.textContent = summary(record);
+    shown = { record, from: 0, to: record.seconds };
+    draw();
+  } catch (error) {
+    text.textContent = error.message;
+  }
+}
+
+function summary({ seconds, tokens, chunks, processors }) {
+  const busy = processors.map(({ name, busy_seconds: busy }) => `${name} ${Math.round((100 * busy) / seconds)} % busy`);
+  return `${tokens} tokens in ${chunks} ${chunks === 1 ? 'chunk' : 'chunks'}, ${time(seconds)}; ${busy.join(', ')}. Scroll or + and − zoom, dragging or arrows move.`;
+}
+
+function time(seconds) {
+  return seconds < 1 ? `${(1e3 * seconds).toPrecision(3)} ms` : `${seconds.toPrecision(3)} s`;
+}
+
+function node(name, attributes, content) {
+  const made = document.createElementNS(NAMESPACE, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (content !== undefined) made.textContent = content;
+  return made;
+}
+
+function draw() {
+  const { record, from, to } = shown;
+  const { processors, tasks } = record;
+  const height = TOP + processors.length * (LANE + GAP) + AXIS;
+  const svg = node('svg', { viewBox: `0 0 ${WIDTH} ${height}`, role: 'img', tabindex: 0, 'aria-label': text.textContent });
+  const across = (seconds) => (WIDTH * (seconds - from)) / (to - from);
+  processors.forEach(({ name }, lane) => {
+    const y = TOP + lane * (LANE + GAP);
+    svg.append(node('text', { x: 4, y: y - 6 }, name));
+    svg.append(node('rect', { class: 'bubble', x: 0, y, width: WIDTH, height: LANE }));
+  });
+  for (const task of tasks) {
+    if (task.end < from || task.start > to) continue;
+    const [x, end] = [Math.max(across(task.start), 0), Math.min(across(task.end), WIDTH)];
+    const y = TOP + task.processor * (LANE + GAP);
+    const fill = COLOURS[task.chunk % COLOURS.length];
+    const bar = node('rect', { class: 'task', x, y, width: Math.max(end - x, 0.3), height: LANE, fill });
+    bar.append(node('title', {}, `${task.name}, chunk ${task.chunk + 1}: ${time(task.end - task.start)} from ${time(task.start)}`));
+    svg.append(bar);
+    if (end - x > 7 * task.name.length) {
+      svg.append(node('text', { x: x + 4, y: y + LANE / 2 + 4, style: 'fill:#fff;pointer-events:none' }, task.name));
+    }
+  }
+  const step = nice((to - from) / 8);
+  for (let tick = Math.ceil(from / step) * step; tick < to; tick += step) {
+    const x = across(tick);
+    svg.append(node('line', { class: 'axis', x1: x, x2: x, y1: TOP, y2: height - AXIS }));
+    svg.append(node('text', { x: x + 3, y: height - 8 }, tick ? time(tick) : '0'));
+  }
+  const focused = picture.contains(document.activeElement);
+  picture.replaceChildren(svg);
+  if (focused) svg.focus();
+}
+
+// 1, 2 or 5 times a power of ten.
+function nice(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return [1, 2, 5, 10].map((digit) => digit * power).find((one) => one >= step);
+}
+
+// Shows `factor` times as long a time around the place at `share` of the width.
+function zoom(factor, share = 0.5) {
+  const { record, from, to } = shown;
+  const length = Math.min(Math.max((to - from) * factor, record.seconds * CLOSEST), record.seconds);
+  const centre = from + share * (to - from);
+  look(centre - share * length, length);
+}
+
+function look(from, length) {
+  const start = Math.min(Math.max(from, 0), shown.record.seconds - length);
+  Object.assign(shown, { from: start, to: start + length });
+  draw();
+}
+
+function move(share) {
+  const length = shown.to - shown.from;
+  look(shown.from + share * length, length);
+}
+
+const ACTIONS = {
+  '+': () => zoom(0.5), '=': () => zoom(0.5), '-': () => zoom(2), 0: () => zoom(Infinity),
+  ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
+};
+
+dialog.addEventListener('keydown', (event) => {
+  if (!shown || !ACTIONS[event.key]) return;
+  event.preventDefault();
+  ACTIONS[event.key]();
+});
+dialog.addEventListener('click', (event) => {
+  const action = { in: '+', out: '-', reset: '0' }[event.target.dataset?.zoom];
+  if (shown && action) ACTIONS[action]();
+});
+picture.addEventListener('wheel', (event) => {
+  if (!shown) return;
+  event.preventDefault();
+  const { left, width } = picture.getBoundingClientRect();
+  zoom(event.deltaY < 0 ? 0.8 : 1.25, (event.clientX - left) / width);
+}, { passive: false });
+picture.addEventListener('pointerdown', (event) => {
+  if (!shown) return;
+  const [{ from, to }, { width }] = [shown, picture.getBoundingClientRect()];
+  const drag = (moved) => look(from - ((moved.clientX - event.clientX) / width) * (to - from), to - from);
+  const end = () => {
+    removeEventListener('pointermove', drag);
+    removeEventListener('pointerup', end);
+  };
+  addEventListener('pointermove', drag);
+  addEventListener('pointerup', end);
+});

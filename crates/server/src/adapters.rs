@@ -1,0 +1,53 @@
+//! LoRA adapters that requests ask for by name, with the field that llama.cpp's server has for them.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use triad_engine::{Adapters, ScaledAdapter};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, ApiResult};
+use crate::hosted::Hosted;
+
+/// Adapters of a request, at most.
+const MOST: usize = 16;
+/// The largest scale, of either sign.
+const LARGEST_SCALE: f64 = 100.0;
+
+/// An adapter that a request asks for.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct LoraField {
+    /// Its name, as `/props` lists it.
+    name: String,
+    /// Factor on what it adds; without, 1.
+    scale: Option<f64>,
+}
+
+/// The adapters of `model` that the field `lora` asks for.
+///
+/// # Errors
+/// If there are too many, one is not there, or a scale is out of range.
+pub(crate) fn asked(model: &Hosted, lora: Option<&[LoraField]>) -> ApiResult<Adapters> {
+    let lora = lora.unwrap_or_default();
+    if lora.len() > MOST {
+        return Err(ApiError::field("lora", format!("{} adapters, expected at most {MOST}", lora.len())));
+    }
+    let one = |LoraField { name, scale }: &LoraField| {
+        let there = model.adapters().iter().find(|(other, _)| other == name);
+        let Some((_, adapter)) = there else {
+            let names: Vec<_> = model.adapters().iter().map(|(name, _)| name.as_str()).collect();
+            let there = if names.is_empty() { "this model has none".into() } else { names.join(", ") };
+            let message = format!(
+                "there is no adapter {name:?} here: expected one of those that the server was started with: {there}"
+            );
+            return Err(ApiError::field("lora", message));
+        };
+        let scale = scale.unwrap_or(1.0);
+        if !(-LARGEST_SCALE..=LARGEST_SCALE).contains(&scale) {
+            let message = format!("the scale {scale} is out of range, expected {} to {LARGEST_SCALE}", -LARGEST_SCALE);
+            return Err(ApiError::field("lora", message));
+        }
+        Ok(ScaledAdapter { adapter: Arc::clone(adapter), scale: scale as f32 })
+    };
+    Ok(Adapters::new(lora.iter().map(one).collect::<ApiResult<Vec<_>>>()?)?)
+}

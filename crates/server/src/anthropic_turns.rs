@@ -1,0 +1,108 @@
+//! Conversations in Anthropic's form: blocks of text, of calls and of their results.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, ApiResult};
+use crate::messages::{Content, Role, Turns, check_count, text};
+
+/// A turn of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct BlockMessage {
+    role: Role,
+    content: Blocks,
+}
+
+/// What a message says.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a text or an array of blocks with a type")]
+enum Blocks {
+    Text(String),
+    Blocks(Vec<Block>),
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct Block {
+    /// `text`, `tool_use` or `tool_result`.
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+    /// Of a call: what it is called, the function, and its arguments.
+    id: Option<String>,
+    name: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    input: Option<Map<String, Value>>,
+    /// The call of a result, and the result.
+    tool_use_id: Option<String>,
+    content: Option<Content>,
+    /// Whether the call failed.
+    is_error: Option<bool>,
+}
+
+/// The conversation in `given`.
+///
+/// # Errors
+/// If there are no messages, or a block lacks what it should have.
+pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
+    check_count("messages", given.len())?;
+    let mut turns = Turns::default();
+    for (index, BlockMessage { role, content }) in given.into_iter().enumerate() {
+        if role == Role::Tool {
+            let message = "expected user or assistant: results of calls are blocks of the user";
+            return Err(ApiError::field(&format!("messages[{index}].role"), message));
+        }
+        match content {
+            Blocks::Text(text) => turns.say(role, &text),
+            Blocks::Blocks(blocks) => {
+                let field = format!("messages[{index}].content");
+                add(&mut turns, &field, role, blocks)?;
+            }
+        }
+    }
+    Ok(turns)
+}
+
+/// Adds the blocks in `field`.
+fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiResult<()> {
+    // Texts behind each other are one message, which calls are added to.
+    let (mut texts, mut is_said) = (Vec::new(), false);
+    for (index, block) in blocks.into_iter().enumerate() {
+        let field = format!("{field}[{index}]");
+        let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
+        match (block.kind.as_str(), role) {
+            ("text", _) => texts.push(block.text.ok_or_else(|| missing("text"))?),
+            ("tool_use", Role::Assistant) => {
+                say(turns, role, &mut texts, !is_said);
+                is_said = true;
+                let (id, name) = (block.id.ok_or_else(|| missing("id"))?, block.name.ok_or_else(|| missing("name"))?);
+                let input = Value::Object(block.input.ok_or_else(|| missing("input"))?);
+                turns.call(&id, &name, &input.to_string());
+            }
+            ("tool_result", Role::User) => {
+                say(turns, role, &mut texts, false);
+                is_said = true;
+                let id = block.tool_use_id.ok_or_else(|| missing("tool_use_id"))?;
+                let result = block.content.map(|content| text(&format!("{field}.content"), content)).transpose()?;
+                let result = result.unwrap_or_default();
+                let failed = block.is_error.unwrap_or(false);
+                turns.result(&id, &if failed { format!("Error: {result}") } else { result });
+            }
+            (kind, _) => {
+                let message = format!(
+                    "{kind}: expected text, tool_use of the assistant or tool_result of the user, which this model reads"
+                );
+                return Err(ApiError::unsupported(&format!("{field}.type"), message));
+            }
+        }
+    }
+    say(turns, role, &mut texts, !is_said);
+    Ok(())
+}
+
+/// Adds `texts` as a message; one of nothing if there are none, where one `must` be there.
+fn say(turns: &mut Turns, role: Role, texts: &mut Vec<String>, must: bool) {
+    if must || !texts.is_empty() {
+        turns.say(role, &std::mem::take(texts).join("\n"));
+    }
+}

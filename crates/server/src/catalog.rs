@@ -1,0 +1,193 @@
+//! The models that are served, each loaded when it is first asked for.
+//!
+//! Loaded models take at most so many bytes together: where one more would be too many, those go first that were not
+//! asked for the longest. A model stays as long as a request waits for it or is computed by it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+
+use crate::counters::{Metrics, ModelMetrics};
+use crate::error::{ApiError, ApiResult, chain};
+use crate::hosted::{Hosted, LoadedModel};
+use crate::names::now;
+use crate::options::{ServerOptions, StartError};
+
+/// How often whoever waits for room looks whether models are used no more.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why a model could not be loaded.
+pub type LoadError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A model to be served.
+pub struct HostedModel {
+    /// What clients call it.
+    pub name: String,
+    /// Memory that it takes once it is loaded: weights, keys and values, activations.
+    pub bytes: u64,
+    /// Brings it to memory.
+    pub load: Box<dyn Fn() -> Result<LoadedModel, LoadError> + Send + Sync>,
+}
+
+impl fmt::Debug for HostedModel {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { name, bytes, load: _ } = self;
+        f.debug_struct("HostedModel").field("name", name).field("bytes", bytes).finish_non_exhaustive()
+    }
+}
+
+/// All models.
+pub(crate) struct Catalog {
+    models: Vec<HostedModel>,
+    /// When the catalog was made, in seconds since 1970.
+    pub(crate) created: u64,
+    options: ServerOptions,
+    metrics: Vec<ModelMetrics>,
+    loaded: Mutex<Loaded>,
+    /// Held by whoever loads one: two at once could take more memory than there may be.
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Which models are in memory.
+struct Loaded {
+    models: Vec<Option<Arc<Hosted>>>,
+    /// When each was asked for last, by a count of all requests.
+    asked: Vec<u64>,
+    requests: u64,
+}
+
+impl Catalog {
+    /// # Errors
+    /// If there is no model, two of them have one name, or one alone takes more memory than models may.
+    pub(crate) fn new(options: ServerOptions, metrics: &Metrics, models: Vec<HostedModel>) -> Result<Self, StartError> {
+        if models.is_empty() {
+            return Err(StartError::Zero { name: "models" });
+        }
+        for (index, HostedModel { name, bytes, .. }) in models.iter().enumerate() {
+            if models[..index].iter().any(|earlier| earlier.name == *name) {
+                return Err(StartError::Name { name: name.clone() });
+            }
+            if *bytes > options.model_bytes {
+                return Err(StartError::Memory { name: name.clone(), bytes: *bytes, most: options.model_bytes });
+            }
+        }
+        let loaded = Loaded { models: vec![None; models.len()], asked: vec![0; models.len()], requests: 0 };
+        let metrics = models.iter().map(|model| metrics.of_model(&model.name)).collect();
+        let loading = Arc::default();
+        Ok(Self { models, created: now(), options, metrics, loaded: Mutex::new(loaded), loading })
+    }
+
+    /// Names of all models, and whether each is in memory.
+    pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<Hosted>>)> {
+        let loaded = self.lock().models.clone();
+        self.models.iter().map(|model| &*model.name).zip(loaded).collect()
+    }
+
+    /// The models in memory.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Hosted>> {
+        self.lock().models.iter().flatten().cloned().collect()
+    }
+
+    /// Loads the first model.
+    ///
+    /// # Errors
+    /// If it can't be loaded.
+    pub(crate) fn load_first(&self) -> Result<(), StartError> {
+        self.load(0).map(drop).map_err(|source| StartError::Load { name: self.models[0].name.clone(), source })
+    }
+
+    /// The model that a request names, the first one if it names none; loaded if it is not in memory, as soon as there
+    /// is room.
+    ///
+    /// # Errors
+    /// If there is none of this name, it can't be loaded, or those in memory are in use for longer than a client may
+    /// take.
+    pub(crate) async fn model(self: &Arc<Self>, name: Option<&str>) -> ApiResult<Arc<Hosted>> {
+        let index = self.models.iter().position(|model| name.is_none_or(|name| model.name == name));
+        let index = index.ok_or_else(|| {
+            let names: Vec<_> = self.models.iter().map(|model| &*model.name).collect();
+            ApiError::no_model(name.unwrap_or_default(), &names.join(", "))
+        })?;
+        if let Some(model) = self.ask(index) {
+            return Ok(model);
+        }
+        let loading = Arc::clone(&self.loading).lock_owned().await;
+        // Somebody else may have loaded it meanwhile.
+        if let Some(model) = self.ask(index) {
+            return Ok(model);
+        }
+        self.make_room(index).await?;
+        let catalog = Arc::clone(self);
+        // Goes on where the client goes away: the next one is likely to ask for the same.
+        let loaded = tokio::task::spawn_blocking(move || catalog.load_alone(index, loading)).await;
+        loaded.unwrap_or_else(|_| Err(ApiError::internal("loading the model panicked")))
+    }
+
+    /// A model in memory, which is asked for.
+    fn ask(&self, index: usize) -> Option<Arc<Hosted>> {
+        let mut loaded = self.lock();
+        let model = loaded.models[index].clone()?;
+        loaded.requests += 1;
+        loaded.asked[index] = loaded.requests;
+        Some(model)
+    }
+
+    /// Waits until the model at `index` has room beside those in use, and drops the others as far as it takes.
+    async fn make_room(&self, index: usize) -> ApiResult<()> {
+        let start = Instant::now();
+        while let Err(in_use) = self.try_make_room(index).await {
+            if start.elapsed() > self.options.client_time_out {
+                let name = &self.models[index].name;
+                let message =
+                    format!("there is no memory for {name} beside {in_use}, which are in use: try again later");
+                return Err(ApiError::unavailable(message).with_param("model"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// The names of models that are in use, if they leave no room.
+    async fn try_make_room(&self, index: usize) -> Result<(), String> {
+        let dropped: Vec<_> = {
+            let mut loaded = self.lock();
+            let most = self.options.model_bytes - self.models[index].bytes;
+            let mut by_age: Vec<_> = (0..self.models.len()).filter(|other| loaded.models[*other].is_some()).collect();
+            by_age.sort_by_key(|other| loaded.asked[*other]);
+            // Nobody else can get at one that the catalog alone holds, as long as the lock is held.
+            let is_idle = |other: &usize| loaded.models[*other].as_ref().is_some_and(|one| Arc::strong_count(one) == 1);
+            let (idle, in_use): (Vec<_>, Vec<_>) = by_age.into_iter().partition(is_idle);
+            let bytes = |models: &[usize]| models.iter().map(|other| self.models[*other].bytes).sum::<u64>();
+            let held = bytes(&in_use);
+            if held > most {
+                return Err(in_use.iter().map(|other| &*self.models[*other].name).collect::<Vec<_>>().join(", "));
+            }
+            let first_kept = (0..=idle.len()).find(|first| held + bytes(&idle[*first..]) <= most);
+            idle[..first_kept.unwrap_or(idle.len())].iter().map(|other| loaded.models[*other].take()).collect()
+        };
+        // Its threads end with an engine, which takes a moment.
+        let _ = tokio::task::spawn_blocking(move || drop(dropped)).await;
+        Ok(())
+    }
+
+    fn load_alone(&self, index: usize, _loading: OwnedMutexGuard<()>) -> ApiResult<Arc<Hosted>> {
+        let name = &self.models[index].name;
+        self.load(index).map_err(|error| {
+            ApiError::internal(format!("{name} can't be loaded: {}", chain(&*error))).with_param("model")
+        })
+    }
+
+    fn load(&self, index: usize) -> Result<Arc<Hosted>, LoadError> {
+        let HostedModel { name, load, .. } = &self.models[index];
+        let hosted = Arc::new(Hosted::new(name.clone(), load()?, &self.options, self.metrics[index].clone()));
+        self.lock().models[index] = Some(hosted);
+        Ok(self.ask(index).expect("it was loaded just now, and nobody else drops it"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Loaded> {
+        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,391 @@
+//! `/v1/chat/completions`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use triad_engine::{Finish, LogProbabilities};
+use utoipa::ToSchema;
+
+use crate::answers::{Answers, Part};
+use crate::app::App;
+use crate::body::JsonBody;
+use crate::conversation::{Begun, Conversation, Prefixes};
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::forms::{self, ResponseFormat, StructuredOutputs};
+use crate::guard::Client;
+use crate::log_probabilities::ChatLogProbabilities;
+use crate::messages::{ChatMessage, messages};
+use crate::pieces::{Piece, PieceReader, Section};
+use crate::reply::{Reply, finish_reason};
+use crate::sampling::{Sampling, likeliest};
+use crate::sse::{self, Render};
+use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
+use crate::usage::{Timings, Usage};
+
+/// What is asked for, but for the [`Sampling`].
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ChatRequest {
+    /// The model, as `/v1/models` names it; without, the first one.
+    model: Option<String>,
+    /// The conversation so far.
+    messages: Vec<ChatMessage>,
+    /// Tokens of an answer at most; without, until the context is full.
+    max_completion_tokens: Option<usize>,
+    /// The older name of `max_completion_tokens`.
+    max_tokens: Option<usize>,
+    /// Tell the probability of each token.
+    logprobs: Option<bool>,
+    /// Tell so many of the likeliest tokens with each, 0 to 20.
+    top_logprobs: Option<usize>,
+    /// The form of the answers.
+    response_format: Option<ResponseFormat>,
+    /// The form of the answers, for what `response_format` lacks: an extension by the name of vLLM's server.
+    structured_outputs: Option<StructuredOutputs>,
+    /// Functions that answers may call.
+    tools: Option<Vec<ChatTool>>,
+    /// Whether an answer has to call one; without, the model decides.
+    tool_choice: Option<ToolChoiceField>,
+    /// Whether an answer may have several calls; without, it may.
+    parallel_tool_calls: Option<bool>,
+    /// The older form of `tools`: refused unless empty.
+    #[schema(value_type = Option<Vec<Object>>)]
+    functions: Option<Vec<serde_json::Value>>,
+}
+
+/// The body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ChatBody {
+    #[serde(flatten)]
+    _chat: ChatRequest,
+    #[serde(flatten)]
+    _sampling: Sampling,
+}
+
+/// Answers to a conversation.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatCompletion {
+    id: String,
+    /// `chat.completion`.
+    object: &'static str,
+    /// Seconds since 1970.
+    created: u64,
+    model: String,
+    choices: Vec<ChatChoice>,
+    usage: Usage,
+    timings: Option<Timings>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatChoice {
+    index: usize,
+    message: ChatAnswer,
+    logprobs: Option<ChatLogProbabilities>,
+    /// `stop`, `length` or `tool_calls`.
+    finish_reason: &'static str,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatAnswer {
+    /// `assistant`.
+    role: &'static str,
+    /// Null where the answer has calls alone.
+    content: Option<String>,
+    refusal: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ChatAnswerCall>,
+}
+
+/// A call of a function.
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatAnswerCall {
+    id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: ChatAnswerFunction,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatAnswerFunction {
+    name: String,
+    /// A JSON object, as text; a part of one where `finish_reason` is `length`.
+    arguments: String,
+}
+
+/// A part of the answers, as an event of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ChatChunk {
+    id: String,
+    /// `chat.completion.chunk`.
+    object: &'static str,
+    created: u64,
+    model: String,
+    choices: Vec<ChatChunkChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatChunkChoice {
+    index: usize,
+    delta: ChatDelta,
+    logprobs: Option<ChatLogProbabilities>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct ChatDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Vec<ChatCallDelta>>,
+}
+
+/// A part of a call: first what is called, then more and more of its arguments.
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatCallDelta {
+    /// Its place among the calls of the answer.
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    /// `function`.
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: ChatFunctionDelta,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ChatFunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    arguments: String,
+}
+
+impl From<Piece> for ChatDelta {
+    fn from(piece: Piece) -> Self {
+        let call = match piece {
+            Piece::Text(text) => return Self { content: Some(text), ..Self::default() },
+            Piece::Call { index, id, name } => {
+                let function = ChatFunctionDelta { name: Some(name), arguments: String::new() };
+                ChatCallDelta { index, id: Some(id), kind: Some("function"), function }
+            }
+            Piece::Arguments { index, text } => {
+                let function = ChatFunctionDelta { name: None, arguments: text };
+                ChatCallDelta { index, id: None, kind: None, function }
+            }
+        };
+        Self { tool_calls: Some(vec![call]), ..Self::default() }
+    }
+}
+
+/// Answers a conversation.
+#[utoipa::path(
+    post, path = "/v1/chat/completions", tag = "answers", request_body = ChatBody,
+    responses(
+        (status = 200, body = ChatCompletion, description = "The answers; a stream of parts where `stream` is true"),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
+    )
+)]
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Response> {
+    let (request, sampling): (ChatRequest, Sampling) = (body.parse()?, body.parse()?);
+    let model = app.model(request.model.as_deref()).await?;
+    let wants_tokens = request.logprobs.unwrap_or(false);
+    let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
+    if likeliest.is_some() && !wants_tokens {
+        return Err(ApiError::field("top_logprobs", "expected logprobs: true beside it"));
+    }
+    let log_probabilities = wants_tokens.then_some(likeliest.unwrap_or(0));
+    let max_tokens = request.max_completion_tokens.or(request.max_tokens);
+    if max_tokens == Some(0) {
+        return Err(ApiError::field("max_completion_tokens", "0, expected at least 1"));
+    }
+    if request.functions.is_some_and(|functions| !functions.is_empty()) {
+        return Err(ApiError::unsupported("functions", "expected tools in their place"));
+    }
+    let form = forms::asked(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
+    let tools = ToolUse::of_chat(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
+    let messages = messages(request.messages)?;
+    let asked = Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form };
+    let prefixes = Prefixes { answer: "chatcmpl-", call: "call_" };
+    let Begun { reply, answers, readers } = asked.begin(&app, client, prefixes).await?;
+    let chat = Chat { reply, readers, wants_tokens };
+    if sampling.streams() {
+        let tokens = vec![Vec::new(); chat.reply.count()];
+        return Ok(sse::respond(answers, ChatStream { chat, tokens, includes_usage: sampling.includes_usage() }));
+    }
+    Ok(Json(chat.collect(answers).await?).into_response())
+}
+
+/// The answers as far as they are there.
+struct Chat {
+    reply: Reply,
+    readers: Vec<PieceReader>,
+    wants_tokens: bool,
+}
+
+impl Chat {
+    fn log_probabilities(&self, tokens: &[LogProbabilities]) -> Option<ChatLogProbabilities> {
+        let tokenizer = self.reply.model.model().tokenizer().ok().filter(|_| self.wants_tokens)?;
+        Some(ChatLogProbabilities::new(tokenizer, tokens))
+    }
+
+    /// Why an answer ended, behind its end.
+    fn finish_reason(&self, choice: usize) -> ApiResult<&'static str> {
+        let finish = self.reply.finish(choice)?;
+        Ok(match finish {
+            Finish::EndToken | Finish::StopString if self.readers[choice].has_calls() => "tool_calls",
+            finish => finish_reason(finish),
+        })
+    }
+
+    /// All answers at once.
+    async fn collect(mut self, mut answers: Answers) -> ApiResult<ChatCompletion> {
+        let mut whole: Vec<(Vec<Section>, Vec<LogProbabilities>)> = vec![Default::default(); self.reply.count()];
+        while let Some(part) = answers.parts.recv().await {
+            match part {
+                Part::Prompt { .. } => {}
+                Part::Text { choice, text, tokens } => {
+                    let pieces = self.readers[choice].push(text);
+                    pieces.into_iter().for_each(|piece| Section::add(&mut whole[choice].0, piece));
+                    whole[choice].1.extend(tokens);
+                }
+                Part::End { choice, end } => {
+                    let pieces = self.readers[choice].finish();
+                    pieces.into_iter().for_each(|piece| Section::add(&mut whole[choice].0, piece));
+                    self.reply.end(choice, end);
+                }
+                Part::Failed(error) => return Err(error),
+            }
+        }
+        let choice = |(index, (sections, tokens)): (usize, (Vec<Section>, Vec<LogProbabilities>))| {
+            Ok(ChatChoice {
+                index,
+                message: ChatAnswer::new(sections),
+                logprobs: self.log_probabilities(&tokens),
+                finish_reason: self.finish_reason(index)?,
+            })
+        };
+        let choices = whole.into_iter().enumerate().map(choice).collect::<ApiResult<_>>()?;
+        let Reply { id, created, model, usage, timings, .. } = self.reply;
+        let model = model.name().to_owned();
+        Ok(ChatCompletion { id, object: "chat.completion", created, model, choices, usage, timings })
+    }
+
+    fn chunk(&self, choices: Vec<ChatChunkChoice>) -> ChatChunk {
+        ChatChunk {
+            id: self.reply.id.clone(),
+            object: "chat.completion.chunk",
+            created: self.reply.created,
+            model: self.reply.model.name().to_owned(),
+            choices,
+            usage: None,
+            timings: None,
+        }
+    }
+}
+
+impl ChatAnswer {
+    fn new(sections: Vec<Section>) -> Self {
+        let (mut content, mut tool_calls) = (None, Vec::new());
+        for section in sections {
+            match section {
+                Section::Text(text) => *content.get_or_insert_with(String::new) += &text,
+                Section::Call { id, name, arguments } => {
+                    let function = ChatAnswerFunction { name, arguments };
+                    tool_calls.push(ChatAnswerCall { id, kind: "function", function });
+                }
+            }
+        }
+        let content = if tool_calls.is_empty() { Some(content.unwrap_or_default()) } else { content };
+        Self { role: "assistant", content, refusal: None, tool_calls }
+    }
+}
+
+/// The events of a stream.
+struct ChatStream {
+    chat: Chat,
+    /// Tokens of each answer that are not sent, since what they are a part of is not.
+    tokens: Vec<Vec<LogProbabilities>>,
+    includes_usage: bool,
+}
+
+impl ChatStream {
+    fn event(
+        &self,
+        index: usize,
+        delta: ChatDelta,
+        logprobs: Option<ChatLogProbabilities>,
+        finish_reason: Option<&'static str>,
+    ) -> Event {
+        sse::json(&self.chat.chunk(vec![ChatChunkChoice { index, delta, logprobs, finish_reason }]))
+    }
+}
+
+impl ChatStream {
+    /// Events of pieces of an answer; the first one has all tokens that were not sent.
+    fn pieces(&mut self, choice: usize, pieces: Vec<Piece>) -> Vec<Event> {
+        let event = |piece: Piece| {
+            let tokens = std::mem::take(&mut self.tokens[choice]);
+            (ChatDelta::from(piece), self.chat.log_probabilities(&tokens))
+        };
+        let deltas: Vec<_> = pieces.into_iter().map(event).collect();
+        deltas.into_iter().map(|(delta, tokens)| self.event(choice, delta, tokens, None)).collect()
+    }
+}
+
+impl Render for ChatStream {
+    fn begin(&mut self) -> Vec<Event> {
+        let role = |index: usize| {
+            // Of one that may be calls alone, it is not known yet whether there is a text.
+            let content = (!self.chat.readers[index].may_call()).then(String::new);
+            let delta = ChatDelta { role: Some("assistant"), content, tool_calls: None };
+            self.event(index, delta, None, None)
+        };
+        (0..self.chat.reply.count()).map(role).collect()
+    }
+
+    fn part(&mut self, part: Part) -> Vec<Event> {
+        match part {
+            Part::Prompt { .. } => Vec::new(),
+            Part::Text { choice, text, tokens } => {
+                self.tokens[choice].extend(tokens);
+                let pieces = self.chat.readers[choice].push(text);
+                self.pieces(choice, pieces)
+            }
+            Part::End { choice, end } => {
+                let pieces = self.chat.readers[choice].finish();
+                let mut events = self.pieces(choice, pieces);
+                self.chat.reply.end(choice, end);
+                let tokens = std::mem::take(&mut self.tokens[choice]);
+                let tokens = self.chat.log_probabilities(&tokens).filter(|tokens| !tokens.content.is_empty());
+                let reason = self.chat.finish_reason(choice).unwrap_or("length");
+                events.push(self.event(choice, ChatDelta::default(), tokens, Some(reason)));
+                events
+            }
+            Part::Failed(error) => vec![sse::json(&error.body())],
+        }
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let reply = &self.chat.reply;
+        if reply.is_complete() && self.includes_usage {
+            let (usage, timings) = (Some(reply.usage), reply.timings);
+            events.push(sse::json(&ChatChunk { usage, timings, ..self.chat.chunk(Vec::new()) }));
+        }
+        events.push(sse::done());
+        events
+    }
+}

@@ -1,0 +1,303 @@
+//! `/v1/completions`: texts and tokens are continued as they are, without a template.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use triad_engine::LogProbabilities;
+use triad_model::tokenizer::{Special, Tokenizer};
+use utoipa::ToSchema;
+
+use crate::adapters;
+use crate::answers::{Answers, Order, Part};
+use crate::app::App;
+use crate::body::JsonBody;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::forms::{self, ResponseFormat, StructuredOutputs};
+use crate::guard::Client;
+use crate::hosted::Hosted;
+use crate::log_probabilities::{TextLogProbabilities, characters};
+use crate::prompts::{Prompts, encode};
+use crate::reply::{Reply, finish_reason};
+use crate::sampling::{Sampling, likeliest};
+use crate::sse::{self, Render};
+use crate::usage::{Timings, Usage};
+
+/// Tokens of an answer, unless the request tells.
+const MAX_TOKENS: usize = 16;
+
+/// What is asked for, but for the [`Sampling`].
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CompletionRequest {
+    /// The model, as `/v1/models` names it; without, the first one.
+    model: Option<String>,
+    /// What is to be continued.
+    prompt: Prompts,
+    /// Tokens of an answer at most; without, 16.
+    max_tokens: Option<usize>,
+    /// Put the prompt before the answer, and its probabilities before those of the answer.
+    echo: Option<bool>,
+    /// Tell the probability of each token, and so many of the likeliest of its place, 0 to 20.
+    logprobs: Option<usize>,
+    /// Read the names of control tokens in a text, such as `<|im_start|>`, as these tokens, and put no BOS before it.
+    parse_special: Option<bool>,
+    /// More than one is refused: every answer that is computed is sent.
+    best_of: Option<usize>,
+    /// Refused: models here continue texts, and fill none in.
+    suffix: Option<String>,
+    /// The form of the answers, as in `/v1/chat/completions`.
+    response_format: Option<ResponseFormat>,
+    /// The form of the answers.
+    structured_outputs: Option<StructuredOutputs>,
+}
+
+/// The body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CompletionBody {
+    #[serde(flatten)]
+    _completion: CompletionRequest,
+    #[serde(flatten)]
+    _sampling: Sampling,
+}
+
+/// Continued texts, or a part of them as an event of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Completion {
+    id: String,
+    /// `text_completion`.
+    object: &'static str,
+    /// Seconds since 1970.
+    created: u64,
+    model: String,
+    choices: Vec<CompletionChoice>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Usage>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timings: Option<Timings>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct CompletionChoice {
+    index: usize,
+    text: String,
+    logprobs: Option<TextLogProbabilities>,
+    /// `stop` or `length`; null before the end.
+    finish_reason: Option<&'static str>,
+}
+
+/// Continues texts.
+#[utoipa::path(
+    post, path = "/v1/completions", tag = "answers", request_body = CompletionBody,
+    responses(
+        (status = 200, body = Completion, description = "The answers; a stream of parts where `stream` is true"),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
+    )
+)]
+pub(crate) async fn complete(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Response> {
+    let (request, sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
+    let model = app.model(request.model.as_deref()).await?;
+    if request.suffix.is_some_and(|suffix| !suffix.is_empty()) {
+        return Err(ApiError::unsupported("suffix", "texts are continued, not filled in"));
+    }
+    let log_probabilities = likeliest("logprobs", request.logprobs)?;
+    let choices = sampling.choices(&model)?;
+    if request.best_of.is_some_and(|best_of| best_of != choices) {
+        return Err(ApiError::unsupported("best_of", "every answer that is computed is sent: expected n of them"));
+    }
+    let form = forms::asked(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
+    let mut options = sampling.options(&model, Some(request.max_tokens.unwrap_or(MAX_TOKENS)), log_probabilities)?;
+    let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
+    let special = if request.parse_special.unwrap_or(false) { Special::Parsed } else { Special::AsText };
+    let prompts = encode(&model, ("prompt", request.prompt), special).await?;
+    options.form = forms::prepare(&model, form, &options).await?;
+    let echo = request.echo.unwrap_or(false);
+    let texts = Texts::new(&model, &prompts, choices, (echo, log_probabilities.is_some()))?;
+    let scores_prompt = echo && log_probabilities.is_some();
+    let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
+    let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
+    let answers = order.begin().await?;
+    if sampling.streams() {
+        return Ok(sse::respond(answers, TextStream { texts, includes_usage: sampling.includes_usage() }));
+    }
+    Ok(Json(texts.collect(answers).await?).into_response())
+}
+
+/// The answers as far as they are there.
+struct Texts {
+    reply: Reply,
+    choices: usize,
+    /// What precedes the answers to each prompt.
+    echoes: Vec<Echo>,
+    wants_tokens: bool,
+    /// Where the next token of each answer begins.
+    offsets: Vec<usize>,
+}
+
+/// A prompt, as far as it is told.
+#[derive(Default)]
+struct Echo {
+    text: String,
+    /// Where they are told, too.
+    tokens: Vec<u32>,
+}
+
+impl Texts {
+    fn new(
+        model: &Arc<Hosted>,
+        prompts: &[Vec<u32>],
+        choices: usize,
+        (echo, wants_tokens): (bool, bool),
+    ) -> ApiResult<Self> {
+        let tokenizer = model.model().tokenizer()?;
+        let reply = Reply::new("cmpl-", model, prompts.iter().map(Vec::len), choices);
+        let echoed = |prompt: &Vec<u32>| match (echo, wants_tokens) {
+            (false, _) => Echo::default(),
+            (true, false) => Echo { text: tokenizer.decode(prompt), tokens: Vec::new() },
+            (true, true) => Echo { text: tokenizer.decode(prompt), tokens: prompt.clone() },
+        };
+        let echoes: Vec<_> = prompts.iter().map(echoed).collect();
+        Ok(Self { choices, echoes, wants_tokens, offsets: vec![0; reply.count()], reply })
+    }
+
+    fn tokenizer(&self) -> ApiResult<&Tokenizer> {
+        Ok(self.reply.model.model().tokenizer()?)
+    }
+
+    /// The probabilities of an answer's next tokens.
+    fn more(&mut self, choice: usize, tokens: &[LogProbabilities]) -> ApiResult<Option<TextLogProbabilities>> {
+        if !self.wants_tokens {
+            return Ok(None);
+        }
+        let mut more = TextLogProbabilities::default();
+        self.offsets[choice] = more.extend(self.tokenizer()?, tokens, self.offsets[choice]);
+        Ok(Some(more))
+    }
+
+    /// The probabilities of a prompt, before those of the answer `choice`.
+    fn of_prompt(&mut self, choice: usize, scores: &[LogProbabilities]) -> ApiResult<TextLogProbabilities> {
+        let (mut told, tokenizer) = (TextLogProbabilities::default(), self.tokenizer()?);
+        let first = self.echoes[choice / self.choices].tokens.first().copied();
+        let mut offset = 0;
+        if let Some(first) = first {
+            told.push_unknown(tokenizer, first, 0);
+            offset = characters(tokenizer, first);
+        }
+        self.offsets[choice] = told.extend(tokenizer, scores, offset);
+        Ok(told)
+    }
+
+    /// All answers at once.
+    async fn collect(mut self, mut answers: Answers) -> ApiResult<Completion> {
+        let text = |choice: usize| self.echoes[choice / self.choices].text.clone();
+        let start = || self.wants_tokens.then(TextLogProbabilities::default);
+        let mut texts: Vec<_> = (0..self.reply.count()).map(|choice| (text(choice), start())).collect();
+        while let Some(part) = answers.parts.recv().await {
+            match part {
+                Part::Prompt { prompt, scores } => {
+                    let answers = texts.iter_mut().enumerate().skip(prompt * self.choices);
+                    for (choice, (_, told)) in answers.take(self.choices) {
+                        *told = Some(self.of_prompt(choice, &scores)?);
+                    }
+                }
+                Part::Text { choice, text, tokens } => {
+                    texts[choice].0 += &text;
+                    let more = self.more(choice, &tokens)?;
+                    if let (Some(all), Some(more)) = (&mut texts[choice].1, more) {
+                        all.append(more);
+                    }
+                }
+                Part::End { choice, end } => self.reply.end(choice, end),
+                Part::Failed(error) => return Err(error),
+            }
+        }
+        let choice = |(index, (text, logprobs)): (usize, (String, Option<TextLogProbabilities>))| {
+            let finish_reason = Some(finish_reason(self.reply.finish(index)?));
+            Ok(CompletionChoice { index, text, logprobs, finish_reason })
+        };
+        let choices = texts.into_iter().enumerate().map(choice).collect::<ApiResult<_>>()?;
+        let (usage, timings) = (Some(self.reply.usage), self.reply.timings);
+        Ok(Completion { choices, usage, timings, ..self.empty() })
+    }
+
+    fn empty(&self) -> Completion {
+        Completion {
+            id: self.reply.id.clone(),
+            object: "text_completion",
+            created: self.reply.created,
+            model: self.reply.model.name().to_owned(),
+            choices: Vec::new(),
+            usage: None,
+            timings: None,
+        }
+    }
+}
+
+/// The events of a stream.
+struct TextStream {
+    texts: Texts,
+    includes_usage: bool,
+}
+
+impl TextStream {
+    fn event(&self, choice: CompletionChoice) -> Event {
+        sse::json(&Completion { choices: vec![choice], ..self.texts.empty() })
+    }
+
+    fn events(&mut self, part: Part) -> ApiResult<Vec<Event>> {
+        Ok(match part {
+            Part::Prompt { prompt, scores } => {
+                let mut events = Vec::new();
+                for index in prompt * self.texts.choices..(prompt + 1) * self.texts.choices {
+                    let (text, logprobs) = (String::new(), Some(self.texts.of_prompt(index, &scores)?));
+                    events.push(self.event(CompletionChoice { index, text, logprobs, finish_reason: None }));
+                }
+                events
+            }
+            Part::Text { choice, text, tokens } => {
+                let logprobs = self.texts.more(choice, &tokens)?;
+                vec![self.event(CompletionChoice { index: choice, text, logprobs, finish_reason: None })]
+            }
+            Part::End { choice, end } => {
+                let finish_reason = Some(finish_reason(end.finish));
+                self.texts.reply.end(choice, end);
+                let (index, text) = (choice, String::new());
+                vec![self.event(CompletionChoice { index, text, logprobs: None, finish_reason })]
+            }
+            Part::Failed(error) => return Err(error),
+        })
+    }
+}
+
+impl Render for TextStream {
+    fn begin(&mut self) -> Vec<Event> {
+        let echo = |index: usize| {
+            let text = self.texts.echoes[index / self.texts.choices].text.clone();
+            let choice = CompletionChoice { index, text, logprobs: None, finish_reason: None };
+            (!choice.text.is_empty()).then(|| self.event(choice))
+        };
+        (0..self.texts.reply.count()).filter_map(echo).collect()
+    }
+
+    fn part(&mut self, part: Part) -> Vec<Event> {
+        self.events(part).unwrap_or_else(|error| vec![sse::json(&error.body())])
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        let reply = &self.texts.reply;
+        if reply.is_complete() && self.includes_usage {
+            let (usage, timings) = (Some(reply.usage), reply.timings);
+            events.push(sse::json(&Completion { usage, timings, ..self.texts.empty() }));
+        }
+        events.push(sse::done());
+        events
+    }
+}

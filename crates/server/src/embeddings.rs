@@ -1,0 +1,177 @@
+//! `/v1/embeddings`: one vector for each text, pooled from the hidden states of a language model.
+//!
+//! The states are those behind the last norm, which the output matrix reads. Their mean over a text's tokens, or the one
+//! of its last token, is scaled to length 1. A model that was not trained for it gives vectors of moderate use.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use triad_engine::{Cancel, Error};
+use triad_model::tokenizer::Special;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::blocking::blocking;
+use crate::body::JsonBody;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::guard::Client;
+use crate::hosted::Hosted;
+use crate::prompts::{Prompts, encode};
+use crate::queue::Full;
+
+/// What is asked for.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct EmbeddingRequest {
+    /// The model, as `/v1/models` names it; without, the first one.
+    model: Option<String>,
+    /// A text or tokens, or several of either.
+    input: Prompts,
+    encoding_format: Option<EncodingFormat>,
+    /// How the hidden states of a text become one vector: an extension.
+    pooling: Option<Pooling>,
+    /// Refused unless it is the model's number.
+    dimensions: Option<usize>,
+}
+
+/// How a vector is written.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum EncodingFormat {
+    /// An array of numbers.
+    #[default]
+    Float,
+    /// Its numbers in f32, little-endian, in base64.
+    Base64,
+}
+
+/// How hidden states become one vector.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Pooling {
+    /// The mean of all tokens'.
+    #[default]
+    Mean,
+    /// That of the last token.
+    Last,
+}
+
+/// Vectors, in the order of the texts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Embeddings {
+    /// `list`.
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: String,
+    usage: EmbeddingUsage,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct Embedding {
+    /// `embedding`.
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+enum Vector {
+    Numbers(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct EmbeddingUsage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+/// Vectors of texts.
+#[utoipa::path(
+    post, path = "/v1/embeddings", tag = "text", request_body = EmbeddingRequest,
+    responses(
+        (status = 200, body = Embeddings), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 429, body = ErrorBody)
+    )
+)]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Embeddings>> {
+    let request: EmbeddingRequest = body.parse()?;
+    let model = app.model(request.model.as_deref()).await?;
+    let hidden = model.model().description().hidden;
+    if request.dimensions.is_some_and(|dimensions| dimensions != hidden) {
+        return Err(ApiError::unsupported("dimensions", format!("this model's vectors have {hidden}")));
+    }
+    let texts = encode(&model, ("input", request.input), Special::AsText).await?;
+    let tokens = texts.iter().map(Vec::len).sum();
+    let needs = texts.iter().map(|text| model.need(text, Some(0), 1).map_err(|error| error.with_param("input")));
+    let most = needs.collect::<ApiResult<Vec<_>>>()?.into_iter().max_by_key(|need| need.pages);
+    let Some(most) = most else { return Err(ApiError::field("input", "there is none")) };
+    // One behind the other, in the place of one answer.
+    let permit = model.queue().admit(client, most).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+    // Dropped with this future, where the client goes away.
+    let cancel = CancelOnDrop(Cancel::new());
+    let (pooling, format) = (request.pooling.unwrap_or_default(), request.encoding_format.unwrap_or_default());
+    let work = {
+        let (model, cancel) = (Arc::clone(&model), cancel.0.clone());
+        move || {
+            let vectors = texts.iter().map(|text| embed(&model, text, pooling, &cancel)).collect::<Result<Vec<_>, _>>();
+            drop(permit);
+            vectors.map_err(ApiError::from)
+        }
+    };
+    let vectors = blocking(work).await?;
+    let embedding = |(index, vector)| Embedding { object: "embedding", index, embedding: written(vector, format) };
+    let data = vectors.into_iter().enumerate().map(embedding).collect();
+    let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
+    Ok(Json(Embeddings { object: "list", data, model: model.name().to_owned(), usage }))
+}
+
+struct CancelOnDrop(Cancel);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// A vector of length 1.
+fn embed(model: &Hosted, text: &[u32], pooling: Pooling, cancel: &Cancel) -> Result<Vec<f32>, Error> {
+    let hidden = model.model().description().hidden;
+    let mut pooled = vec![0.0_f64; hidden];
+    model.engine().session().hidden_states(text, cancel, |states| match pooling {
+        Pooling::Mean => {
+            for state in states.chunks_exact(hidden) {
+                pooled.iter_mut().zip(state).for_each(|(sum, value)| *sum += f64::from(*value));
+            }
+        }
+        Pooling::Last => {
+            let last = &states[states.len() - hidden..];
+            pooled.iter_mut().zip(last).for_each(|(pooled, value)| *pooled = f64::from(*value));
+        }
+    })?;
+    let length = pooled.iter().map(|value| value * value).sum::<f64>().sqrt();
+    if !length.is_finite() {
+        return Err(Error::NotFinite);
+    }
+    // Of length 0, it stays what it is.
+    let scale = if length > 0.0 { length.recip() } else { 0.0 };
+    Ok(pooled.iter().map(|value| (value * scale) as f32).collect())
+}
+
+fn written(vector: Vec<f32>, format: EncodingFormat) -> Vector {
+    match format {
+        EncodingFormat::Float => Vector::Numbers(vector),
+        EncodingFormat::Base64 => {
+            let bytes: Vec<_> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+            Vector::Base64(STANDARD.encode(bytes))
+        }
+    }
+}

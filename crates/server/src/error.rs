@@ -1,0 +1,181 @@
+//! What is wrong with a request, in OpenAI's form.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use triad_engine::Error as EngineError;
+use triad_frontend::Error as FrontendError;
+use utoipa::ToSchema;
+
+/// An answer that is an error.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) detail: ErrorDetail,
+    /// Seconds after which the client may try again.
+    retry_after: Option<u32>,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorDetail {
+    /// A sentence.
+    pub(crate) message: String,
+    /// `invalid_request_error`, `authentication_error`, `rate_limit_error`, `server_error`.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// The field of the request that is wrong, if it is one.
+    pub(crate) param: Option<String>,
+    /// A word for programs.
+    pub(crate) code: Option<&'static str>,
+}
+
+/// The body of an error.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct ErrorBody {
+    pub(crate) error: ErrorDetail,
+}
+
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, code: Option<&'static str>, message: impl Into<String>) -> Self {
+        let detail = ErrorDetail { message: message.into(), kind, param: None, code };
+        Self { status, detail, retry_after: None }
+    }
+
+    /// The request makes no sense as a whole.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", None, message)
+    }
+
+    /// The field `param` has a value that makes no sense.
+    pub(crate) fn field(param: &str, message: impl Into<String>) -> Self {
+        Self::invalid(format!("{param}: {}", message.into())).with_param(param).with_code("invalid_value")
+    }
+
+    /// The field `param` asks for something that this server does not do.
+    pub(crate) fn unsupported(param: &str, message: impl Into<String>) -> Self {
+        Self::field(param, message).with_code("unsupported_parameter")
+    }
+
+    /// A request of another kind than `status` allows.
+    pub(crate) fn refused(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(status, "invalid_request_error", Some(code), message)
+    }
+
+    /// No key, or a wrong one.
+    pub(crate) fn wrong_key(message: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", Some("invalid_api_key"), message)
+    }
+
+    /// There is no model of this name.
+    pub(crate) fn no_model(name: &str, there: &str) -> Self {
+        let message = format!("there is no model {name:?} here: expected one of {there}");
+        Self::refused(StatusCode::NOT_FOUND, "model_not_found", message).with_param("model")
+    }
+
+    /// Too many requests wait.
+    pub(crate) fn full(waiting: usize) -> Self {
+        let message = format!("{waiting} requests wait for their turn already: try again later");
+        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"), message);
+        Self { retry_after: Some(2), ..error }
+    }
+
+    /// The server ends, or something it needs is not there now.
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("unavailable"), message);
+        Self { retry_after: Some(2), ..error }
+    }
+
+    /// An error of our own.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
+    }
+
+    pub(crate) fn with_param(mut self, param: &str) -> Self {
+        self.detail.param = Some(param.to_owned());
+        self
+    }
+
+    pub(crate) fn with_code(mut self, code: &'static str) -> Self {
+        self.detail.code = Some(code);
+        self
+    }
+
+    /// As JSON.
+    pub(crate) fn body(&self) -> ErrorBody {
+        ErrorBody { error: self.detail.clone() }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        let message = chain(&error);
+        match error {
+            EngineError::PromptTooLong { .. } => Self::invalid(message).with_code("context_length_exceeded"),
+            EngineError::EmptyPrompt | EngineError::TokenOutOfVocabulary { .. } | EngineError::Option { .. } => {
+                Self::invalid(message).with_code("invalid_value")
+            }
+            EngineError::NoTokenizer { .. } => Self::invalid(message),
+            // A limit that the request's own schema or grammar reached.
+            EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
+            // What a template or tokenizer refuses is in the request.
+            EngineError::Model(_) => Self::invalid(message),
+            EngineError::KvMemoryFull { .. } => Self::unavailable(message),
+            EngineError::Cancelled => Self::unavailable("the answer was cancelled"),
+            _ => Self::internal(message),
+        }
+    }
+}
+
+impl From<FrontendError> for ApiError {
+    fn from(error: FrontendError) -> Self {
+        match error {
+            FrontendError::Engine(error) => error.into(),
+            FrontendError::PromptTooLong { .. } => {
+                Self::invalid(error.to_string()).with_code("context_length_exceeded")
+            }
+            error @ (FrontendError::Message { .. } | FrontendError::Tool { .. } | FrontendError::NoSuchTool { .. }) => {
+                Self::invalid(error.to_string()).with_code("invalid_value")
+            }
+            error => Self::internal(chain(&error)),
+        }
+    }
+}
+
+/// An error with what caused it.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| {
+        let cause = cause.to_string();
+        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_a_form_reaches_is_one_of_the_request() {
+        let error = ApiError::from(EngineError::Constraint("too many states".into()));
+        assert_eq!((error.status, error.detail.code), (StatusCode::BAD_REQUEST, Some("form_not_kept")));
+        assert!(error.detail.message.ends_with("too many states"), "{}", error.detail.message);
+    }
+}

@@ -1,0 +1,131 @@
+//! Who may ask: whose key is right, under which name this machine was called, from which origin a page comes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// The address of a connection's other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// Whom a request is from.
+pub(crate) struct Client(pub(crate) IpAddr);
+
+impl FromRequestParts<Arc<App>> for Client {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, ApiError> {
+        let peer = parts.extensions.get::<Peer>().copied();
+        peer.map(|Peer(address)| Self(address.ip())).ok_or_else(|| ApiError::internal("a request of nobody"))
+    }
+}
+
+/// Refuses requests that may not be made, and lets pages of the origins that are named read the answers.
+pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    if let Err(error) = check_host(&app, &request) {
+        return error.into_response();
+    }
+    let origin = allowed_origin(&app, request.headers());
+    let is_preflight =
+        request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let mut response = if is_preflight {
+        StatusCode::NO_CONTENT.into_response()
+    } else if let Err(error) = check_key(&app, &request) {
+        error.into_response()
+    } else {
+        next.run(request).await
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(origin) = origin {
+        headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        if is_preflight {
+            let allowed = [
+                (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
+                (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-api-key, anthropic-version"),
+                (header::ACCESS_CONTROL_MAX_AGE, "600"),
+            ];
+            headers.extend(allowed.map(|(name, value)| (name, HeaderValue::from_static(value))));
+        }
+    }
+    response
+}
+
+/// A page of another site may have this machine's address under a name of its own (DNS rebinding): on loopback a request
+/// has to call it by one that only this machine has.
+fn check_host(app: &App, request: &Request) -> Result<(), ApiError> {
+    if !app.options.host.is_loopback() {
+        return Ok(());
+    }
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let authority = host.and_then(|host| host.parse::<Authority>().ok());
+    if authority.is_some_and(|authority| is_loopback(authority.host())) {
+        return Ok(());
+    }
+    let message = "the Host header names another machine: expected localhost, 127.0.0.1 or [::1]";
+    Err(ApiError::refused(StatusCode::FORBIDDEN, "wrong_host", message))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+}
+
+/// What needs no key: the page itself, and whether the server is there.
+fn is_open(request: &Request) -> bool {
+    let path = request.uri().path();
+    request.method() == Method::GET && !path.starts_with("/v1/") && !matches!(path, "/metrics" | "/props")
+}
+
+fn check_key(app: &App, request: &Request) -> Result<(), ApiError> {
+    let keys = &app.options.api_keys;
+    if keys.is_empty() || is_open(request) {
+        return Ok(());
+    }
+    let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key.trim());
+    let own = request.headers().get("x-api-key").and_then(|value| value.to_str().ok());
+    let Some(given) = bearer.or(own) else {
+        return Err(ApiError::wrong_key("this server wants a key: expected the header Authorization: Bearer KEY"));
+    };
+    // Of hashes, so that neither the length nor the place of a difference shows in the time; all keys, not until one fits.
+    let digest = |key: &str| Sha256::digest(key.as_bytes());
+    let given = digest(given);
+    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| fits | digest(key).ct_eq(&given));
+    if fits.into() { Ok(()) } else { Err(ApiError::wrong_key("the key is wrong")) }
+}
+
+/// The origin of a request, if pages of it may read the answer.
+fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
+    let origin = headers.get(header::ORIGIN)?;
+    let is_allowed = |allowed: &String| allowed == "*" || allowed.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
+    app.options.cors.iter().any(is_allowed).then(|| origin.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_alone_are_loopback() {
+        for host in ["localhost", "LOCALHOST", "127.0.0.1", "127.8.8.8", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in ["", "localhost.example.org", "example.org", "192.168.0.1", "0.0.0.0", "[::]", "127.0.0.1.nip.io"] {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Serves models over HTTP, in the forms that OpenAI's and Anthropic's clients speak.
+//!
+//! [`serve`] listens and passes requests to the [`routes`]; a [`Shutdown`] ends it. The [`catalog`] loads models; each is [`hosted`] by one
+//! engine, and a [`queue`] admits as many answers to it as it computes at once. An endpoint reads its [`body`], turns it into an
+//! [`order`](answers::Order) of answers, whose parts come back through a channel, and writes them whole or as a stream
+//! ([`sse`]). Whatever is wrong with a request is an [`error`] that names the field.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`listener`] | connections, their number and their time-outs |
+//! | [`guard`] | who may ask: key, host, origin |
+//! | [`chat`], [`completions`], [`responses`], [`anthropic`] | answers |
+//! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
+//! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
+//! | [`sessions`] | prompts whose keys and values are kept in files |
+//! | [`sampling`], [`forms`] | what requests say about the choice of tokens, and about the form of answers |
+//! | [`messages`], [`tools`] | conversations and functions as requests have them |
+//! | [`pieces`] | answers as text and calls of functions |
+//! | [`answers`] | from an order to the parts of its answers |
+//! | [`page`], [`timelines`] | the page at `/`, and how prompts were computed, which it shows |
+#![forbid(unsafe_code)]
+
+mod adapters;
+mod answers;
+mod anthropic;
+mod anthropic_turns;
+mod app;
+mod blocking;
+mod body;
+mod catalog;
+mod chat;
+mod completions;
+mod conversation;
+mod counters;
+mod embeddings;
+mod engines;
+mod error;
+mod forms;
+mod guard;
+mod hosted;
+mod listener;
+mod log_probabilities;
+mod messages;
+mod metrics;
+mod models;
+mod names;
+mod openapi;
+mod options;
+mod page;
+mod pieces;
+mod prompt_timelines;
+mod prompts;
+mod props;
+mod queue;
+mod reply;
+mod response_answer;
+mod responses;
+mod routes;
+mod sampling;
+mod sessions;
+mod sse;
+mod text;
+mod timelines;
+mod tools;
+mod usage;
+
+pub use catalog::{HostedModel, LoadError};
+pub use hosted::LoadedModel;
+pub use listener::{Shutdown, serve};
+pub use options::{ServerOptions, StartError};

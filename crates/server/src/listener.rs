@@ -1,0 +1,188 @@
+//! Connections: how many there are, how long they may take, and how they end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tower::ServiceExt;
+
+use crate::app::App;
+use crate::catalog::HostedModel;
+use crate::guard::Peer;
+use crate::options::{ServerOptions, StartError};
+use crate::routes;
+
+/// Threads that pass bytes on; what computes has its own.
+const THREADS: usize = 2;
+/// Bytes of the head of a request, at most.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// Ends a server. Copies end the same one.
+#[derive(Clone, Debug)]
+pub struct Shutdown(watch::Sender<bool>);
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self(watch::channel(false).0)
+    }
+}
+
+impl Shutdown {
+    /// Takes no new requests; answers may go on for a while.
+    pub fn begin(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Serves `models` until `shutdown` begins. The first of them is loaded at once; then `ready` is called with the address,
+/// and requests are taken.
+///
+/// # Errors
+/// If an option makes no sense, the first model can't be loaded, or the address cannot be listened on.
+pub fn serve(
+    options: ServerOptions,
+    models: Vec<HostedModel>,
+    shutdown: &Shutdown,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), StartError> {
+    options.check()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+    let runtime = runtime.map_err(|source| StartError::Threads { source })?;
+    let time_out = options.shutdown_time_out;
+    let done = runtime.block_on(async {
+        let address = SocketAddr::new(options.host, options.port);
+        let failed = |source| StartError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let app = tokio::task::spawn_blocking(|| App::new(options, models)).await;
+        let app = Arc::new(app.map_err(|error| StartError::Threads { source: error.into() })??);
+        ready(address);
+        accept(&listener, &app, shutdown.0.subscribe()).await;
+        Ok(())
+    });
+    // Threads that compute end with their answers, which are cancelled where connections were closed.
+    runtime.shutdown_timeout(time_out);
+    done
+}
+
+/// Takes connections until the server is to end, then waits for those that are open.
+async fn accept(listener: &TcpListener, app: &Arc<App>, mut ends: watch::Receiver<bool>) {
+    let router = routes::router(app);
+    let free = Arc::new(Semaphore::new(app.options.connections));
+    let graceful = GracefulShutdown::new();
+    loop {
+        let next = async {
+            let permit = Arc::clone(&free).acquire_owned().await.expect("it is never closed");
+            (listener.accept().await, permit)
+        };
+        let (accepted, permit) = tokio::select! {
+            next = next => next,
+            _ = ends.wait_for(|ends| *ends) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!("cannot take a connection: {error}");
+                // Out of files, say: until some are closed.
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let router = router.clone();
+        let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(Peer(peer));
+            router.clone().oneshot(request)
+        });
+        let time_out = app.options.client_time_out;
+        let _ = stream.set_nodelay(true);
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(time_out)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(TimedStream::new(stream, time_out)), service);
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("the connection of {peer} ended: {error}");
+            }
+            drop(permit);
+        });
+    }
+    let _ = timeout(app.options.shutdown_time_out, graceful.shutdown()).await;
+}
+
+/// A connection whose other end has to take what is written within a time.
+struct TimedStream {
+    stream: TcpStream,
+    time_out: Duration,
+    /// When writing fails, if nothing is taken until then.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl TimedStream {
+    fn new(stream: TcpStream, time_out: Duration) -> Self {
+        Self { stream, time_out, deadline: None }
+    }
+
+    /// Waits for the deadline where nothing could be written.
+    fn timed<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.deadline = None;
+            return written;
+        }
+        let time_out = self.time_out;
+        let deadline =
+            self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + time_out)));
+        ready!(deadline.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncRead for TimedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for TimedStream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.timed(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.timed(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

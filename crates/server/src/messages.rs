@@ -1,0 +1,208 @@
+//! Messages of a conversation, as requests have them and as templates read them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, ApiResult};
+use crate::pieces::Section;
+
+/// Messages of a conversation, at most.
+pub(crate) const MOST_MESSAGES: usize = 4096;
+
+/// A turn of a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ChatMessage {
+    role: Role,
+    content: Option<Content>,
+    /// Calls in a message of the assistant.
+    tool_calls: Option<Vec<ChatCall>>,
+    /// The call to which a message of the role `tool` has the result.
+    tool_call_id: Option<String>,
+}
+
+/// Who wrote a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    System,
+    /// As `system`.
+    Developer,
+    User,
+    Assistant,
+    /// The result of a call.
+    Tool,
+}
+
+impl Role {
+    /// As templates call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::System | Self::Developer => "system",
+            Self::User => "user",
+            Self::Assistant => "assistant",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// A call of a function in an earlier answer.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ChatCall {
+    id: String,
+    /// `function`.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    function: CalledFunction,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct CalledFunction {
+    name: String,
+    /// A JSON object, as text.
+    arguments: String,
+}
+
+/// What a message says: a text, or parts that are texts.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a text or an array of parts with type and text")]
+pub(crate) enum Content {
+    Text(String),
+    Parts(Vec<ContentPart>),
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ContentPart {
+    /// `text`, `input_text` or `output_text`: models here read nothing else.
+    #[serde(rename = "type")]
+    kind: String,
+    text: Option<String>,
+}
+
+/// A conversation in the form that templates read.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    messages: Vec<Value>,
+    /// Names of the functions that were called, by the names of the calls.
+    called: BTreeMap<String, String>,
+}
+
+impl Turns {
+    /// Adds a message that says something.
+    pub(crate) fn say(&mut self, role: Role, text: &str) {
+        self.messages.push(json!({"role": role.name(), "content": text}));
+    }
+
+    /// Adds a call by the assistant, to its message if that is the latest one.
+    pub(crate) fn call(&mut self, id: &str, name: &str, arguments: &str) {
+        self.called.insert(id.to_owned(), name.to_owned());
+        if self.messages.last().is_none_or(|message| message["role"] != "assistant") {
+            self.say(Role::Assistant, "");
+        }
+        let Some(Value::Object(message)) = self.messages.last_mut() else { return };
+        let calls = message.entry("tool_calls").or_insert_with(|| json!([]));
+        if let Value::Array(calls) = calls {
+            calls.push(Section::call(id, name, arguments));
+        }
+    }
+
+    /// Adds the result of the call `id`.
+    pub(crate) fn result(&mut self, id: &str, text: &str) {
+        let mut message = json!({"role": "tool", "tool_call_id": id, "content": text});
+        if let Some(name) = self.called.get(id) {
+            // Some templates write it.
+            message["name"] = name.as_str().into();
+        }
+        self.messages.push(message);
+    }
+
+    /// All messages, behind `instructions` if there are some.
+    pub(crate) fn messages(self, instructions: Option<&str>) -> Vec<Value> {
+        let system = instructions.map(|text| json!({"role": Role::System.name(), "content": text}));
+        system.into_iter().chain(self.messages).collect()
+    }
+}
+
+/// Refuses conversations of no messages, or too many.
+///
+/// # Errors
+/// If `field` has so many.
+pub(crate) fn check_count(field: &str, count: usize) -> ApiResult<()> {
+    if count == 0 || count > MOST_MESSAGES {
+        return Err(ApiError::field(field, format!("{count} messages, expected 1 to {MOST_MESSAGES}")));
+    }
+    Ok(())
+}
+
+/// The messages as templates read them.
+///
+/// # Errors
+/// If there are none, or one has something else than text.
+pub(crate) fn messages(given: Vec<ChatMessage>) -> ApiResult<Vec<Value>> {
+    check_count("messages", given.len())?;
+    let mut turns = Turns::default();
+    for (index, message) in given.into_iter().enumerate() {
+        add(&mut turns, &format!("messages[{index}]"), message)?;
+    }
+    Ok(turns.messages(None))
+}
+
+/// Adds the message in `field`.
+fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
+    let ChatMessage { role, content, tool_calls, tool_call_id } = message;
+    let calls = tool_calls.unwrap_or_default();
+    let of_content = format!("{field}.content");
+    let text = match content {
+        Some(content) => text(&of_content, content)?,
+        None if role == Role::Assistant => String::new(),
+        None => return Err(ApiError::field(&of_content, "it is missing")),
+    };
+    if role == Role::Tool {
+        let of_id = format!("{field}.tool_call_id");
+        let id = tool_call_id.ok_or_else(|| ApiError::field(&of_id, "it is missing"))?;
+        turns.result(&id, &text);
+        return Ok(());
+    }
+    turns.say(role, &text);
+    for (index, ChatCall { id, kind, function }) in calls.into_iter().enumerate() {
+        let field = format!("{field}.tool_calls[{index}]");
+        if role != Role::Assistant {
+            return Err(ApiError::field(&field, "only messages of the assistant call functions"));
+        }
+        check_call(&field, kind.as_deref().unwrap_or("function"), &function.name)?;
+        turns.call(&id, &function.name, &function.arguments);
+    }
+    Ok(())
+}
+
+/// Refuses calls of something else than functions.
+fn check_call(field: &str, kind: &str, name: &str) -> ApiResult<()> {
+    if kind != "function" {
+        return Err(ApiError::unsupported(&format!("{field}.type"), format!("{kind}: expected function")));
+    }
+    if name.is_empty() {
+        return Err(ApiError::field(&format!("{field}.function.name"), "it is empty"));
+    }
+    Ok(())
+}
+
+/// The text of the content in `field`.
+///
+/// # Errors
+/// If a part of it is something else than text.
+pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
+    let parts = match content {
+        Content::Text(text) => return Ok(text),
+        Content::Parts(parts) => parts,
+    };
+    let texts = parts.into_iter().enumerate().map(|(part, ContentPart { kind, text })| {
+        let field = format!("{field}[{part}]");
+        if !matches!(kind.as_str(), "text" | "input_text" | "output_text") {
+            return Err(ApiError::unsupported(&field, format!("{kind}: this model reads text alone")));
+        }
+        text.ok_or_else(|| ApiError::field(&field, "there is no text"))
+    });
+    Ok(texts.collect::<ApiResult<Vec<_>>>()?.join("\n"))
+}

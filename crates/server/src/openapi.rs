@@ -1,0 +1,72 @@
+//! `/openapi.json`: what there is to ask for, for programs.
+
+use std::sync::LazyLock;
+
+use axum::Json;
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder};
+use utoipa::{Modify, OpenApi};
+
+use crate::{anthropic, chat, completions, embeddings, metrics, models, props, responses, sessions, text, timelines};
+
+/// Made of what the endpoints and their types state.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Triad", description = "Language models on this device, in the form of OpenAI's API."),
+    paths(
+        chat::complete,
+        completions::complete,
+        responses::create,
+        anthropic::create,
+        models::health,
+        models::list,
+        models::one,
+        metrics::metrics,
+        props::props,
+        text::tokenize,
+        text::detokenize,
+        text::apply_template,
+        embeddings::create,
+        sessions::list,
+        sessions::save,
+        sessions::restore,
+        sessions::delete,
+        timelines::one
+    ),
+    modifiers(&Refusals)
+)]
+struct Api;
+
+/// Adds the statuses that any request with a body may get, whatever it asks for.
+struct Refusals;
+
+impl Modify for Refusals {
+    fn modify(&self, document: &mut Document) {
+        let refusals = [
+            ("401", "No key, or a wrong one"),
+            ("403", "The Host header names another machine"),
+            ("404", "There is no such model"),
+            ("408", "The body did not arrive in time"),
+            ("413", "The body is too large"),
+            ("415", "The body is no JSON by its Content-Type"),
+            ("503", "The server ends, or lacks memory now"),
+        ];
+        for (path, item) in &mut document.paths.paths {
+            // Anthropic's form of errors is another.
+            let schema = (path != "/v1/messages").then(|| RefOr::Ref(Ref::from_schema_name("ErrorBody")));
+            let content = ContentBuilder::new().schema(schema).build();
+            for (status, description) in refusals {
+                let Some(operation) = &mut item.post else { continue };
+                let response = ResponseBuilder::new().description(description);
+                let response = response.content("application/json", content.clone()).build();
+                operation.responses.responses.entry(status.to_owned()).or_insert(RefOr::T(response));
+            }
+        }
+    }
+}
+
+static DOCUMENT: LazyLock<Document> = LazyLock::new(Api::openapi);
+
+/// The document.
+pub(crate) async fn document() -> Json<&'static Document> {
+    Json(&*DOCUMENT)
+}

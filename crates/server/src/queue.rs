@@ -1,0 +1,289 @@
+//! Who is computed now, and who waits.
+//!
+//! A [`Permit`] is a share of an engine: so many answers at once, and so many pages of keys and values at most, so that no
+//! answer that has begun runs out of them. Where nothing is free, requests wait in the order of their arrival, those of
+//! different clients in turns. The next one of them waits until there is room for it, however large it is: nobody overtakes.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// A share of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Answers at once.
+    pub(crate) slots: usize,
+    /// Pages of keys and values.
+    pub(crate) pages: usize,
+}
+
+impl Need {
+    fn fits(self, free: Self) -> bool {
+        self.slots <= free.slots && self.pages <= free.pages
+    }
+}
+
+/// Shares an engine among clients.
+pub(crate) struct Queue {
+    most: Need,
+    most_waiting: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    free: Need,
+    /// Clients that wait, the next one first, each with its requests in their order.
+    clients: VecDeque<(IpAddr, VecDeque<Waiting>)>,
+}
+
+struct Waiting {
+    need: Need,
+    granted: oneshot::Sender<Permit>,
+}
+
+/// Too many wait already: so many.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Full(pub(crate) usize);
+
+impl Queue {
+    /// For an engine that has `most` in all; `most_waiting` requests may wait for it.
+    pub(crate) fn new(most: Need, most_waiting: usize) -> Arc<Self> {
+        let state = State { free: most, clients: VecDeque::new() };
+        Arc::new(Self { most, most_waiting, state: Mutex::new(state) })
+    }
+
+    /// All that can be shared.
+    pub(crate) fn most(&self) -> Need {
+        self.most
+    }
+
+    /// Requests that wait, and answers that are computed.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let state = self.lock();
+        (state.waiting(), self.most.slots - state.free.slots)
+    }
+
+    /// Waits until `need`, which is at most [`Queue::most`], is free. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// If as many wait as may.
+    pub(crate) async fn admit(self: &Arc<Self>, client: IpAddr, need: Need) -> Result<Permit, Full> {
+        self.enter(client, need, Some(self.most_waiting)).await
+    }
+
+    /// As [`Queue::admit`] for a part of a request that has been admitted: it waits however many do.
+    pub(crate) async fn admit_part(self: &Arc<Self>, client: IpAddr, need: Need) -> Permit {
+        self.enter(client, need, None).await.expect("no bound refuses it")
+    }
+
+    async fn enter(self: &Arc<Self>, client: IpAddr, need: Need, bound: Option<usize>) -> Result<Permit, Full> {
+        // Dropped behind the receiver, so that it finds the request left.
+        let mut leave = Leave { queue: self, is_waiting: false };
+        let granted = {
+            let mut state = self.lock();
+            let waiting = state.waiting();
+            if waiting == 0 && need.fits(state.free) {
+                return Ok(state.take(self, need));
+            }
+            if bound.is_some_and(|bound| waiting >= bound) {
+                return Err(Full(waiting));
+            }
+            let (granted, receiver) = oneshot::channel();
+            state.push(client, Waiting { need, granted });
+            leave.is_waiting = true;
+            receiver
+        };
+        let permit = granted.await.expect("a queue keeps who waits until it is granted");
+        leave.is_waiting = false;
+        Ok(permit)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn waiting(&self) -> usize {
+        self.clients.iter().map(|(_, requests)| requests.len()).sum()
+    }
+
+    fn take(&mut self, queue: &Arc<Queue>, need: Need) -> Permit {
+        self.free = Need { slots: self.free.slots - need.slots, pages: self.free.pages - need.pages };
+        Permit { queue: Some(Arc::clone(queue)), need }
+    }
+
+    fn give_back(&mut self, need: Need) {
+        self.free = Need { slots: self.free.slots + need.slots, pages: self.free.pages + need.pages };
+    }
+
+    fn push(&mut self, client: IpAddr, waiting: Waiting) {
+        match self.clients.iter_mut().find(|(known, _)| *known == client) {
+            Some((_, requests)) => requests.push_back(waiting),
+            None => self.clients.push_back((client, VecDeque::from([waiting]))),
+        }
+    }
+
+    /// Admits those whose turn it is, as long as there is room.
+    fn grant(&mut self, queue: &Arc<Queue>) {
+        while let Some((client, mut requests)) = self.clients.pop_front() {
+            match requests.pop_front() {
+                None => {}
+                Some(waiting) if waiting.granted.is_closed() => self.clients.push_front((client, requests)),
+                Some(waiting) if waiting.need.fits(self.free) => {
+                    let permit = self.take(queue, waiting.need);
+                    if let Err(mut permit) = waiting.granted.send(permit) {
+                        // It left in between. Dropped as it is, the permit would wait for this lock.
+                        permit.queue = None;
+                        self.give_back(permit.need);
+                        self.clients.push_front((client, requests));
+                    } else {
+                        self.clients.push_back((client, requests));
+                    }
+                }
+                Some(waiting) => {
+                    requests.push_front(waiting);
+                    self.clients.push_front((client, requests));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Leaves the queue when the future that waits is dropped.
+struct Leave<'a> {
+    queue: &'a Arc<Queue>,
+    is_waiting: bool,
+}
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        if self.is_waiting {
+            let mut state = self.queue.lock();
+            for (_, requests) in &mut state.clients {
+                requests.retain(|waiting| !waiting.granted.is_closed());
+            }
+            state.clients.retain(|(_, requests)| !requests.is_empty());
+            // Others may have waited behind it.
+            state.grant(self.queue);
+        }
+    }
+}
+
+/// A share of an engine, given back when it is dropped.
+pub(crate) struct Permit {
+    /// `None` once it is given back.
+    queue: Option<Arc<Queue>>,
+    need: Need,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            let mut state = queue.lock();
+            state.give_back(self.need);
+            state.grant(&queue);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    const ONE: Need = Need { slots: 1, pages: 1 };
+
+    fn client(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    fn queue(slots: usize, pages: usize, waiting: usize) -> Arc<Queue> {
+        Queue::new(Need { slots, pages }, waiting)
+    }
+
+    type Admission<'a> = Pin<Box<dyn Future<Output = Result<Permit, Full>> + 'a>>;
+
+    fn poll(admission: &mut Admission) -> Option<Result<Permit, Full>> {
+        match admission.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    /// A request that waits.
+    fn waiting(queue: &Arc<Queue>, number: u8, need: Need) -> Admission<'_> {
+        let mut admission: Admission = Box::pin(queue.admit(client(number), need));
+        assert!(poll(&mut admission).is_none());
+        admission
+    }
+
+    fn admitted(queue: &Arc<Queue>, need: Need) -> Permit {
+        let mut admission: Admission = Box::pin(queue.admit(client(0), need));
+        poll(&mut admission).unwrap().unwrap()
+    }
+
+    #[test]
+    fn clients_take_turns_and_each_keeps_its_order() {
+        let queue = queue(1, 9, 9);
+        let mut permit = Some(admitted(&queue, ONE));
+        let mut requests: Vec<_> = [1, 1, 1, 2, 2, 3].map(|number| waiting(&queue, number, ONE)).into();
+        let mut order = Vec::new();
+        for _ in 0..requests.len() {
+            drop(permit.take());
+            let next = requests.iter_mut().enumerate().find_map(|(index, request)| {
+                let is_new = !order.contains(&index);
+                is_new.then(|| poll(request)).flatten().map(|result| (index, result.unwrap()))
+            });
+            let (index, granted) = next.unwrap();
+            order.push(index);
+            permit = Some(granted);
+        }
+        assert_eq!(order, [0, 3, 5, 1, 4, 2]);
+    }
+
+    #[test]
+    fn nobody_overtakes_a_large_request() {
+        let queue = queue(4, 4, 9);
+        let first = admitted(&queue, Need { slots: 1, pages: 3 });
+        let mut large = waiting(&queue, 1, Need { slots: 1, pages: 4 });
+        let mut small = waiting(&queue, 2, ONE);
+        drop(first);
+        let permit = poll(&mut large).unwrap().unwrap();
+        assert!(poll(&mut small).is_none());
+        drop(permit);
+        assert!(poll(&mut small).unwrap().is_ok());
+    }
+
+    #[test]
+    fn more_than_may_wait_are_refused_and_parts_of_admitted_requests_wait() {
+        let queue = queue(1, 9, 1);
+        let _permit = admitted(&queue, ONE);
+        let _one = waiting(&queue, 1, ONE);
+        let mut refused: Admission = Box::pin(queue.admit(client(2), ONE));
+        assert_eq!(poll(&mut refused).unwrap().err(), Some(Full(1)));
+        let mut part = pin!(queue.admit_part(client(2), ONE));
+        assert!(part.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(queue.counts(), (2, 1));
+    }
+
+    #[test]
+    fn whoever_leaves_makes_room_for_those_behind() {
+        let queue = queue(2, 2, 9);
+        let first = admitted(&queue, ONE);
+        let large = waiting(&queue, 1, Need { slots: 2, pages: 2 });
+        let mut small = waiting(&queue, 2, ONE);
+        drop(large);
+        let second = poll(&mut small).unwrap().unwrap();
+        // Granted, and left before it was looked at.
+        let third = waiting(&queue, 3, ONE);
+        drop(first);
+        drop(third);
+        drop(second);
+        assert_eq!((queue.counts(), queue.lock().free), ((0, 0), queue.most()));
+    }
+}

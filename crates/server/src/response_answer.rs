@@ -1,0 +1,254 @@
+//! Answers of `/v1/responses`: items that are messages and calls of functions, whole and as events.
+
+use axum::response::sse::Event;
+use serde_json::{Value, json};
+use triad_engine::Finish;
+
+use crate::answers::{Answers, Part};
+use crate::error::{ApiError, ApiResult};
+use crate::names::new_id;
+use crate::pieces::{Piece, PieceReader};
+use crate::reply::Reply;
+use crate::sse::{self, Render};
+
+/// The answer as far as it is there.
+pub(crate) struct ResponseAnswer {
+    reply: Reply,
+    reader: PieceReader,
+    /// Fields of the request that the response repeats.
+    echoed: Value,
+    items: Vec<Item>,
+    /// Events that were sent.
+    events: u64,
+}
+
+/// A part of the answer.
+#[derive(Debug)]
+enum Item {
+    Message { id: String, text: String },
+    Call { id: String, call: String, name: String, arguments: String },
+}
+
+impl Item {
+    fn message() -> Self {
+        Self::Message { id: new_id("msg_"), text: String::new() }
+    }
+
+    fn id(&self) -> &str {
+        match self {
+            Self::Message { id, .. } | Self::Call { id, .. } => id,
+        }
+    }
+
+    /// As it is shown, `in_progress` without its content.
+    fn json(&self, status: &str) -> Value {
+        match self {
+            Self::Message { id, text } => {
+                let content = if status == "in_progress" { Vec::new() } else { vec![content(text)] };
+                json!({"type": "message", "id": id, "status": status, "role": "assistant", "content": content})
+            }
+            Self::Call { id, call, name, arguments } => {
+                let arguments = if status == "in_progress" { "" } else { arguments };
+                json!({
+                    "type": "function_call", "id": id, "call_id": call, "name": name, "arguments": arguments,
+                    "status": status,
+                })
+            }
+        }
+    }
+}
+
+/// The content of a message.
+fn content(text: &str) -> Value {
+    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+}
+
+impl ResponseAnswer {
+    /// At its beginning; the response has the fields of `echoed`.
+    pub(crate) fn new(reply: Reply, reader: PieceReader, echoed: Value) -> Self {
+        Self { reply, reader, echoed, items: Vec::new(), events: 0 }
+    }
+
+    /// `completed` or `incomplete`, behind the end.
+    fn status(&self) -> ApiResult<&'static str> {
+        Ok(match self.reply.finish(0)? {
+            Finish::EndToken | Finish::StopString => "completed",
+            Finish::Length | Finish::ContextFull | Finish::Cancelled => "incomplete",
+        })
+    }
+
+    fn response(&self, status: &str, error: Option<&ApiError>) -> Value {
+        let usage = &self.reply.usage;
+        let is_whole = matches!(status, "completed" | "incomplete");
+        let last = self.items.len().saturating_sub(1);
+        let items = self.items.iter().enumerate().filter(|_| is_whole);
+        let output: Vec<_> =
+            items.map(|(index, item)| item.json(if index == last { status } else { "completed" })).collect();
+        let details = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
+        let usage = is_whole.then(|| {
+            json!({
+                "input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens,
+                "input_tokens_details": {"cached_tokens": usage.prompt_tokens_details.cached_tokens},
+                "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": usage.total_tokens,
+            })
+        });
+        let error = error.map(|error| json!({"code": "server_error", "message": error.detail.message}));
+        let mut response = json!({
+            "id": self.reply.id, "object": "response", "created_at": self.reply.created, "status": status,
+            "model": self.reply.model.name(), "output": output, "usage": usage, "error": error,
+            "incomplete_details": details, "previous_response_id": null, "truncation": "disabled", "store": false,
+            "metadata": {},
+        });
+        if let (Value::Object(response), Value::Object(echoed)) = (&mut response, &self.echoed) {
+            response.extend(echoed.clone());
+        }
+        response
+    }
+
+    /// The whole answer.
+    ///
+    /// # Errors
+    /// If it can't be completed.
+    pub(crate) async fn collect(mut self, mut answers: Answers) -> ApiResult<Value> {
+        while let Some(part) = answers.parts.recv().await {
+            match part {
+                Part::Prompt { .. } => {}
+                Part::Text { text, .. } => {
+                    let pieces = self.reader.push(text);
+                    self.take(pieces);
+                }
+                Part::End { choice, end } => {
+                    self.end_items();
+                    self.reply.end(choice, end);
+                }
+                Part::Failed(error) => return Err(error),
+            }
+        }
+        Ok(self.response(self.status()?, None))
+    }
+
+    /// What is left behind the end; an answer of nothing is an empty message.
+    fn end_items(&mut self) -> Vec<Event> {
+        let pieces = self.reader.finish();
+        let mut events = self.take(pieces);
+        if self.items.is_empty() {
+            events.extend(self.add(Item::message()));
+        }
+        events
+    }
+
+    /// Takes pieces of the answer, and makes events of them.
+    fn take(&mut self, pieces: Vec<Piece>) -> Vec<Event> {
+        let mut events = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Text(more) => {
+                    if !matches!(self.items.last(), Some(Item::Message { .. })) {
+                        events.extend(self.add(Item::message()));
+                    }
+                    if let Some(Item::Message { text, .. }) = self.items.last_mut() {
+                        text.push_str(&more);
+                    }
+                    let data = json!({"content_index": 0, "delta": more, "logprobs": []});
+                    events.push(self.event_of_item("response.output_text.delta", data));
+                }
+                Piece::Call { id: call, name, .. } => {
+                    events.extend(self.add(Item::Call { id: new_id("fc_"), call, name, arguments: String::new() }));
+                }
+                Piece::Arguments { text, .. } => {
+                    if let Some(Item::Call { arguments, .. }) = self.items.last_mut() {
+                        arguments.push_str(&text);
+                    }
+                    let data = json!({"delta": text});
+                    events.push(self.event_of_item("response.function_call_arguments.delta", data));
+                }
+            }
+        }
+        events
+    }
+
+    /// Begins an item behind the others.
+    fn add(&mut self, item: Item) -> Vec<Event> {
+        let mut events = self.item_done("completed");
+        let is_message = matches!(item, Item::Message { .. });
+        let data = json!({"output_index": self.items.len(), "item": item.json("in_progress")});
+        self.items.push(item);
+        events.push(self.event("response.output_item.added", data));
+        if is_message {
+            let data = json!({"content_index": 0, "part": content("")});
+            events.push(self.event_of_item("response.content_part.added", data));
+        }
+        events
+    }
+
+    /// The end of the latest item.
+    fn item_done(&mut self, status: &str) -> Vec<Event> {
+        let Some(item) = self.items.last() else { return Vec::new() };
+        let done = json!({"output_index": self.items.len() - 1, "item": item.json(status)});
+        let mut events = match item {
+            Item::Message { text, .. } => {
+                let whole = json!({"content_index": 0, "text": text, "logprobs": []});
+                let part = json!({"content_index": 0, "part": content(text)});
+                vec![
+                    self.event_of_item("response.output_text.done", whole),
+                    self.event_of_item("response.content_part.done", part),
+                ]
+            }
+            Item::Call { name, arguments, .. } => {
+                let whole = json!({"name": name, "arguments": arguments});
+                vec![self.event_of_item("response.function_call_arguments.done", whole)]
+            }
+        };
+        events.push(self.event("response.output_item.done", done));
+        events
+    }
+
+    /// An event of the latest item.
+    fn event_of_item(&mut self, kind: &str, mut data: Value) -> Event {
+        data["output_index"] = self.items.len().saturating_sub(1).into();
+        data["item_id"] = self.items.last().map(Item::id).into();
+        self.event(kind, data)
+    }
+
+    /// An event with its number.
+    fn event(&mut self, kind: &str, mut data: Value) -> Event {
+        data["type"] = kind.into();
+        data["sequence_number"] = self.events.into();
+        self.events += 1;
+        sse::json(&data).event(kind)
+    }
+}
+
+impl Render for ResponseAnswer {
+    fn begin(&mut self) -> Vec<Event> {
+        let response = json!({"response": self.response("in_progress", None)});
+        vec![self.event("response.created", response.clone()), self.event("response.in_progress", response)]
+    }
+
+    fn part(&mut self, part: Part) -> Vec<Event> {
+        match part {
+            Part::Prompt { .. } => Vec::new(),
+            Part::Text { text, .. } => {
+                let pieces = self.reader.push(text);
+                self.take(pieces)
+            }
+            Part::End { choice, end } => {
+                let mut events = self.end_items();
+                self.reply.end(choice, end);
+                let status = self.status().unwrap_or("incomplete");
+                events.extend(self.item_done(status));
+                let response = json!({"response": self.response(status, None)});
+                events.push(self.event(&format!("response.{status}"), response));
+                events
+            }
+            Part::Failed(error) => {
+                let response = json!({"response": self.response("failed", Some(&error))});
+                vec![self.event("response.failed", response)]
+            }
+        }
+    }
+
+    fn end(&mut self) -> Vec<Event> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,184 @@
+//! `/v1/responses`: conversations in the newer form of OpenAI's API. Nothing is stored: each request has all of its
+//! conversation.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::body::JsonBody;
+use crate::conversation::{Begun, Conversation, Prefixes};
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::forms::TextFormat;
+use crate::guard::Client;
+use crate::messages::{Content, Role, Turns, check_count, text};
+use crate::response_answer::ResponseAnswer;
+use crate::sampling::Sampling;
+use crate::sse;
+use crate::tools::{ResponseTool, ToolChoiceField, ToolUse};
+
+/// What is asked for.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ResponsesRequest {
+    /// The model, as `/v1/models` names it; without, the first one.
+    model: Option<String>,
+    /// The conversation so far.
+    input: Input,
+    /// Instructions before it.
+    instructions: Option<String>,
+    /// Tokens of the answer at most; without, until the context is full.
+    max_output_tokens: Option<usize>,
+    /// Divisor of the logits; 0 always takes the likeliest token.
+    temperature: Option<f64>,
+    /// Keep the fewest likeliest tokens whose probabilities add up to this.
+    top_p: Option<f64>,
+    /// Send parts of the answer as they come, as server-sent events.
+    stream: Option<bool>,
+    text: Option<TextOptions>,
+    /// Functions that the answer may call.
+    tools: Option<Vec<ResponseTool>>,
+    /// Whether the answer has to call one; without, the model decides.
+    tool_choice: Option<ToolChoiceField>,
+    /// Whether the answer may have several calls; without, it may.
+    parallel_tool_calls: Option<bool>,
+    /// Refused: nothing is stored.
+    previous_response_id: Option<String>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+struct TextOptions {
+    /// The form of the answer.
+    format: Option<TextFormat>,
+}
+
+/// A question, or a conversation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "expected a text or an array of messages, calls of functions and their results")]
+enum Input {
+    Text(String),
+    Items(Vec<InputItem>),
+}
+
+/// A message, a call of a function, or its result.
+#[derive(Debug, Deserialize, ToSchema)]
+struct InputItem {
+    /// `message`, `function_call` or `function_call_output`; without, a message.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Of a message.
+    role: Option<Role>,
+    content: Option<Content>,
+    /// Of a call and its result: what the call is called.
+    call_id: Option<String>,
+    /// Of a call: the function, and its arguments, a JSON object as text.
+    name: Option<String>,
+    arguments: Option<String>,
+    /// The result of a call.
+    output: Option<Content>,
+}
+
+/// Fields of the request that the response repeats.
+#[derive(Debug, Serialize)]
+struct Echoed<'a> {
+    instructions: Option<&'a str>,
+    max_output_tokens: Option<usize>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    parallel_tool_calls: bool,
+    tools: Value,
+    tool_choice: Value,
+    text: Value,
+}
+
+/// Answers a conversation.
+#[utoipa::path(
+    post, path = "/v1/responses", tag = "answers", request_body = ResponsesRequest,
+    responses(
+        (status = 200, body = Object, description = "The answer; a stream of parts where `stream` is true"),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
+    )
+)]
+pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, body: JsonBody) -> ApiResult<Response> {
+    let request: ResponsesRequest = body.parse()?;
+    let model = app.model(request.model.as_deref()).await?;
+    let format = request.text.as_ref().and_then(|text| text.format.as_ref());
+    if request.previous_response_id.is_some() {
+        let message = "responses are not stored: expected the whole conversation as input";
+        return Err(ApiError::unsupported("previous_response_id", message));
+    }
+    if request.max_output_tokens == Some(0) {
+        return Err(ApiError::field("max_output_tokens", "0, expected at least 1"));
+    }
+    let form = format.map(|format| format.form("text.format", "text.format.schema")).transpose()?.flatten();
+    let instructions = request.instructions.as_deref();
+    let echoed = Echoed {
+        instructions,
+        max_output_tokens: request.max_output_tokens,
+        temperature: request.temperature,
+        top_p: request.top_p,
+        parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
+        tools: json!(request.tools.as_deref().unwrap_or_default()),
+        tool_choice: request.tool_choice.as_ref().map_or_else(|| json!("auto"), |choice| json!(choice)),
+        text: json!({"format": format.map_or_else(|| json!({"type": "text"}), |format| json!(format))}),
+    };
+    let echoed = json!(echoed);
+    let tools = ToolUse::of_response(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
+    let messages = turns(request.input)?.messages(instructions);
+    let sampling = Sampling { temperature: request.temperature, top_p: request.top_p, ..Sampling::default() };
+    let max_tokens = request.max_output_tokens;
+    let asked = Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities: None, tools, form };
+    let prefixes = Prefixes { answer: "resp_", call: "call_" };
+    let Begun { reply, answers, mut readers } = asked.begin(&app, client, prefixes).await?;
+    let reader = readers.pop().ok_or_else(|| ApiError::internal("there is no answer"))?;
+    let answer = ResponseAnswer::new(reply, reader, echoed);
+    if request.stream.unwrap_or(false) {
+        return Ok(sse::respond(answers, answer));
+    }
+    Ok(Json(answer.collect(answers).await?).into_response())
+}
+
+/// The conversation in `input`.
+fn turns(input: Input) -> ApiResult<Turns> {
+    let mut turns = Turns::default();
+    match input {
+        Input::Text(text) => turns.say(Role::User, &text),
+        Input::Items(items) => {
+            check_count("input", items.len())?;
+            for (index, item) in items.into_iter().enumerate() {
+                add(&mut turns, &format!("input[{index}]"), item)?;
+            }
+        }
+    }
+    Ok(turns)
+}
+
+/// Adds the item in `field`.
+fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
+    let InputItem { kind, role, content, call_id, name, arguments, output } = item;
+    let missing = |name: &str| ApiError::field(&format!("{field}.{name}"), "it is missing");
+    match kind.as_deref().unwrap_or("message") {
+        "message" => {
+            let role = role.filter(|role| *role != Role::Tool).ok_or_else(|| missing("role"))?;
+            turns.say(role, &text(&format!("{field}.content"), content.ok_or_else(|| missing("content"))?)?);
+        }
+        "function_call" => {
+            let id = call_id.ok_or_else(|| missing("call_id"))?;
+            let name = name.filter(|name| !name.is_empty()).ok_or_else(|| missing("name"))?;
+            turns.call(&id, &name, &arguments.ok_or_else(|| missing("arguments"))?);
+        }
+        "function_call_output" => {
+            let id = call_id.ok_or_else(|| missing("call_id"))?;
+            turns.result(&id, &text(&format!("{field}.output"), output.ok_or_else(|| missing("output"))?)?);
+        }
+        kind => {
+            let message = format!("{kind}: expected message, function_call or function_call_output");
+            return Err(ApiError::unsupported(&format!("{field}.type"), message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,248 @@
+//! `/sessions`: what the model has read of a prompt, kept in files beyond the end of the server.
+//!
+//! A prompt is computed, as far as it is not known, and its keys and values are saved by a name. Restored, they are where
+//! prompts look for what they have in common: the next request that begins alike computes the rest alone. Names are
+//! letters, digits, `-` and `_`, so that none leads out of the folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use axum::Json;
+use axum::extract::{Path as UrlPath, State};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use triad_engine::Cancel;
+use triad_frontend::chat;
+use triad_model::tokenizer::Special;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::blocking::{blocking, of_model};
+use crate::body::JsonBody;
+use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::guard::Client;
+use crate::hosted::Hosted;
+use crate::messages::{ChatMessage, messages};
+use crate::queue::{Full, Need, Permit};
+use crate::text::template;
+use crate::tools::{ChatTool, ToolUse};
+
+/// Saved sessions, at most.
+const MOST: usize = 1024;
+/// Letters of a name, at most.
+const LONGEST_NAME: usize = 64;
+const EXTENSION: &str = "session";
+
+/// Which prompt is saved.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct SaveRequest {
+    /// The model, as `/v1/models` names it; without, the first one.
+    model: Option<String>,
+    /// A conversation, to which the template is applied; the next request adds messages to it.
+    messages: Option<Vec<ChatMessage>>,
+    /// Functions that the conversation may call.
+    tools: Option<Vec<ChatTool>>,
+    /// Or a text.
+    prompt: Option<String>,
+}
+
+/// Whose session is restored.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct RestoreRequest {
+    /// The model, as `/v1/models` names it; without, the first one.
+    model: Option<String>,
+}
+
+/// A session that was saved or restored.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Saved {
+    name: String,
+    /// Tokens of its prompt.
+    tokens: usize,
+    /// Of the file.
+    bytes: u64,
+}
+
+/// The files of saved sessions.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionList {
+    /// `list`.
+    object: &'static str,
+    data: Vec<SessionFile>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct SessionFile {
+    name: String,
+    bytes: u64,
+    /// When it was saved, in seconds since 1970.
+    saved: u64,
+}
+
+/// The sessions that were saved.
+#[utoipa::path(
+    get, path = "/sessions", tag = "sessions",
+    responses((status = 200, body = SessionList), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn list(State(app): State<Arc<App>>) -> ApiResult<Json<SessionList>> {
+    let folder = folder(&app)?.to_owned();
+    let data = blocking(move || files(&folder)).await?;
+    Ok(Json(SessionList { object: "list", data }))
+}
+
+/// Computes a prompt, and saves its keys and values; a session of this name is replaced.
+#[utoipa::path(
+    post, path = "/sessions/{name}/save", tag = "sessions", request_body = SaveRequest,
+    params(("name" = String, Path, description = "Letters, digits, - and _")),
+    responses((status = 200, body = Saved), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+              (status = 429, body = ErrorBody))
+)]
+pub(crate) async fn save(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    UrlPath(name): UrlPath<String>,
+    body: JsonBody,
+) -> ApiResult<Json<Saved>> {
+    let folder = folder(&app)?.to_owned();
+    let path = path(&folder, &name)?;
+    let SaveRequest { model, messages: given, tools, prompt } = body.parse()?;
+    let model = app.model(model.as_deref()).await?;
+    let tokens = match (given, prompt) {
+        (Some(given), None) => {
+            let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, None, None)?);
+            of_model(&model, move |model| {
+                let text = template(model, &messages, tools.listed(), false)?;
+                Ok(chat::encode_text(model.model(), &text, Special::Parsed, model.context())?)
+            })
+            .await?
+        }
+        (None, Some(text)) => {
+            let encode =
+                move |model: &Hosted| Ok(chat::encode_text(model.model(), &text, Special::AsText, model.context())?);
+            of_model(&model, encode).await?
+        }
+        _ => return Err(ApiError::field("messages", "expected either messages or prompt")),
+    };
+    let permit = admit(&model, client, model.need(&tokens, Some(0), 1)?).await?;
+    let saved = blocking(move || {
+        let is_new = !path.exists();
+        if is_new && files(&folder)?.len() >= MOST {
+            let message = format!("{MOST} sessions are saved already: expected one of them to be deleted first");
+            return Err(ApiError::refused(StatusCode::CONFLICT, "too_many_sessions", message));
+        }
+        let mut session = model.engine().session();
+        let known = session.reuse(&tokens);
+        session.prefill(&tokens[known..], &Cancel::new(), |_| {})?;
+        session.share();
+        session.save(&path)?;
+        drop((session, permit));
+        Ok(Saved { name, tokens: tokens.len(), bytes: size(&path)? })
+    });
+    Ok(Json(saved.await?))
+}
+
+/// Reads a saved session: prompts that begin as it does find it.
+#[utoipa::path(
+    post, path = "/sessions/{name}/restore", tag = "sessions", request_body = RestoreRequest,
+    params(("name" = String, Path, description = "Letters, digits, - and _")),
+    responses((status = 200, body = Saved), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+              (status = 429, body = ErrorBody))
+)]
+pub(crate) async fn restore(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    UrlPath(name): UrlPath<String>,
+    body: JsonBody,
+) -> ApiResult<Json<Saved>> {
+    let path = path(folder(&app)?, &name)?;
+    let RestoreRequest { model } = body.parse()?;
+    let bytes = existing(&path, &name)?;
+    let model = app.model(model.as_deref()).await?;
+    let most = model.queue().most().pages;
+    let pages = usize::try_from(bytes / model.engine().usage().kv.page_bytes.max(1) as u64 + 1).unwrap_or(usize::MAX);
+    if pages > most {
+        let message =
+            format!("session {name} takes {pages} pages of keys and values, the server has {most} (--kv-memory)");
+        return Err(ApiError::invalid(message).with_code("context_length_exceeded"));
+    }
+    let permit = admit(&model, client, Need { slots: 1, pages }).await?;
+    let restored = blocking(move || {
+        // The file is not what the request wrote: what is wrong with it is named without its place.
+        let mut session = model.engine().restore(&path).map_err(|error| {
+            tracing::warn!("session {name}: {error}");
+            let message = format!("session {name} is damaged, or was saved of another model, context or format");
+            ApiError::invalid(message).with_code("invalid_session")
+        })?;
+        session.share();
+        let tokens = session.tokens().len();
+        drop((session, permit));
+        Ok(Saved { name, tokens, bytes })
+    });
+    Ok(Json(restored.await?))
+}
+
+/// Deletes the file of a saved session.
+#[utoipa::path(
+    delete, path = "/sessions/{name}", tag = "sessions",
+    params(("name" = String, Path, description = "Letters, digits, - and _")),
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn delete(State(app): State<Arc<App>>, UrlPath(name): UrlPath<String>) -> ApiResult<StatusCode> {
+    let path = path(folder(&app)?, &name)?;
+    existing(&path, &name)?;
+    blocking(move || std::fs::remove_file(path).map_err(|error| failed(&error))).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn folder(app: &App) -> ApiResult<&Path> {
+    let message = "this server saves no sessions: start it with --sessions FOLDER";
+    let folder = app.options.sessions.as_deref();
+    folder.ok_or_else(|| ApiError::refused(StatusCode::NOT_FOUND, "no_sessions", message))
+}
+
+/// The file of the session called `name`.
+fn path(folder: &Path, name: &str) -> ApiResult<PathBuf> {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(is_letter) {
+        return Err(ApiError::field("name", format!("expected 1 to {LONGEST_NAME} letters, digits, - and _")));
+    }
+    Ok(folder.join(format!("{name}.{EXTENSION}")))
+}
+
+fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
+    let mut files = Vec::new();
+    for file in std::fs::read_dir(folder).map_err(|error| failed(&error))? {
+        let path = file.map_err(|error| failed(&error))?.path();
+        let is_session = path.extension().is_some_and(|extension| extension == EXTENSION);
+        // One that is deleted meanwhile is none.
+        let (Some(name), Ok(data)) = (path.file_stem().and_then(|name| name.to_str()), path.metadata()) else {
+            continue;
+        };
+        if is_session && data.is_file() {
+            let saved = data.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            let saved = saved.map_or(0, |time| time.as_secs());
+            files.push(SessionFile { name: name.to_owned(), bytes: data.len(), saved });
+        }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+fn existing(path: &Path, name: &str) -> ApiResult<u64> {
+    size(path).map_err(|_| {
+        ApiError::refused(StatusCode::NOT_FOUND, "no_session", format!("there is no session called {name}"))
+    })
+}
+
+fn size(path: &Path) -> ApiResult<u64> {
+    Ok(path.metadata().map_err(|error| failed(&error))?.len())
+}
+
+fn failed(error: &std::io::Error) -> ApiError {
+    ApiError::internal(format!("the folder of sessions: {error}"))
+}
+
+async fn admit(model: &Hosted, client: std::net::IpAddr, need: Need) -> ApiResult<Permit> {
+    model.queue().admit(client, need).await.map_err(|Full(waiting)| ApiError::full(waiting))
+}

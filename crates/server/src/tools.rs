@@ -1,0 +1,373 @@
+//! Functions that answers may call, as requests describe them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use triad_engine::constraint::Form;
+use triad_frontend::Error as FrontendError;
+use triad_frontend::tool_calls::{
+    AnswerForm, Tool, ToolChoice, ToolFormat, grammar, grammar_of_json_or_calls, grammar_of_text_and_calls,
+};
+use triad_grammar::GrammarSource;
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, ApiResult};
+use crate::forms::{self, AskedForm};
+use crate::hosted::Hosted;
+
+/// Functions of a request, at most.
+const MOST_TOOLS: usize = 128;
+/// How long the function is looked for whose schema can't be used.
+const LONGEST_SEARCH: Duration = Duration::from_secs(10);
+
+/// A function that answers may call.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ChatTool {
+    /// `function`.
+    #[serde(rename = "type")]
+    kind: String,
+    function: Option<Function>,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct Function {
+    /// Letters, digits, `_`, `-` and `.`, at most 64.
+    name: String,
+    /// What it does, for the model.
+    description: Option<String>,
+    /// A JSON schema of its arguments, an object.
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<Value>,
+    /// Whether a schema that answers can't be kept to is an error even where the model need not call a function.
+    strict: Option<bool>,
+}
+
+/// A function that answers may call, in the newer form.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct ResponseTool {
+    /// `function`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// Letters, digits, `_`, `-` and `.`, at most 64.
+    name: Option<String>,
+    /// What it does, for the model.
+    description: Option<String>,
+    /// A JSON schema of its arguments, an object.
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<Value>,
+    /// Whether a schema that answers can't be kept to is an error even where the model need not call a function.
+    strict: Option<bool>,
+}
+
+/// A function that answers may call, in Anthropic's form.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct MessageTool {
+    /// `custom`, or left out.
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    /// Letters, digits, `_`, `-` and `.`, at most 64.
+    name: String,
+    /// What it does, for the model.
+    description: Option<String>,
+    /// A JSON schema of its arguments, an object.
+    #[schema(value_type = Option<Object>)]
+    input_schema: Option<Value>,
+}
+
+/// Whether an answer has to call a function, and which.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+#[serde(untagged, expecting = "expected none, auto, required, or an object with type: function and a name")]
+pub(crate) enum ToolChoiceField {
+    /// `none`, `auto` or `required`.
+    Word(String),
+    Named(NamedChoice),
+}
+
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct NamedChoice {
+    /// `function`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// Of `/v1/chat/completions`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<ChosenFunction>,
+    /// Of `/v1/responses`.
+    name: Option<String>,
+}
+
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub(crate) struct ChosenFunction {
+    name: String,
+}
+
+/// Whether an answer has to call a function, and which, in Anthropic's form.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct MessageToolChoice {
+    /// `auto`, `any`, `tool` or `none`.
+    #[serde(rename = "type")]
+    kind: String,
+    /// For `tool`.
+    name: Option<String>,
+    /// At most one call in an answer.
+    disable_parallel_tool_use: Option<bool>,
+}
+
+/// The functions that an answer may call.
+#[derive(Debug, Default)]
+pub(crate) struct ToolUse {
+    tools: Vec<Tool>,
+    /// Which of them are strict.
+    strict: Vec<bool>,
+    choice: ToolChoice,
+    is_parallel: bool,
+    /// The field of `tools[…]` that has the schema of its arguments.
+    schema_field: &'static str,
+}
+
+/// A function of a request, as all forms have it.
+struct Given {
+    name: String,
+    description: Option<String>,
+    parameters: Option<Value>,
+    strict: bool,
+}
+
+impl ToolUse {
+    /// Of `/v1/chat/completions`.
+    ///
+    /// # Errors
+    /// If a field has a value that makes no sense.
+    pub(crate) fn of_chat(
+        tools: Option<Vec<ChatTool>>,
+        choice: Option<&ToolChoiceField>,
+        is_parallel: Option<bool>,
+    ) -> ApiResult<Self> {
+        let given = tools.unwrap_or_default().into_iter().enumerate().map(|(index, tool)| {
+            check_kind(index, &tool.kind)?;
+            let field = format!("tools[{index}].function");
+            let function = tool.function.ok_or_else(|| ApiError::field(&field, "it is missing"))?;
+            let Function { name, description, parameters, strict } = function;
+            Ok(Given { name, description, parameters, strict: strict.unwrap_or(false) })
+        });
+        let given = given.collect::<ApiResult<_>>()?;
+        let choice = choice.map(|choice| choice.read("tool_choice.function.name")).transpose()?;
+        Self::new(given, choice, is_parallel, ("function.", "parameters"))
+    }
+
+    /// Of `/v1/responses`.
+    ///
+    /// # Errors
+    /// As [`ToolUse::of_chat`].
+    pub(crate) fn of_response(
+        tools: Option<Vec<ResponseTool>>,
+        choice: Option<&ToolChoiceField>,
+        is_parallel: Option<bool>,
+    ) -> ApiResult<Self> {
+        let given = tools.unwrap_or_default().into_iter().enumerate().map(|(index, tool)| {
+            let ResponseTool { kind, name, description, parameters, strict } = tool;
+            check_kind(index, &kind)?;
+            let name = name.ok_or_else(|| ApiError::field(&format!("tools[{index}].name"), "it is missing"))?;
+            Ok(Given { name, description, parameters, strict: strict.unwrap_or(false) })
+        });
+        let given = given.collect::<ApiResult<_>>()?;
+        let choice = choice.map(|choice| choice.read("tool_choice.name")).transpose()?;
+        Self::new(given, choice, is_parallel, ("", "parameters"))
+    }
+
+    /// Of `/v1/messages`.
+    ///
+    /// # Errors
+    /// As [`ToolUse::of_chat`].
+    pub(crate) fn of_message(tools: Option<Vec<MessageTool>>, choice: Option<&MessageToolChoice>) -> ApiResult<Self> {
+        let given = tools.unwrap_or_default().into_iter().enumerate().map(|(index, tool)| {
+            if let Some(kind) = tool.kind.filter(|kind| kind != "custom") {
+                let message = format!("{kind}: this server has no tools of its own, expected custom ones");
+                return Err(ApiError::unsupported(&format!("tools[{index}].type"), message));
+            }
+            let field = format!("tools[{index}].input_schema");
+            let schema = tool.input_schema.ok_or_else(|| ApiError::field(&field, "it is missing"))?;
+            Ok(Given { name: tool.name, description: tool.description, parameters: Some(schema), strict: false })
+        });
+        let given = given.collect::<ApiResult<_>>()?;
+        let is_parallel = choice.and_then(|choice| choice.disable_parallel_tool_use).map(|disabled| !disabled);
+        Self::new(given, choice.map(MessageToolChoice::read).transpose()?, is_parallel, ("", "input_schema"))
+    }
+
+    fn new(
+        given: Vec<Given>,
+        choice: Option<ToolChoice>,
+        is_parallel: Option<bool>,
+        (place, schema): (&'static str, &'static str),
+    ) -> ApiResult<Self> {
+        if given.len() > MOST_TOOLS {
+            let message = format!("{} functions, expected at most {MOST_TOOLS}", given.len());
+            return Err(ApiError::field("tools", message));
+        }
+        let (mut tools, mut strict, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
+        for (index, Given { name, description, parameters, strict: is_strict }) in given.into_iter().enumerate() {
+            let json = json!({"name": name, "description": description, "parameters": parameters});
+            let tool = Tool::from_json(&json).map_err(|error| match error {
+                FrontendError::Tool { field, expected } => {
+                    let field = if field == "parameters" { schema } else { field };
+                    ApiError::field(&format!("tools[{index}].{place}{field}"), format!("expected {expected}"))
+                }
+                error => error.into(),
+            })?;
+            if !names.insert(name) {
+                let field = format!("tools[{index}].{place}name");
+                return Err(ApiError::field(&field, format!("another function is called {}, too", tool.name)));
+            }
+            tools.push(tool);
+            strict.push(is_strict);
+        }
+        if tools.is_empty() && choice.as_ref().is_some_and(|choice| *choice != ToolChoice::None) {
+            return Err(ApiError::field("tool_choice", "there are no tools to choose from"));
+        }
+        if let Some(ToolChoice::Named(name)) = &choice
+            && !tools.iter().any(|tool| tool.name == *name)
+        {
+            return Err(ApiError::field("tool_choice", format!("{name} is not among the tools")));
+        }
+        let choice = choice.unwrap_or_default();
+        let schema_field = if place.is_empty() { schema } else { "function.parameters" };
+        Ok(Self { tools, strict, choice, is_parallel: is_parallel.unwrap_or(true), schema_field })
+    }
+
+    /// Whether the answer may be a call.
+    pub(crate) fn is_allowed(&self) -> bool {
+        !self.tools.is_empty() && self.choice != ToolChoice::None
+    }
+
+    /// Whether the answer must be a call.
+    pub(crate) fn is_required(&self) -> bool {
+        matches!(self.choice, ToolChoice::Required | ToolChoice::Named(_))
+    }
+
+    pub(crate) fn is_parallel(&self) -> bool {
+        self.is_parallel
+    }
+
+    /// Those that the prompt lists: none where none may be called.
+    pub(crate) fn listed(&self) -> &[Tool] {
+        if self.is_allowed() { &self.tools } else { &[] }
+    }
+
+    /// The form of the answer, and which it is: where it must call a function, that of a call; where it may, one of text and
+    /// calls, if calls of `format` can be told from text and their schemas are supported, or that of calls and of the JSON
+    /// that is `asked` for.
+    ///
+    /// # Errors
+    /// As [`forms::compile`], if the answer must have the form or a function is strict.
+    pub(crate) fn form(
+        &self,
+        model: &Hosted,
+        format: ToolFormat,
+        asked: Option<&AskedForm>,
+    ) -> ApiResult<(Option<Arc<dyn Form>>, AnswerForm)> {
+        let must = self.is_required();
+        if let Some(asked) = asked.filter(|_| !must) {
+            return Ok((Some(self.json_or_calls(model, format, asked)?), AnswerForm::JsonOrCalls));
+        }
+        let any = (None, AnswerForm::Any);
+        let source = if must {
+            grammar(format, &self.tools, &self.choice, self.is_parallel)?
+        } else {
+            grammar_of_text_and_calls(format, self.listed(), self.is_parallel)
+        };
+        let Some(source) = source else { return Ok(any) };
+        match forms::compile(model, "tools", &source) {
+            Ok(form) => Ok((Some(form), if must { AnswerForm::Calls } else { AnswerForm::TextAndCalls })),
+            Err(error) if error.status.is_server_error() => Err(error),
+            Err(error) if must => Err(self.wrong_schema(model, |_| true).unwrap_or(error)),
+            // Calls of the model's own making are found, too.
+            Err(_) => self.wrong_schema(model, |index| self.strict[index]).map_or(Ok(any), Err),
+        }
+    }
+
+    /// The form of calls, or of the JSON that is `asked` for.
+    fn json_or_calls(&self, model: &Hosted, format: ToolFormat, asked: &AskedForm) -> ApiResult<Arc<dyn Form>> {
+        let unsupported = || {
+            let message = "an answer of this model that may call tools has no such form: expected tool_choice none or \
+                           required beside it";
+            ApiError::unsupported(asked.field, message)
+        };
+        let schema = asked.schema().ok_or_else(unsupported)?;
+        let source =
+            grammar_of_json_or_calls(format, &self.tools, &schema, self.is_parallel).ok_or_else(unsupported)?;
+        forms::compile(model, "tools", &source).map_err(|error| {
+            if error.status.is_server_error() {
+                return error;
+            }
+            // Of the two that may be wrong, the one that is.
+            asked.compile(model).err().or_else(|| self.wrong_schema(model, |_| true)).unwrap_or(error)
+        })
+    }
+
+    /// What is wrong with the first schema that can't be used, of those functions that `is_asked` for.
+    fn wrong_schema(&self, model: &Hosted, is_asked: impl Fn(usize) -> bool) -> Option<ApiError> {
+        let start = Instant::now();
+        let asked = self.tools.iter().enumerate().filter(|(index, _)| is_asked(*index));
+        let mut errors = asked.filter_map(|(index, tool)| {
+            if start.elapsed() > LONGEST_SEARCH {
+                return Some(ApiError::field("tools", "their schemas take too long to compile: make them simpler"));
+            }
+            let source = GrammarSource::JsonSchema(tool.parameters.to_string());
+            forms::compile(model, &format!("tools[{index}].{}", self.schema_field), &source).err()
+        });
+        errors.next()
+    }
+}
+
+/// Refuses what is no function.
+fn check_kind(index: usize, kind: &str) -> ApiResult<()> {
+    match kind {
+        "function" => Ok(()),
+        kind => {
+            let message = format!("{kind}: this server has no tools of its own, expected function");
+            Err(ApiError::unsupported(&format!("tools[{index}].type"), message))
+        }
+    }
+}
+
+impl ToolChoiceField {
+    /// What it says; the name is in `field`.
+    fn read(&self, field: &str) -> ApiResult<ToolChoice> {
+        Ok(match self {
+            Self::Word(word) if word == "none" => ToolChoice::None,
+            Self::Word(word) if word == "auto" => ToolChoice::Auto,
+            Self::Word(word) if word == "required" => ToolChoice::Required,
+            Self::Word(word) => {
+                return Err(ApiError::field("tool_choice", format!("{word}: expected none, auto or required")));
+            }
+            Self::Named(NamedChoice { kind, .. }) if kind != "function" => {
+                let message = format!("{kind}: expected function");
+                return Err(ApiError::unsupported("tool_choice.type", message));
+            }
+            Self::Named(NamedChoice { function, name, .. }) => {
+                let name = function.as_ref().map(|function| &function.name).or(name.as_ref());
+                ToolChoice::Named(name.ok_or_else(|| ApiError::field(field, "it is missing"))?.clone())
+            }
+        })
+    }
+}
+
+impl MessageToolChoice {
+    fn read(&self) -> ApiResult<ToolChoice> {
+        Ok(match self.kind.as_str() {
+            "auto" => ToolChoice::Auto,
+            "any" => ToolChoice::Required,
+            "none" => ToolChoice::None,
+            "tool" => {
+                let name = self.name.as_ref();
+                ToolChoice::Named(name.ok_or_else(|| ApiError::field("tool_choice.name", "it is missing"))?.clone())
+            }
+            kind => {
+                let message = format!("{kind}: expected auto, any, tool or none");
+                return Err(ApiError::field("tool_choice.type", message));
+            }
+        })
+    }
+}

@@ -1,0 +1,233 @@
+//! Requests that are wrong, too many, too large or too slow.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{CONTEXT, Server, add, post};
+
+const CHAT: &str = "/v1/chat/completions";
+const TEXT: &str = "/v1/completions";
+
+fn chat(more: Value) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4});
+    add(&mut body, more);
+    body
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_the_name_of_its_field() {
+    let server = Server::start();
+    let long = "x".repeat(CONTEXT + 1);
+    let cases = [
+        (json!({"temperature": "warm"}), "temperature"),
+        (json!({"temperature": -1}), "temperature"),
+        (json!({"top_p": 0}), "top_p"),
+        (json!({"top_p": 1.5}), "top_p"),
+        (json!({"top_k": -2}), "top_k"),
+        (json!({"top_k": 1.5}), "top_k"),
+        (json!({"min_p": 2}), "min_p"),
+        (json!({"frequency_penalty": 3}), "frequency_penalty"),
+        (json!({"presence_penalty": -2.5}), "presence_penalty"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty"),
+        (json!({"logit_bias": {"97": 101}}), "logit_bias"),
+        (json!({"logit_bias": {"9999": 1}}), "logit_bias"),
+        (json!({"logit_bias": [1]}), "logit_bias"),
+        (json!({"seed": 1.5}), "seed"),
+        (json!({"n": 0}), "n"),
+        (json!({"n": 9}), "n"),
+        (json!({"n": -1}), "n"),
+        (json!({"stop": ""}), "stop"),
+        (json!({"stop": 5}), "stop"),
+        (json!({"stop": vec!["a"; 17]}), "stop"),
+        (json!({"stream": "yes"}), "stream"),
+        (json!({"stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
+        (json!({"max_tokens": 0}), "max_completion_tokens"),
+        (json!({"max_tokens": -5}), "max_tokens"),
+        (json!({"top_logprobs": 2}), "top_logprobs"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": "Hi"}), "messages"),
+        (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
+        (json!({"messages": [{"role": "nobody", "content": "x"}]}), "messages[0].role"),
+        (json!({"messages": [{"content": "x"}]}), "messages[0]"),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}),
+            "messages[0].content[0]",
+        ),
+        (json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}), "messages[0].content[0]"),
+        (json!({"messages": [{"role": "user", "content": long}]}), "messages"),
+    ];
+    for (more, field) in cases {
+        let error = server.post(CHAT, &chat(more.clone())).error(400);
+        assert_eq!(error["param"], field, "{more}: {error}");
+    }
+    assert_eq!(server.post(CHAT, &chat(json!({"model": "gpt-4o"}))).error(404)["param"], "model");
+    let cases = [
+        (json!({}), Value::Null),
+        (json!({"prompt": {}}), json!("prompt")),
+        (json!({"prompt": []}), Value::Null),
+        (json!({"prompt": ""}), Value::Null),
+        (json!({"prompt": [97, 259]}), json!("prompt")),
+        (json!({"prompt": [97, -1]}), json!("prompt")),
+        (json!({"prompt": vec![97; CONTEXT + 1]}), Value::Null),
+        (json!({"prompt": vec!["a"; 1025]}), json!("prompt")),
+        (json!({"prompt": "a", "logprobs": 21}), json!("logprobs")),
+        (json!({"prompt": "a", "logprobs": true}), json!("logprobs")),
+        (json!({"prompt": "a", "echo": 1}), json!("echo")),
+        (json!({"prompt": "a", "best_of": 3}), json!("best_of")),
+        (json!({"prompt": "a", "suffix": "b"}), json!("suffix")),
+    ];
+    for (body, field) in cases {
+        let error = server.post(TEXT, &body).error(400);
+        assert_eq!(error["param"], field, "{body}: {error}");
+    }
+    assert_eq!(server.post(TEXT, &json!({"prompt": long})).error(400)["code"], "context_length_exceeded");
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_body_that_is_no_json_object_is_refused() {
+    let server = Server::start();
+    let deep = format!("{{\"messages\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let twice = "{\"messages\": [], \"messages\": []}";
+    let cases =
+        ["", "{", "null", "[]", "1", "\"x\"", "{}}", "{'a': 1}", "\u{0}", &deep, twice, "{\"messages\": [1e999]}"];
+    for body in cases {
+        server.post_text(CHAT, body).error(400);
+    }
+    let bytes = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+                 Content-Type: application/json\r\nContent-Length: 2\r\n\r\n";
+    let mut stream = server.connect();
+    stream.write_all(bytes.as_bytes()).unwrap();
+    stream.write_all(&[0xff, 0xfe]).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 400"), "{reply}");
+}
+
+#[test]
+fn other_paths_methods_and_content_types_are_refused_in_the_same_form() {
+    let server = Server::start();
+    assert_eq!(server.get("/v1/nothing").error(404)["code"], "unknown_url");
+    assert_eq!(server.get("/../../etc/passwd").error(404)["code"], "unknown_url");
+    assert_eq!(server.get(CHAT).error(405)["code"], "method_not_allowed");
+    let text = post(CHAT, "{}", "").replace("application/json", "text/plain");
+    assert_eq!(server.send(&text).error(415)["code"], "unsupported_media_type");
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused_whether_it_tells_its_length_or_not() {
+    let server = Server::with(|options| options.body_bytes = 1000);
+    let large = chat(json!({"user": "x".repeat(2000)})).to_string();
+    assert_eq!(server.post_text(CHAT, &large).error(413)["code"], "body_too_large");
+    let chunked = format!(
+        "POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{large}\r\n0\r\n\r\n",
+        large.len()
+    );
+    assert_eq!(server.send(&chunked).error(413)["code"], "body_too_large");
+    server.post(CHAT, &chat(json!({}))).good();
+}
+
+#[test]
+fn who_sends_too_slowly_is_cut_off() {
+    let server = Server::with(|options| options.client_time_out = Duration::from_millis(200));
+    let read = |sent: &str| {
+        let mut stream = server.connect();
+        stream.write_all(sent.as_bytes()).unwrap();
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        String::from_utf8(reply).unwrap()
+    };
+    // Nothing, half of a head, half of a body.
+    read("");
+    read("GET /health HT");
+    let body = post(CHAT, "{\"messages\": []}", "");
+    let reply = read(&body[..body.len() - 3]);
+    assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
+    server.get("/health").good();
+}
+
+#[test]
+fn who_reads_too_slowly_is_cut_off_and_the_answer_ends() {
+    let server = Server::with(|options| options.client_time_out = Duration::from_millis(300));
+    // More than the buffers of a connection hold: eight answers of 1000 tokens with some 1.5 KB each.
+    let long =
+        json!({"n": 8, "max_tokens": 1000, "ignore_eos": true, "stream": true, "logprobs": true, "top_logprobs": 20});
+    let body = chat(long);
+    let mut stream = server.connect();
+    stream.write_all(post(CHAT, &body.to_string(), "").as_bytes()).unwrap();
+    server.wait_until_idle();
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    assert!(!String::from_utf8_lossy(&reply).contains("[DONE]"), "all of it was sent");
+}
+
+#[test]
+fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
+    let server = Server::with(|options| (options.parallel, options.queue) = (1, 1));
+    let long = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let begin = || {
+        let mut stream = server.connect();
+        stream.write_all(post(TEXT, &long.to_string(), "").as_bytes()).unwrap();
+        stream
+    };
+    let wait_for = |answering: u64, waiting: u64| {
+        let start = Instant::now();
+        loop {
+            let health = server.get("/health").json();
+            if health["answering"] == answering && health["waiting"] == waiting {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(60), "{health}");
+        }
+    };
+    let first = begin();
+    wait_for(1, 0);
+    let second = begin();
+    wait_for(1, 1);
+    let refused = server.post(TEXT, &json!({"prompt": "a"}));
+    assert_eq!(refused.error(429)["type"], "rate_limit_error");
+    assert!(refused.headers.to_ascii_lowercase().contains("retry-after: "), "{}", refused.headers);
+    // Who goes away makes room, whether it was computed or waited.
+    drop(second);
+    wait_for(1, 0);
+    drop(first);
+    server.wait_until_idle();
+    server.post(TEXT, &json!({"prompt": "a"})).good();
+}
+
+#[test]
+fn an_answer_that_no_memory_is_there_for_is_refused_at_once() {
+    let page = {
+        let server = Server::start();
+        server.engine.usage().kv.page_bytes
+    };
+    let server = Server::with_kv_memory(Some(2 * page), |_| {});
+    let ask = |more: Value| {
+        let mut body = json!({"prompt": "a", "max_tokens": 400});
+        add(&mut body, more);
+        server.post(TEXT, &body)
+    };
+    ask(json!({})).good();
+    assert_eq!(ask(json!({"max_tokens": 600})).error(400)["code"], "context_length_exceeded");
+    assert_eq!(ask(json!({"n": 2})).error(400)["code"], "context_length_exceeded");
+    ask(json!({"max_tokens": 40, "n": 1})).good();
+}
+
+#[test]
+fn a_head_that_is_too_long_or_no_http_ends_the_connection() {
+    let server = Server::start();
+    let long = format!("GET /health HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    for request in [long.as_str(), "\u{1}\u{2}\u{3}\r\n\r\n", "GET / HTTP/9.9\r\n\r\n"] {
+        let mut stream = server.connect();
+        let _ = stream.write_all(request.as_bytes());
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply);
+        let reply = String::from_utf8_lossy(&reply);
+        assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 4"), "{reply}");
+    }
+    server.get("/health").good();
+}

@@ -1,0 +1,15 @@
+//! A server through real HTTP, with a tiny random model.
+
+mod adapters;
+mod bounds;
+mod chat;
+mod completions;
+mod embeddings;
+mod forms;
+mod guard;
+mod many;
+mod models;
+mod others;
+mod sessions;
+mod support;
+mod tools;

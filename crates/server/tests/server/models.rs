@@ -1,0 +1,130 @@
+//! Several models by name, loaded on demand within a bound of memory.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use triad_engine::Engine;
+use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, StartError, serve};
+
+use crate::support::{Server, engine, post};
+
+/// Models `a`, `b`, … of one byte each, and how often each was loaded.
+fn models(engine: &Engine, count: usize) -> (Vec<HostedModel>, Arc<Vec<AtomicUsize>>) {
+    let loads: Arc<Vec<_>> = Arc::new((0..count).map(|_| AtomicUsize::new(0)).collect());
+    let model = |index: usize| {
+        let (engine, loads) = (engine.clone(), Arc::clone(&loads));
+        HostedModel {
+            name: char::from(b'a' + index as u8).into(),
+            bytes: 1,
+            load: Box::new(move || {
+                loads[index].fetch_add(1, Ordering::Relaxed);
+                Ok(LoadedModel { engine: engine.clone(), adapters: Vec::new() })
+            }),
+        }
+    };
+    ((0..count).map(model).collect(), loads)
+}
+
+fn counts(loads: &[AtomicUsize]) -> Vec<usize> {
+    loads.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+}
+
+fn loaded(server: &Server) -> Vec<String> {
+    let list = server.get("/v1/models").good();
+    let models = list["data"].as_array().unwrap().iter().filter(|model| model["loaded"] == true);
+    models.map(|model| model["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn models_are_loaded_when_asked_for_and_the_one_not_used_the_longest_goes_first() {
+    let (engine, folder) = engine(None);
+    let (models, loads) = models(&engine, 3);
+    let server = Server::of((engine, folder), models, |options| options.model_bytes = 2);
+    assert_eq!(loaded(&server), ["a"]);
+    let ask = |name: &str| server.post("/tokenize", &json!({"model": name, "content": "a"}));
+    for (name, expected) in [("b", ["a", "b"]), ("a", ["a", "b"]), ("c", ["a", "c"]), ("b", ["b", "c"])] {
+        ask(name).good();
+        assert_eq!(loaded(&server), expected, "behind {name}");
+    }
+    assert_eq!(counts(&loads), [1, 2, 1]);
+    let unknown = ask("d");
+    assert_eq!(unknown.status, 404);
+    assert!(unknown.body.contains("a, b, c"), "{unknown:?}");
+}
+
+#[test]
+fn one_load_serves_all_who_wait_for_it() {
+    let (engine, folder) = engine(None);
+    let (models, loads) = models(&engine, 2);
+    let server = Server::of((engine, folder), models, |_| {});
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                server.post("/v1/completions", &json!({"model": "b", "prompt": "a", "max_tokens": 2})).good()
+            });
+        }
+    });
+    assert_eq!(counts(&loads), [1, 1]);
+}
+
+#[test]
+fn a_model_in_use_stays_and_who_waits_too_long_for_its_memory_is_told_when_to_come_again() {
+    let (engine, folder) = engine(None);
+    let (models, loads) = models(&engine, 2);
+    let server = Server::of((engine, folder), models, |options| {
+        options.model_bytes = 1;
+        // A small part of what the answers below take.
+        options.client_time_out = Duration::from_millis(50);
+    });
+    let mut stream = server.connect();
+    let body = json!({"model": "a", "prompt": "a", "max_tokens": 760, "ignore_eos": true, "stream": true, "n": 4});
+    stream.write_all(post("/v1/completions", &body.to_string(), "").as_bytes()).unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+    let mut rest = stream.try_clone().unwrap();
+    let reading = std::thread::spawn(move || std::io::copy(&mut rest, &mut std::io::sink()));
+    let refused = server.post("/tokenize", &json!({"model": "b", "content": "a"}));
+    assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(refused.headers.contains("retry-after") && refused.body.contains("beside a"), "{refused:?}");
+    assert_eq!(counts(&loads), [1, 0]);
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    drop(reading.join());
+    server.wait_until_idle();
+    // The end of the answers and of the request that waits for them are not one moment.
+    let start = Instant::now();
+    while server.post("/tokenize", &json!({"model": "b", "content": "a"})).status == 503 {
+        assert!(start.elapsed() < Duration::from_secs(60), "a is used forever");
+    }
+    assert_eq!(counts(&loads), [1, 1]);
+}
+
+#[test]
+fn a_model_that_can_not_be_loaded_is_an_error_and_the_others_go_on() {
+    let (engine, folder) = engine(None);
+    let (mut models, _) = models(&engine, 2);
+    models[1].load = Box::new(|| Err("its file is gone".into()));
+    let server = Server::of((engine, folder), models, |_| {});
+    for _ in 0..2 {
+        let failed = server.post("/tokenize", &json!({"model": "b", "content": "a"}));
+        assert_eq!(failed.status, 500);
+        assert!(failed.body.contains("b can't be loaded: its file is gone"), "{failed:?}");
+    }
+    server.post("/tokenize", &json!({"content": "a"})).good();
+}
+
+#[test]
+fn what_could_never_be_served_is_refused_at_the_start() {
+    let (engine, _folder) = engine(None);
+    let start = |change: &dyn Fn(&mut Vec<HostedModel>, &mut ServerOptions)| {
+        let mut options = ServerOptions { port: 0, ..ServerOptions::default() };
+        let (mut models, _) = models(&engine, 2);
+        change(&mut models, &mut options);
+        serve(options, models, &Shutdown::default(), |_| panic!("it listens")).unwrap_err()
+    };
+    assert!(matches!(start(&|models, _| models[1].name = "a".into()), StartError::Name { name } if name == "a"));
+    assert!(matches!(start(&|_, options| options.model_bytes = 0), StartError::Memory { .. }));
+    assert!(matches!(start(&|models, _| models[0].load = Box::new(|| Err("no".into()))), StartError::Load { .. }));
+    assert!(matches!(start(&|models, _| models.clear()), StartError::Zero { .. }));
+}
