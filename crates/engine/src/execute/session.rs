@@ -90,6 +90,7 @@ impl Session {
         if adapters != self.adapters() {
             self.share_prompt();
             self.renew();
+            self.cache.truncate(0);
             self.cache = Arc::new(KvCache::new(&self.engine.shared().memory, adapters.clone()));
             self.truncate(0);
         }
@@ -447,5 +448,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.engine.shared().forget(self.id);
         self.share_prompt();
+        // Not with the cache: what is computed together keeps the caches of all its sequences until all of it is.
+        self.cache.truncate(0);
     }
 }

@@ -303,6 +303,12 @@ impl State {
         if let Some(rows) = through {
             pass.advance(rows);
         }
+        if is_complete {
+            // Behind the advance, which one that was cancelled just before does not take: nobody else ends it.
+            for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
+                request.fail(Error::Cancelled);
+            }
+        }
     }
 
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
@@ -310,9 +316,6 @@ impl State {
         let live = self.remove(id);
         let Live { pass, events, failures, waits, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
-        for request in pass.requests.iter().filter(|request| request.is_cancelled()) {
-            request.fail(Error::Cancelled);
-        }
         match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;

@@ -412,3 +412,41 @@ fn every_processor_counts_the_seconds_that_it_computes() {
         assert!(busy.iter().any(|busy| *busy > 0.0) && busy.iter().all(|busy| *busy < elapsed), "{busy:?}");
     }
 }
+
+#[test]
+fn a_prompt_cancelled_at_any_moment_of_its_last_task_ends() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 2 * CHUNK);
+    let engine = engine(&model, options(Policy::Fifo));
+    // The tasks of one run.
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    engine.set_probe(Some(Arc::new(move |_, moment| {
+        counted.fetch_add(usize::from(moment == Moment::Behind), Ordering::Relaxed);
+        Ok(())
+    })));
+    engine.session().prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+    // But for that of the logits.
+    let last = count.load(Ordering::Relaxed) - 1;
+    for delay in 0..400 {
+        let (cancel, begun) = (Cancel::new(), AtomicUsize::new(0));
+        let (cancelled, is_last) = (cancel.clone(), AtomicBool::new(false));
+        engine.set_probe(Some(Arc::new(move |_, moment| {
+            if moment == Moment::Behind
+                && begun.fetch_add(1, Ordering::Relaxed) + 1 == last
+                && !is_last.swap(true, Ordering::Relaxed)
+            {
+                let cancelled = cancelled.clone();
+                std::thread::spawn(move || {
+                    (0..delay * 20).for_each(|_| std::hint::spin_loop());
+                    cancelled.cancel();
+                });
+            }
+            Ok(())
+        })));
+        let mut session = engine.session();
+        let tokens = tokens.clone();
+        let result = ends(move || session.prefill(&tokens, &cancel, |_| {}).map(<[f32]>::len));
+        assert!(matches!(result, Ok(_) | Err(Error::Cancelled)), "{result:?}");
+    }
+}

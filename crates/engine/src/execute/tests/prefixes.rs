@@ -1,5 +1,7 @@
 //! What one sequence computed is found by others: with the same bits, within the memory that there is.
 
+use std::sync::Mutex;
+
 use super::sequences::{MODELS, VOCAB};
 use super::*;
 use crate::KvFormat;
@@ -155,6 +157,68 @@ fn a_page_that_the_index_alone_holds_makes_way_for_the_same_one_of_a_sequence() 
     // Three pages: those of `first` and its answer, beside one of `third`.
     run(&mut first, &tokens(2 * PAGE, 0)).unwrap();
     assert_eq!(engine.usage().kv.bytes, 4 * page);
+}
+
+/// Whether tasks begin and end.
+#[derive(Clone, Copy, PartialEq)]
+enum Gate {
+    Open,
+    Closed,
+    /// A thread that waits for its own request runs tasks of others meanwhile, and would wait in them.
+    ClosedToOthers,
+}
+
+#[test]
+fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own_goes_on() {
+    let (_, model) = &MODELS[0];
+    let engine = paged(model, KvFormat::F16, None);
+    let page = engine.usage().kv.page_bytes;
+    let gate = Arc::new(Mutex::new(Gate::Closed));
+    let at_gate = Arc::clone(&gate);
+    engine.set_probe(Some(Arc::new(move |_, _| {
+        let is_short = std::thread::current().name() == Some("short");
+        let waits = |gate: Gate| gate == Gate::Closed || (gate == Gate::ClosedToOthers && !is_short);
+        while waits(*at_gate.lock().unwrap()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    })));
+    let set = |to: Gate| *gate.lock().unwrap() = to;
+    let until_reserved = |pages: usize| {
+        while engine.usage().kv.bytes < pages * page {
+            std::thread::yield_now();
+        }
+    };
+    let prefill = |count: usize, on_progress: &mut dyn FnMut(usize)| {
+        engine.session().prefill(&tokens(count, 1), &Cancel::new(), on_progress).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| prefill(1, &mut |_| {}));
+        until_reserved(1);
+        // Both wait for the first one, and are computed together behind it.
+        let short = std::thread::Builder::new().name("short".into());
+        let short = short.spawn_scoped(scope, || prefill(10, &mut |_| {})).unwrap();
+        let (sender, is_on_its_way) = std::sync::mpsc::channel();
+        let long = scope.spawn(move || {
+            let mut is_early = true;
+            prefill(700, &mut |done| {
+                if done > 200 && std::mem::take(&mut is_early) {
+                    set(Gate::ClosedToOthers);
+                    sender.send(()).unwrap();
+                }
+            });
+        });
+        until_reserved(2 + 700usize.div_ceil(PAGE));
+        std::thread::sleep(Duration::from_millis(20));
+        set(Gate::Open);
+        is_on_its_way.recv().unwrap();
+        first.join().unwrap();
+        short.join().unwrap();
+        assert_eq!(engine.usage().kv.bytes, 700usize.div_ceil(PAGE) * page);
+        set(Gate::Open);
+        long.join().unwrap();
+    });
+    assert_eq!(engine.usage().kv.bytes, 0);
 }
 
 #[derive(Clone, Debug)]
