@@ -36,7 +36,7 @@ export async function show(id) {
 
 function summary({ seconds, tokens, chunks, processors }) {
   const busy = processors.map(({ name, busy_seconds: busy }) => `${name} ${Math.round((100 * busy) / seconds)} % busy`);
-  return `${tokens} tokens in ${chunks} ${chunks === 1 ? 'chunk' : 'chunks'}, ${time(seconds)}; ${busy.join(', ')}. Scroll or + and − zoom, dragging or arrows move.`;
+  return `${tokens} ${tokens === 1 ? 'token' : 'tokens'} in ${chunks} ${chunks === 1 ? 'chunk' : 'chunks'}, ${time(seconds)}; ${busy.join(', ')}. Scroll or + and − zoom, dragging or arrows move.`;
 }
 
 function time(seconds) {
