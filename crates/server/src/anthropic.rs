@@ -37,6 +37,7 @@ pub(crate) struct MessagesRequest {
     /// Instructions before it.
     system: Option<Content>,
     /// Tokens of the answer at most.
+    #[schema(minimum = 1)]
     max_tokens: usize,
     /// Divisor of the logits; 0 always takes the likeliest token.
     temperature: Option<f64>,
@@ -99,7 +100,8 @@ impl IntoResponse for MessagesError {
 #[utoipa::path(
     post, path = "/v1/messages", tag = "answers", request_body = MessagesRequest,
     responses(
-        (status = 200, body = Object, description = "The answer; a stream of parts where `stream` is true"),
+        (status = 200, description = "The answer; a stream of parts where `stream` is true",
+         content((Object = "application/json"), (String = "text/event-stream"))),
         (status = 400, body = Object), (status = 404, body = Object), (status = 429, body = Object),
     )
 )]

@@ -34,8 +34,10 @@ pub(crate) struct ChatRequest {
     /// The conversation so far.
     messages: Vec<ChatMessage>,
     /// Tokens of an answer at most; without, until the context is full.
+    #[schema(minimum = 1)]
     max_completion_tokens: Option<usize>,
     /// The older name of `max_completion_tokens`.
+    #[schema(minimum = 1)]
     max_tokens: Option<usize>,
     /// Tell the probability of each token.
     logprobs: Option<bool>,
@@ -190,7 +192,8 @@ impl From<Piece> for ChatDelta {
 #[utoipa::path(
     post, path = "/v1/chat/completions", tag = "answers", request_body = ChatBody,
     responses(
-        (status = 200, body = ChatCompletion, description = "The answers; a stream of parts where `stream` is true"),
+        (status = 200, description = "The answers; a stream of parts where `stream` is true",
+         content((ChatCompletion = "application/json"), (String = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]

@@ -93,7 +93,8 @@ struct CompletionChoice {
 #[utoipa::path(
     post, path = "/v1/completions", tag = "answers", request_body = CompletionBody,
     responses(
-        (status = 200, body = Completion, description = "The answers; a stream of parts where `stream` is true"),
+        (status = 200, description = "The answers; a stream of parts where `stream` is true",
+         content((Completion = "application/json"), (String = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]

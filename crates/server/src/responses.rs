@@ -32,6 +32,7 @@ pub(crate) struct ResponsesRequest {
     /// Instructions before it.
     instructions: Option<String>,
     /// Tokens of the answer at most; without, until the context is full.
+    #[schema(minimum = 1)]
     max_output_tokens: Option<usize>,
     /// Divisor of the logits; 0 always takes the likeliest token.
     temperature: Option<f64>,
@@ -99,7 +100,8 @@ struct Echoed<'a> {
 #[utoipa::path(
     post, path = "/v1/responses", tag = "answers", request_body = ResponsesRequest,
     responses(
-        (status = 200, body = Object, description = "The answer; a stream of parts where `stream` is true"),
+        (status = 200, description = "The answer; a stream of parts where `stream` is true",
+         content((Object = "application/json"), (String = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]

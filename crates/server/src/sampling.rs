@@ -42,6 +42,7 @@ pub(crate) struct Sampling {
     /// Start of the random numbers: the same seed gives the same answer. Without, another one is drawn each time.
     pub(crate) seed: Option<i64>,
     /// Answers to a prompt; the second has the next seed, and so on.
+    #[schema(minimum = 1)]
     pub(crate) n: Option<usize>,
     /// Texts that end an answer and are not part of it.
     pub(crate) stop: Option<OneOrMany>,
