@@ -89,7 +89,40 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
         Value::Bool(true) => json!({}),
         schema => schema,
     };
+    check_counts(&schema)?;
     Ok(for_llguidance(schema))
+}
+
+/// Refuses objects that need more properties than they name: an answer may have a free name twice, which llguidance counts
+/// as two, and is one for who reads it.
+fn check_counts(schema: &Value) -> Result<()> {
+    match schema {
+        Value::Array(items) => items.iter().try_for_each(check_counts),
+        Value::Object(keywords) => {
+            let named = keywords.get("required").and_then(Value::as_array).map_or(0, Vec::len).max(1);
+            let are_all_named = keywords.get("additionalProperties") == Some(&Value::Bool(false))
+                && !keywords.contains_key("patternProperties");
+            match keywords.get("minProperties").and_then(Value::as_u64) {
+                Some(least) if least > named as u64 && !are_all_named => Err(Error::Unsupported {
+                    kind: Kind::JsonSchema,
+                    problem: format!(
+                        "minProperties {least} with free names, of which an answer may have one twice: name as many in \
+                         `required`, or set `additionalProperties` to false"
+                    ),
+                }),
+                _ => keywords
+                    .iter()
+                    .filter(|(keyword, _)| !is_value(keyword))
+                    .try_for_each(|(_, part)| check_counts(part)),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a keyword's value is no schema, but compared as it is.
+fn is_value(keyword: &str) -> bool {
+    matches!(keyword, "const" | "enum" | "default" | "examples")
 }
 
 /// `schema` as llguidance is to read it, for one that is a part of a Lark grammar: with the spaces that
@@ -133,7 +166,6 @@ fn narrow_formats(schema: &mut Value) {
                     all.push(json!({ "pattern": pattern }));
                 }
             }
-            let is_value = |keyword: &str| matches!(keyword, "const" | "enum" | "default" | "examples");
             keywords.iter_mut().filter(|(keyword, _)| !is_value(keyword)).for_each(|(_, part)| narrow_formats(part));
         }
         _ => {}
@@ -151,6 +183,24 @@ mod tests {
         let deep = GrammarSource::Lark(format!("start: \n{}", "(".repeat(1000))).check().unwrap_err().to_string();
         assert_eq!(deep, "line 2 of the Lark grammar: brackets are 201 deep, expected at most 200");
         GrammarSource::Regex("(a)".repeat(1000)).check().unwrap();
+    }
+
+    #[test]
+    fn an_object_that_needs_more_properties_than_it_names_is_refused() {
+        let is_refused = |text: &str| {
+            let result = schema(text).map_err(|error| error.to_string());
+            result.is_err_and(|error| error.contains("minProperties") && error.contains("`required`"))
+        };
+        assert!(is_refused(r#"{"type": "object", "minProperties": 2}"#));
+        assert!(is_refused(r#"{"anyOf": [{"items": {"required": ["a"], "minProperties": 2}}]}"#));
+        assert!(is_refused(r#"{"additionalProperties": false, "patternProperties": {"a": {}}, "minProperties": 2}"#));
+        assert!(!is_refused(r#"{"minProperties": 1}"#));
+        assert!(!is_refused(r#"{"required": ["a", "b"], "minProperties": 2}"#));
+        assert!(!is_refused(
+            r#"{"properties": {"a": {}, "b": {}}, "additionalProperties": false, "minProperties": 2}"#
+        ));
+        assert!(!is_refused(r#"{"properties": {"minProperties": {"type": "integer"}}}"#));
+        assert!(!is_refused(r#"{"const": {"minProperties": 5}}"#));
     }
 
     #[test]
