@@ -31,7 +31,7 @@ const FUEL: u64 = 100_000;
 const FUEL_PER_MESSAGE: u64 = 10_000;
 /// Bytes that a rendering may build, captured texts and values in between among them: so many, and so many times the text
 /// of the messages.
-const MAX_BUILT: usize = 1 << 25;
+const MAX_BUILT: usize = 1 << 23;
 const MAX_BUILT_PER_BYTE: usize = 128;
 /// Bytes that a template may write beyond twice the text of the messages.
 const MAX_ADDED_OUTPUT: usize = 1 << 24;
