@@ -91,7 +91,7 @@ fn a_template_that_never_ends_is_stopped() {
 
 #[test]
 fn a_template_that_writes_without_end_is_stopped() {
-    assert!(error("{% set text = 'a' * 9000000 %}{{ text }}{{ text }}").contains("too long"));
+    assert!(error("{% set text = 'a' * 2500000 %}{{ text }}{{ text }}").contains("too long"));
     error("{{ 'a' * 900000000000 }}");
     error("{{ '{:900000000000}'.format(1) }}");
     error("{{ 'a' | indent(900000000000) }}");

@@ -34,7 +34,7 @@ const FUEL_PER_MESSAGE: u64 = 10_000;
 const MAX_BUILT: usize = 1 << 23;
 const MAX_BUILT_PER_BYTE: usize = 128;
 /// Bytes that a template may write beyond twice the text of the messages.
-const MAX_ADDED_OUTPUT: usize = 1 << 24;
+const MAX_ADDED_OUTPUT: usize = 1 << 22;
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
