@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use triad_engine::{Cancel, Threads};
-use triad_frontend::packages;
+use triad_frontend::{open, packages};
 use triad_prepare::PrepareOptions;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Prepared, Progress, Recipe};
@@ -53,16 +53,15 @@ struct Screen {
 
 impl Screen {
     fn show(&mut self, progress: Progress) {
+        let what = open::sentence(progress);
         match progress {
-            Progress::Waiting => self.step("waiting for another process that prepares this model", progress::spinner),
-            Progress::Loading => self.step("reading the model", progress::spinner),
-            Progress::Deciding => self.step("choosing clip thresholds and shadows", progress::spinner),
+            Progress::Waiting | Progress::Loading | Progress::Deciding => self.step(what, progress::spinner),
             Progress::Calibrating { done, total } => {
-                self.step("calibrating", |what| progress::tokens(what, total));
+                self.step(what, |what| progress::tokens(what, total));
                 self.set(done);
             }
             Progress::Writing { done, total } => {
-                self.step("quantizing", |what| progress::layers(what, total));
+                self.step(what, |what| progress::layers(what, total));
                 self.set(done);
             }
         }

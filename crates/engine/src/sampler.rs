@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use triad_model::checkpoint::GenerationDefaults;
+
 use crate::error::{Error, Result};
 use crate::token_mask::TokenMask;
 
@@ -51,6 +53,19 @@ impl Default for SamplerOptions {
 }
 
 impl SamplerOptions {
+    /// As the model's authors recommend, else greedy.
+    pub fn recommended(defaults: &GenerationDefaults) -> Self {
+        let greedy = Self::default();
+        Self {
+            temperature: defaults.temperature.unwrap_or(greedy.temperature),
+            top_k: defaults.top_k.unwrap_or(greedy.top_k),
+            top_p: defaults.top_p.unwrap_or(greedy.top_p),
+            min_p: defaults.min_p.unwrap_or(greedy.min_p),
+            repetition_penalty: defaults.repetition_penalty.unwrap_or(greedy.repetition_penalty),
+            ..greedy
+        }
+    }
+
     fn check(&self) -> Result<()> {
         let one_to = |name, value: f32, valid: bool, expected| {
             if valid { Ok(()) } else { Err(Error::Option { name, value: value.to_string(), expected }) }

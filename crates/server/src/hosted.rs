@@ -97,15 +97,7 @@ impl Hosted {
 
     /// How tokens are chosen where a request leaves it out: as the model's authors recommend, else greedy.
     pub(crate) fn sampling(&self) -> SamplerOptions {
-        let (recommended, default) = (self.model().generation_defaults(), SamplerOptions::default());
-        SamplerOptions {
-            temperature: recommended.temperature.unwrap_or(default.temperature),
-            top_k: recommended.top_k.unwrap_or(default.top_k),
-            top_p: recommended.top_p.unwrap_or(default.top_p),
-            min_p: recommended.min_p.unwrap_or(default.min_p),
-            repetition_penalty: recommended.repetition_penalty.unwrap_or(default.repetition_penalty),
-            ..default
-        }
+        SamplerOptions::recommended(self.model().generation_defaults())
     }
 
     /// Tokens of a prompt and its answer, at most.

@@ -136,19 +136,15 @@ struct SamplerArguments {
 
 impl SamplerArguments {
     fn options(&self, model: &Model) -> SamplerOptions {
-        let recommended = model.generation_defaults();
-        let default = SamplerOptions::default();
+        let recommended = SamplerOptions::recommended(model.generation_defaults());
         SamplerOptions {
-            temperature: self.temperature.or(recommended.temperature).unwrap_or(default.temperature),
-            top_k: self.top_k.or(recommended.top_k).unwrap_or(default.top_k),
-            top_p: self.top_p.or(recommended.top_p).unwrap_or(default.top_p),
-            min_p: self.min_p.or(recommended.min_p).unwrap_or(default.min_p),
-            repetition_penalty: self
-                .repetition_penalty
-                .or(recommended.repetition_penalty)
-                .unwrap_or(default.repetition_penalty),
+            temperature: self.temperature.unwrap_or(recommended.temperature),
+            top_k: self.top_k.unwrap_or(recommended.top_k),
+            top_p: self.top_p.unwrap_or(recommended.top_p),
+            min_p: self.min_p.unwrap_or(recommended.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(recommended.repetition_penalty),
             seed: self.seed,
-            ..default
+            ..recommended
         }
     }
 }

@@ -1,0 +1,132 @@
+//! From a name to an engine in one call, for programs without a screen: what the bindings to other languages share.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use triad_engine::{Cancel, Engine, EngineOptions, Error as EngineError, SessionOptions, Threads};
+use triad_model::fetch;
+use triad_prepare::package::Progress;
+
+use crate::error::Result;
+use crate::{answer, models, packages};
+
+/// Context of an engine, unless the model was made for less or another one is given.
+pub const CONTEXT: usize = 4096;
+
+/// How a model is opened.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Run a model file as it is, in float, without preparing it.
+    pub float: bool,
+    /// Threads that compute.
+    pub threads: Threads,
+    /// Tokens of a prompt and its answer together, at most; `None`: [`CONTEXT`], or what the model was made for if that is
+    /// less.
+    pub context: Option<usize>,
+    /// What else its sessions have in common; its `context` is not looked at.
+    pub session: SessionOptions,
+}
+
+/// An engine for the model that a user calls `name`, which is fetched and prepared if it is not there yet. `step` is called
+/// with a sentence for the user as each step of that begins.
+///
+/// # Errors
+/// If there is no such model, it cannot be fetched, read or prepared, or does not fit into memory; if `cancel` is set.
+pub fn open(name: &str, options: &OpenOptions, cancel: &Cancel, step: &mut dyn FnMut(&str)) -> Result<Engine> {
+    let path = {
+        let steps = Steps { step: RefCell::new(step), cancel };
+        let path = models::path_of(name, &steps);
+        cancel.check()?;
+        path?
+    };
+    let mut latest = "";
+    let mut prepare = |progress| {
+        let next = sentence(progress);
+        if next != latest {
+            latest = next;
+            step(next);
+        }
+    };
+    let path = if options.float {
+        path
+    } else {
+        packages::package_of(&path, name, options.threads.clone(), cancel, &mut |_, _| {}, &mut prepare)?.path
+    };
+    cancel.check()?;
+    step(&format!("loading {name}"));
+    let model = Arc::new(models::load(&path, name, options.threads.clone(), &mut |_, _| {})?);
+    cancel.check()?;
+    let context = options.context.unwrap_or(CONTEXT.min(model.description().context));
+    if context == 0 {
+        return Err(EngineError::Option { name: "the context", value: "0".into(), expected: "at least 1" }.into());
+    }
+    let session = SessionOptions { context, ..options.session.clone() };
+    answer::engine(&model, EngineOptions { session, ..EngineOptions::default() }, &mut |_, _| {})
+}
+
+/// What a preparation does, in a few words.
+pub fn sentence(progress: Progress) -> &'static str {
+    match progress {
+        Progress::Waiting => "waiting for another process that prepares this model",
+        Progress::Loading => "reading the model",
+        Progress::Deciding => "choosing clip thresholds and shadows",
+        Progress::Calibrating { .. } => "calibrating",
+        Progress::Writing { .. } => "quantizing",
+    }
+}
+
+/// Passes on the steps of a fetch.
+struct Steps<'a> {
+    step: RefCell<&'a mut dyn FnMut(&str)>,
+    cancel: &'a Cancel,
+}
+
+impl fetch::Progress for Steps<'_> {
+    fn step(&self, what: &str) {
+        (self.step.borrow_mut())(what);
+    }
+
+    fn bytes(&self, _: &str, _: u64, _: Option<u64>) {}
+
+    fn cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use triad_model::testing::tiny_llama;
+
+    #[test]
+    fn a_model_file_is_opened_with_the_context_that_was_asked_for_or_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, tiny_llama().build()).unwrap();
+        let name = path.to_str().unwrap();
+        let opened = |context| {
+            let options = OpenOptions { float: true, context, threads: Threads::Count(1), ..OpenOptions::default() };
+            let mut steps = Vec::new();
+            let engine = open(name, &options, &Cancel::new(), &mut |step| steps.push(step.to_owned()));
+            engine.map(|engine| (engine.session().context(), engine.model().description().context, steps))
+        };
+        let (context, longest, steps) = opened(None).unwrap();
+        assert_eq!(context, longest.min(CONTEXT));
+        assert_eq!(steps, [format!("loading {name}")]);
+        assert_eq!(opened(Some(8)).unwrap().0, 8);
+        assert!(opened(Some(0)).unwrap_err().to_string().contains("context"));
+        assert!(opened(Some(longest + 1)).is_err());
+    }
+
+    #[test]
+    fn a_cancelled_opening_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        std::fs::write(&path, tiny_llama().build()).unwrap();
+        let cancel = Cancel::new();
+        cancel.cancel();
+        let options = OpenOptions { float: true, ..OpenOptions::default() };
+        let error = open(path.to_str().unwrap(), &options, &cancel, &mut |_| {}).unwrap_err();
+        assert!(matches!(error.engine(), Some(EngineError::Cancelled)), "{error}");
+    }
+}
