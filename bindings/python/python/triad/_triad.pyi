@@ -1,0 +1,154 @@
+"""Types of the compiled part of `triad`; tests/test_stubs.py compares them with it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+import pathlib
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Unpack
+
+__version__: str
+
+Logits = NDArray[np.float32]
+Messages = Sequence[Mapping[str, Any]]
+Path = str | PathLike[str]
+
+class TriadError(Exception):
+    """A model, a file or a run is not as it has to be."""
+
+class PromptTooLong(TriadError):
+    """A prompt has more tokens than the context."""
+
+class Busy(TriadError):
+    """A session is computing something else."""
+
+class Options(TypedDict, total=False):
+    """How an answer is made. What is left out is as the model's authors recommend, else greedy."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    logit_bias: Mapping[int, float]
+    seed: int
+    stop: str | Sequence[str]
+    logprobs: int
+    speculate: bool
+    schema: str | Mapping[str, Any]
+    regex: str
+    grammar: str
+
+class Answer:
+    """What a model wrote."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def finish(self) -> Literal["end-token", "stop-string", "length", "context-full", "cancelled"]: ...
+    @property
+    def logprobs(self) -> list[tuple[int, float, list[tuple[int, float]]]] | None: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def reused_tokens(self) -> int: ...
+    @property
+    def prefill_seconds(self) -> float: ...
+    @property
+    def decode_seconds(self) -> float: ...
+    @property
+    def time_to_first_token_seconds(self) -> float: ...
+    @property
+    def prefill_tokens_per_second(self) -> float: ...
+    @property
+    def decode_tokens_per_second(self) -> float: ...
+
+class Stream(Iterator[str]):
+    """An answer as it comes: an iterator over the parts of its text."""
+
+    def __next__(self) -> str: ...
+    def cancel(self) -> None: ...
+    @property
+    def answer(self) -> Answer: ...
+
+class Session:
+    """One conversation: the tokens that a model has seen, with their keys and values."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def logits(self) -> Logits: ...
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Answer: ...
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream: ...
+    def chat(self, messages: Messages, **options: Unpack[Options]) -> Answer: ...
+    def chat_stream(self, messages: Messages, **options: Unpack[Options]) -> Stream: ...
+    def prefill(self, tokens: Sequence[int], *, all: bool = False) -> Logits: ...
+    def decode(self, token: int) -> Logits: ...
+    def score(self, branches: Sequence[tuple[Sequence[int], int]]) -> list[tuple[list[float], bool]]: ...
+    def truncate(self, length: int) -> None: ...
+    def fork(self) -> Session: ...
+    def save(self, path: Path) -> None: ...
+
+class Model:
+    """A model, ready to run."""
+
+    def __init__(
+        self,
+        name: Path | None = None,
+        *,
+        float: bool = False,
+        threads: int | None = None,
+        context: int | None = None,
+        chunk: int = 256,
+        kv: Literal["f16", "int8", "f32"] = "f16",
+        progress: Callable[[str], object] | None = None,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def context(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def end_tokens(self) -> list[int]: ...
+    def tokenize(self, text: str, *, special: bool = False) -> list[int]: ...
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
+    def apply_template(self, messages: Messages, *, add_generation_prompt: bool = True) -> str: ...
+    def session(self) -> Session: ...
+    def restore(self, path: Path) -> Session: ...
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Answer: ...
+    def stream(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream: ...
+    def chat(self, messages: Messages, **options: Unpack[Options]) -> Answer: ...
+    def chat_stream(self, messages: Messages, **options: Unpack[Options]) -> Stream: ...
+    def evaluate(
+        self,
+        task: str,
+        data: Path,
+        *,
+        few_shot: Path | None = None,
+        limit: int | None = None,
+        window: int = 1024,
+        chunk: int = 512,
+    ) -> dict[str, Any]: ...
+
+def prepare(
+    model: Path | None = None,
+    output: Path | None = None,
+    *,
+    weights: Literal["channel", "tensor", "int4"] = "channel",
+    prune: float | Literal["auto", "none"] | None = None,
+    calibrate: Sequence[Path] = (),
+    tokens: int = 16384,
+    force: bool = False,
+    threads: int | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> pathlib.Path: ...

@@ -1,0 +1,40 @@
+//! The Python module `triad._triad`, which the package in `python/triad` gives its face.
+//!
+//! [`model`] and [`session`] are the classes that a user meets, [`answer`] what they return, [`options`] and [`prompt`]
+//! how arguments are read. [`lent`] keeps two from using one session. [`running`] computes on a thread of its own without Python's lock, while the calling thread waits
+//! for it and for Ctrl-C. [`tools`] prepares and evaluates, and [`error`] turns errors into exceptions.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod error;
+mod lent;
+mod model;
+mod options;
+mod prompt;
+mod running;
+mod session;
+mod tools;
+
+use pyo3::prelude::*;
+
+/// The compiled part of `triad`.
+#[pymodule(name = "_triad")]
+mod module {
+    #[pymodule_export]
+    use crate::answer::{Answer, Stream};
+    #[pymodule_export]
+    use crate::error::{Busy, PromptTooLong, TriadError};
+    #[pymodule_export]
+    use crate::model::Model;
+    #[pymodule_export]
+    use crate::session::Session;
+    #[pymodule_export]
+    use crate::tools::prepare;
+
+    use super::{Bound, PyModule, PyModuleMethods, PyResult};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,197 @@
+//! Models, with the engines that run them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use triad_engine::{Engine, Model as EngineModel, SessionOptions};
+use triad_evaluate::{Dataset, EvaluateOptions, Task, evaluate};
+use triad_frontend::chat;
+use triad_frontend::open::{OpenOptions, open};
+use triad_model::tokenizer::Special;
+
+use crate::answer::{Answer, Stream};
+use crate::error::{self, TriadError, chain};
+use crate::options::{from_json, kv_format, threads};
+use crate::prompt::{Name, Prompt, conversation, model_name};
+use crate::running::wait;
+use crate::session::Session;
+
+/// A model, ready to run.
+#[pyclass(frozen, module = "triad")]
+pub struct Model {
+    name: Name,
+    engine: Engine,
+}
+
+impl Model {
+    fn model(&self) -> &Arc<EngineModel> {
+        self.engine.model()
+    }
+
+    fn new_session(&self) -> Session {
+        Session::new(Arc::clone(&self.name), self.engine.session())
+    }
+}
+
+#[pymethods]
+impl Model {
+    /// Opens a model: the path of a package, a GGUF file or a safetensors folder, or a name that can be fetched. It is
+    /// prepared for INT8 once, unless `float` is set. `progress` is called with a sentence as each step begins.
+    #[new]
+    #[pyo3(signature = (name=None, *, float=false, threads=None, context=None, chunk=256, kv="f16", progress=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn new(
+        py: Python,
+        name: Option<PathBuf>,
+        float: bool,
+        threads: Option<usize>,
+        context: Option<usize>,
+        chunk: usize,
+        kv: &str,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let name: Name = model_name(name)?.into();
+        let session = SessionOptions { chunk, kv_format: kv_format(kv)?, ..SessionOptions::default() };
+        let options = OpenOptions { float, threads: self::threads(threads), context, session };
+        let opened = Arc::clone(&name);
+        let engine =
+            wait(py, progress, move |cancel, step| open(&opened, &options, cancel, step).map_err(error::frontend))?;
+        Ok(Self { name, engine })
+    }
+
+    /// What it was opened by.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Tokens of a prompt and its answer together, at most.
+    #[getter]
+    fn context(&self) -> usize {
+        self.engine.session().context()
+    }
+
+    /// Tokens that it knows.
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        self.model().description().vocab
+    }
+
+    /// Tokens that end an answer.
+    #[getter]
+    fn end_tokens(&self) -> PyResult<Vec<u32>> {
+        Ok(self.model().tokenizer().map_err(error::engine)?.end_tokens().to_vec())
+    }
+
+    /// The tokens of a text. With `special`, texts of special tokens become those tokens.
+    #[pyo3(signature = (text, *, special=false))]
+    fn tokenize(&self, text: &str, special: bool) -> PyResult<Vec<u32>> {
+        let special = if special { Special::Parsed } else { Special::AsText };
+        let tokenizer = self.model().tokenizer().map_err(error::engine)?;
+        tokenizer.encode(text, special).map_err(|source| error::frontend(source.into()))
+    }
+
+    /// The text of tokens.
+    #[expect(clippy::needless_pass_by_value, reason = "a list of Python is copied")]
+    fn detokenize(&self, tokens: Vec<u32>) -> PyResult<String> {
+        let vocab = self.vocab_size();
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
+            return Err(TriadError::new_err(format!("token {token} is outside the vocabulary of {vocab}")));
+        }
+        Ok(self.model().tokenizer().map_err(error::engine)?.decode(&tokens))
+    }
+
+    /// The text of a conversation by the model's chat template.
+    #[pyo3(signature = (messages, *, add_generation_prompt=true))]
+    fn apply_template(&self, messages: &Bound<'_, PyAny>, add_generation_prompt: bool) -> PyResult<String> {
+        let messages = conversation(messages)?;
+        let template = self.model().chat_template();
+        let template = template.ok_or_else(|| TriadError::new_err(format!("{} has no chat template", self.name)))?;
+        chat::render_with_tools(template, &self.name, (&messages, &[]), add_generation_prompt).map_err(error::frontend)
+    }
+
+    /// An empty conversation.
+    fn session(&self) -> Session {
+        self.new_session()
+    }
+
+    /// A conversation that `Session.save` wrote.
+    fn restore(&self, py: Python, path: PathBuf) -> PyResult<Session> {
+        let engine = self.engine.clone();
+        let session = wait(py, None, move |_, _| engine.restore(&path).map_err(error::engine))?;
+        Ok(Session::new(Arc::clone(&self.name), session))
+    }
+
+    /// Continues `prompt`, a text or tokens, in a session of its own.
+    #[pyo3(signature = (prompt, **options))]
+    fn generate(&self, py: Python, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<Answer>> {
+        self.new_session().start(prompt, options)?.whole(py)
+    }
+
+    /// As `generate`; the text comes part by part.
+    #[pyo3(signature = (prompt, **options))]
+    fn stream(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
+        self.new_session().start(prompt, options)
+    }
+
+    /// Answers the last of `messages` by the model's chat template, in a session of its own.
+    #[pyo3(signature = (messages, **options))]
+    fn chat(
+        &self,
+        py: Python,
+        messages: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<Answer>> {
+        self.new_session().start(Prompt::Chat(conversation(messages)?), options)?.whole(py)
+    }
+
+    /// As `chat`; the text comes part by part.
+    #[pyo3(signature = (messages, **options))]
+    fn chat_stream(&self, messages: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
+        self.new_session().start(Prompt::Chat(conversation(messages)?), options)
+    }
+
+    /// How well the model does on the benchmark `task`, whose rows are in the file `data`: what `triad eval --json` prints
+    /// of one.
+    #[pyo3(signature = (task, data, *, few_shot=None, limit=None, window=1024, chunk=512))]
+    #[expect(clippy::too_many_arguments, reason = "they are keyword arguments")]
+    fn evaluate<'py>(
+        &self,
+        py: Python<'py>,
+        task: &str,
+        data: PathBuf,
+        few_shot: Option<PathBuf>,
+        limit: Option<usize>,
+        window: usize,
+        chunk: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let known = Task::ALL.into_iter().find(|known| known.name() == task);
+        let task = known.ok_or_else(|| {
+            let names = Task::ALL.map(Task::name).join(", ");
+            PyValueError::new_err(format!("there is no task {task:?}: expected one of {names}"))
+        })?;
+        let model = Arc::clone(self.model());
+        let options = EvaluateOptions { limit, window, chunk, ..EvaluateOptions::default() };
+        let text = wait(py, None, move |cancel, _| {
+            let dataset = Dataset::read(task, &data, few_shot.as_deref());
+            let dataset = dataset.map_err(|error| TriadError::new_err(chain(&error)))?;
+            let evaluation = evaluate(&model, &dataset, &options, cancel, |_, _| {}).map_err(evaluation_error)?;
+            serde_json::to_string(&evaluation).map_err(|error| TriadError::new_err(error.to_string()))
+        })?;
+        from_json(py, &text)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<triad.Model {}, context {}>", self.name, self.context())
+    }
+}
+
+fn evaluation_error(error: triad_evaluate::Error) -> PyErr {
+    match error {
+        triad_evaluate::Error::Engine(error) => error::engine(error),
+        other => TriadError::new_err(chain(&other)),
+    }
+}

@@ -1,0 +1,105 @@
+//! Work that takes long, without Python's lock, and with Ctrl-C.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use pyo3::PyErr;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use triad_engine::Cancel;
+
+/// How often a waiting thread looks for Ctrl-C; what it waits for wakes it at once.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Work on a thread of its own, which sends `E` while it goes on. Dropped, it is cancelled.
+pub struct Running<E, R> {
+    events: Receiver<E>,
+    thread: Option<JoinHandle<R>>,
+    cancel: Cancel,
+}
+
+impl<E: Send + 'static, R: Send + 'static> Running<E, R> {
+    /// Starts `work`.
+    pub fn start(work: impl FnOnce(&Cancel, &Sender<E>) -> R + Send + 'static) -> Self {
+        let (sender, events) = channel();
+        let cancel = Cancel::new();
+        let cancelled = cancel.clone();
+        Self { events, thread: Some(thread::spawn(move || work(&cancelled, &sender))), cancel }
+    }
+
+    /// Its next event; `None` at its end.
+    ///
+    /// # Errors
+    /// `KeyboardInterrupt`, and what else a signal handler raises; the work is cancelled then, and has ended.
+    pub fn next(&mut self, py: Python) -> PyResult<Option<E>> {
+        loop {
+            let events = &mut self.events;
+            let received = py.detach(move || events.recv_timeout(LOOK));
+            match received {
+                Ok(event) => return Ok(Some(event)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Err(error) = py.check_signals() {
+                self.stop(py);
+                return Err(error);
+            }
+        }
+    }
+
+    /// What asks the work to end.
+    pub fn canceller(&self) -> Cancel {
+        self.cancel.clone()
+    }
+
+    /// The result, behind the last event.
+    ///
+    /// # Errors
+    /// `RuntimeError` if the work panicked.
+    pub fn result(&mut self, py: Python) -> Option<PyResult<R>> {
+        let thread = self.thread.take()?;
+        Some(py.detach(|| thread.join()).map_err(|_| panicked()))
+    }
+
+    fn stop(&mut self, py: Python) {
+        self.cancel.cancel();
+        let _ = self.result(py);
+    }
+}
+
+impl<E, R> Drop for Running<E, R> {
+    fn drop(&mut self) {
+        // It ends by itself within one block of the model, and needs nothing of Python for that.
+        self.cancel.cancel();
+    }
+}
+
+fn panicked() -> PyErr {
+    PyRuntimeError::new_err("a thread of triad panicked; its message is on standard error")
+}
+
+/// The result of `work`, which may send sentences for `progress`.
+///
+/// # Errors
+/// Those of `work`, of `progress`, and `KeyboardInterrupt`.
+pub fn wait<R: Send + 'static>(
+    py: Python,
+    progress: Option<&Bound<'_, PyAny>>,
+    work: impl FnOnce(&Cancel, &mut dyn FnMut(&str)) -> PyResult<R> + Send + 'static,
+) -> PyResult<R> {
+    let mut running = Running::start(move |cancel, sender| {
+        work(cancel, &mut |step| {
+            let _ = sender.send(step.to_owned());
+        })
+    });
+    while let Some(step) = running.next(py)? {
+        if let Some(progress) = progress
+            && let Err(error) = progress.call1((step,))
+        {
+            running.stop(py);
+            return Err(error);
+        }
+    }
+    running.result(py).unwrap_or_else(|| Err(panicked()))?
+}

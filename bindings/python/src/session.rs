@@ -1,0 +1,155 @@
+//! Conversations.
+
+use std::path::PathBuf;
+
+use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use triad_engine::{Branch, Session as EngineSession};
+
+use crate::answer::{Answer, Stream};
+use crate::error;
+use crate::lent::Home;
+use crate::options::generate_options;
+use crate::prompt::{Name, Prompt, conversation};
+use crate::running::wait;
+
+/// One conversation: the tokens that a model has seen, with their keys and values.
+#[pyclass(frozen, module = "triad")]
+pub struct Session {
+    name: Name,
+    home: Home,
+}
+
+impl Session {
+    /// Takes over a session of the engine, for the model that the user calls `name`.
+    pub fn new(name: Name, session: EngineSession) -> Self {
+        Self { name, home: Home::new(session) }
+    }
+
+    /// Begins an answer.
+    pub fn start(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
+        let mut session = self.home.lend()?;
+        let engine = session.get();
+        let options = generate_options(engine.model(), options)?;
+        let prompt = prompt.encode(engine.model(), &self.name, engine.context())?;
+        Ok(Stream::start(session, prompt, options))
+    }
+}
+
+/// A row of logits.
+fn row<'py>(py: Python<'py>, logits: Vec<f32>) -> Bound<'py, PyArray1<f32>> {
+    PyArray1::from_vec(py, logits)
+}
+
+#[pymethods]
+impl Session {
+    /// Tokens that it has seen.
+    #[getter]
+    fn tokens(&self) -> PyResult<Vec<u32>> {
+        Ok(self.home.lend()?.get().tokens().to_vec())
+    }
+
+    /// Tokens that it holds, at most.
+    #[getter]
+    fn context(&self) -> PyResult<usize> {
+        Ok(self.home.lend()?.get().context())
+    }
+
+    /// Continues `prompt`, a text or tokens, which is all that there is: what the session has seen of it already is not
+    /// computed again, and what it has seen beyond is forgotten.
+    #[pyo3(signature = (prompt, **options))]
+    fn generate(&self, py: Python, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<Answer>> {
+        self.start(prompt, options)?.whole(py)
+    }
+
+    /// As `generate`; the text comes part by part.
+    #[pyo3(signature = (prompt, **options))]
+    fn stream(&self, prompt: Prompt, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
+        self.start(prompt, options)
+    }
+
+    /// Answers the last of `messages`, which is the whole conversation, by the model's chat template.
+    #[pyo3(signature = (messages, **options))]
+    fn chat(
+        &self,
+        py: Python,
+        messages: &Bound<'_, PyAny>,
+        options: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<Answer>> {
+        self.start(Prompt::Chat(conversation(messages)?), options)?.whole(py)
+    }
+
+    /// As `chat`; the text comes part by part.
+    #[pyo3(signature = (messages, **options))]
+    fn chat_stream(&self, messages: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Stream> {
+        self.start(Prompt::Chat(conversation(messages)?), options)
+    }
+
+    /// Runs `tokens` behind those that were seen. Returns the logits of the last one, `[vocab]`, or with `all` those of all
+    /// of them, `[tokens, vocab]`, in the memory into which they were computed.
+    #[pyo3(signature = (tokens, *, all=false))]
+    fn prefill<'py>(&self, py: Python<'py>, tokens: Vec<u32>, all: bool) -> PyResult<Bound<'py, PyAny>> {
+        let (mut session, count) = (self.home.lend()?, tokens.len());
+        let logits = wait(py, None, move |cancel, _| {
+            let session = session.get();
+            let logits = if all {
+                session.prefill_all_logits(&tokens, cancel)
+            } else {
+                session.prefill(&tokens, cancel, |_| {}).map(<[f32]>::to_vec)
+            };
+            logits.map_err(error::engine)
+        })?;
+        let logits = row(py, logits);
+        if !all {
+            return Ok(logits.into_any());
+        }
+        let vocab = logits.len() / count.max(1);
+        let logits: Bound<'_, PyArray2<f32>> = logits.reshape([count, vocab])?;
+        Ok(logits.into_any())
+    }
+
+    /// Runs one token behind those that were seen, and returns its logits, `[vocab]`.
+    fn decode<'py>(&self, py: Python<'py>, token: u32) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        let mut session = self.home.lend()?;
+        let logits = wait(py, None, move |cancel, _| {
+            session.get().decode(token, cancel).map(<[f32]>::to_vec).map_err(error::engine)
+        })?;
+        Ok(row(py, logits))
+    }
+
+    /// Logits that follow the last token that was computed, `[vocab]`: a copy.
+    #[getter]
+    fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<f32>>> {
+        Ok(row(py, self.home.lend()?.get().logits().to_vec()))
+    }
+
+    /// Natural logarithms of the probabilities of `tokens[scored_from:]` for each pair `(tokens, scored_from)`, as a
+    /// continuation of what the session has seen, which stays as it is; and whether each token is the likeliest one.
+    fn score(&self, py: Python, branches: Vec<(Vec<u32>, usize)>) -> PyResult<Vec<(Vec<f32>, bool)>> {
+        let mut session = self.home.lend()?;
+        wait(py, None, move |cancel, _| {
+            let branches: Vec<_> =
+                branches.iter().map(|(tokens, scored_from)| Branch { tokens, scored_from: *scored_from }).collect();
+            let scores = session.get().score(&branches, cancel, |_| {}).map_err(error::engine)?;
+            Ok(scores.into_iter().map(|score| (score.log_probabilities, score.greedy)).collect())
+        })
+    }
+
+    /// Forgets everything behind the first `length` tokens.
+    fn truncate(&self, length: usize) -> PyResult<()> {
+        self.home.lend()?.get().truncate(length);
+        Ok(())
+    }
+
+    /// Another session that has seen the same; memory is shared until one of the two goes on.
+    fn fork(&self) -> PyResult<Self> {
+        Ok(Self::new(self.name.clone(), self.home.lend()?.get().fork()))
+    }
+
+    /// Writes what the session has seen to a file, for `Model.restore`.
+    fn save(&self, py: Python, path: PathBuf) -> PyResult<()> {
+        let mut session = self.home.lend()?;
+        wait(py, None, move |_, _| session.get().save(&path).map_err(error::engine))
+    }
+}
