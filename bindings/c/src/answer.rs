@@ -1,0 +1,235 @@
+//! Answers.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+
+use triad_engine::sampler::SamplerOptions;
+use triad_engine::speculate::Speculate;
+use triad_engine::{Event, Finish, GenerateOptions, Model};
+use triad_frontend::{Error, chat};
+
+use crate::model::{TriadCancel, TriadMessage, cancel_of, conversation};
+use crate::pointers::{c_text, optional, reference, slice, text, write};
+use crate::session::TriadSession;
+use crate::status::{Failure, TriadStatus, call};
+
+/// How an answer is made; triad_generate_options_default fills it in. Where a number may be NaN or -1, that is what the
+/// model's authors recommend, else greedy.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TriadGenerateOptions {
+    /// `sizeof(TriadGenerateOptions)` of the header that the caller was compiled with.
+    pub struct_size: usize,
+    /// Tokens of the answer, at most.
+    pub max_tokens: usize,
+    /// Divisor of the logits, or NaN; 0 always takes the likeliest token.
+    pub temperature: f32,
+    /// Keep only this many likeliest tokens, or -1; 0 keeps all.
+    pub top_k: i64,
+    /// Keep the fewest likeliest tokens whose probabilities add up to this, or NaN.
+    pub top_p: f32,
+    /// Drop tokens less likely than this share of the likeliest one, or NaN.
+    pub min_p: f32,
+    /// Make tokens that were there before less likely, or NaN; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Subtracted from the logit of a token for each time that it is in the answer so far.
+    pub frequency_penalty: f32,
+    /// Subtracted from the logits of tokens that are in the answer so far.
+    pub presence_penalty: f32,
+    /// Start of the random numbers: the same seed gives the same answer.
+    pub seed: u64,
+    /// Texts that end the answer and are not part of it.
+    pub stop: *const *const c_char,
+    /// How many there are.
+    pub stop_count: usize,
+}
+
+/// Why an answer ended.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriadFinish {
+    /// The model ended it.
+    EndToken = 0,
+    /// A stop text came up.
+    StopText = 1,
+    /// As many tokens as were asked for.
+    Length = 2,
+    /// No room for another token.
+    ContextFull = 3,
+    /// It was cancelled, or `on_text` ended it.
+    Cancelled = 4,
+}
+
+/// What came of an answer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TriadGeneration {
+    /// Why it ended.
+    pub finish: TriadFinish,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the prompt that were not computed, since they were before.
+    pub reused_tokens: usize,
+    /// Tokens of the answer.
+    pub answer_tokens: usize,
+    /// Seconds for the prompt.
+    pub prefill_seconds: f64,
+    /// Seconds for the answer, behind its first token.
+    pub decode_seconds: f64,
+    /// Seconds to the first token of the answer.
+    pub time_to_first_token_seconds: f64,
+}
+
+/// Called with each part of an answer's text, which is valid during the call; anything but 0 ends the answer. It must not
+/// return by longjmp or an exception, nor call functions with the session that computes.
+pub type TriadOnText = Option<extern "C" fn(text: *const c_char, user: *mut c_void) -> i32>;
+
+/// Fills in the usual options.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_generate_options_default() -> TriadGenerateOptions {
+    TriadGenerateOptions {
+        struct_size: size_of::<TriadGenerateOptions>(),
+        max_tokens: 512,
+        temperature: f32::NAN,
+        top_k: -1,
+        top_p: f32::NAN,
+        min_p: f32::NAN,
+        repetition_penalty: f32::NAN,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        seed: 0,
+        stop: ptr::null(),
+        stop_count: 0,
+    }
+}
+
+impl TriadGenerateOptions {
+    fn read(&self, model: &Model) -> Result<GenerateOptions, Failure> {
+        if self.struct_size != size_of::<Self>() {
+            let expected = format!("{}: fill options in with triad_generate_options_default", size_of::<Self>());
+            return Err(Failure::argument("options->struct_size", &expected));
+        }
+        let recommended = SamplerOptions::recommended(model.generation_defaults());
+        let or = |value: f32, otherwise: f32| if value.is_nan() { otherwise } else { value };
+        let top_k = match self.top_k {
+            -1 => recommended.top_k,
+            value => usize::try_from(value).map_err(|_| Failure::argument("options->top_k", "-1 or more"))?,
+        };
+        let sampler = SamplerOptions {
+            temperature: or(self.temperature, recommended.temperature),
+            top_k,
+            top_p: or(self.top_p, recommended.top_p),
+            min_p: or(self.min_p, recommended.min_p),
+            repetition_penalty: or(self.repetition_penalty, recommended.repetition_penalty),
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            seed: self.seed,
+            ..recommended
+        };
+        let stop = slice("options->stop", self.stop, self.stop_count)?.iter().enumerate();
+        let stop = stop.map(|(index, one)| Ok(text(&format!("options->stop[{index}]"), *one)?.to_owned()));
+        Ok(GenerateOptions {
+            max_tokens: Some(self.max_tokens),
+            sampler,
+            stop: stop.collect::<Result<_, Failure>>()?,
+            speculate: Some(Speculate::lookup()),
+            ..GenerateOptions::default()
+        })
+    }
+}
+
+/// Who is called while an answer comes, and where its numbers go.
+struct Listener {
+    cancel: *const TriadCancel,
+    on_text: TriadOnText,
+    user: *mut c_void,
+    generation: *mut TriadGeneration,
+}
+
+/// Continues a prompt, which is all that there is: what the session has seen of it already is not computed again, and what it
+/// has seen beyond is forgotten. `options`, `cancel`, `on_text` and `generation` may be NULL. An answer that is cancelled is
+/// no error: its `finish` tells.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_session_generate(
+    session: *const TriadSession,
+    prompt: *const u32,
+    count: usize,
+    options: *const TriadGenerateOptions,
+    cancel: *const TriadCancel,
+    on_text: TriadOnText,
+    user: *mut c_void,
+    generation: *mut TriadGeneration,
+) -> TriadStatus {
+    call(|| {
+        let prompt = slice("prompt", prompt, count)?;
+        let listener = Listener { cancel, on_text, user, generation };
+        generate(reference("session", session)?, options, &listener, |_, _| Ok(prompt.to_vec()))
+    })
+}
+
+/// Answers the last of `messages`, which are the whole conversation, by the model's chat template; a model without one
+/// continues the last message. Else as triad_session_generate.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_session_chat(
+    session: *const TriadSession,
+    messages: *const TriadMessage,
+    count: usize,
+    options: *const TriadGenerateOptions,
+    cancel: *const TriadCancel,
+    on_text: TriadOnText,
+    user: *mut c_void,
+    generation: *mut TriadGeneration,
+) -> TriadStatus {
+    call(|| {
+        let (session, messages) = (reference("session", session)?, conversation(messages, count)?);
+        let listener = Listener { cancel, on_text, user, generation };
+        generate(session, options, &listener, |model, context| {
+            chat::encode_with_tools(model, &session.name, &messages, &[], context)
+        })
+    })
+}
+
+fn generate(
+    session: &TriadSession,
+    options: *const TriadGenerateOptions,
+    listener: &Listener,
+    encode: impl FnOnce(&Model, usize) -> Result<Vec<u32>, Error>,
+) -> Result<(), Failure> {
+    let mut session = session.lock()?;
+    let usual = triad_generate_options_default();
+    let options = optional(options).unwrap_or(&usual).read(session.model())?;
+    let prompt = encode(session.model(), session.context())?;
+    // What ends this answer alone leaves the caller's flag as it is.
+    let cancel = cancel_of(listener.cancel).child();
+    let made = triad_engine::generate(&mut session, &prompt, &options, &cancel, &mut |event| {
+        if let (Event::Text(text), Some(on_text)) = (event, listener.on_text)
+            && !cancel.is_cancelled()
+            && on_text(c_text(text).as_ptr(), listener.user) != 0
+        {
+            cancel.cancel();
+        }
+    })?;
+    if listener.generation.is_null() {
+        return Ok(());
+    }
+    let generation = TriadGeneration {
+        finish: finish(made.finish),
+        prompt_tokens: prompt.len(),
+        reused_tokens: made.timing.reused_tokens,
+        answer_tokens: made.tokens.len(),
+        prefill_seconds: made.timing.prefill_seconds,
+        decode_seconds: made.timing.decode_seconds,
+        time_to_first_token_seconds: made.timing.time_to_first_token_seconds,
+    };
+    write("generation", listener.generation, generation)
+}
+
+fn finish(finish: Finish) -> TriadFinish {
+    match finish {
+        Finish::EndToken => TriadFinish::EndToken,
+        Finish::StopString => TriadFinish::StopText,
+        Finish::Length => TriadFinish::Length,
+        Finish::ContextFull => TriadFinish::ContextFull,
+        Finish::Cancelled => TriadFinish::Cancelled,
+    }
+}

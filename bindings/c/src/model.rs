@@ -1,0 +1,258 @@
+//! Models: opening, tokens, templates.
+
+use std::ffi::{c_char, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use triad_engine::{Cancel, Engine, KvFormat, SessionOptions, Threads};
+use triad_frontend::chat;
+use triad_frontend::open::{OpenOptions, open};
+use triad_model::tokenizer::Special;
+
+use crate::pointers::{
+    c_text, give, give_text, give_values, optional, reference, slice, take_back, take_text_back, take_values_back, text,
+};
+use crate::status::{Failure, TriadStatus, call};
+
+/// A model, ready to run.
+pub struct TriadModel {
+    pub(crate) name: Arc<str>,
+    pub(crate) engine: Engine,
+}
+
+/// What ends a call from another thread.
+pub struct TriadCancel(pub(crate) Cancel);
+
+/// Number format of keys and values.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriadKvFormat {
+    /// 16-bit floats.
+    F16 = 0,
+    /// 8-bit integers with scales, in half the memory.
+    Int8 = 1,
+    /// 32-bit floats.
+    F32 = 2,
+}
+
+/// How a model is opened; triad_open_options_default fills it in.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TriadOpenOptions {
+    /// `sizeof(TriadOpenOptions)` of the header that the caller was compiled with.
+    pub struct_size: usize,
+    /// Run a model file as it is, in float, without preparing it for INT8.
+    pub run_float: bool,
+    /// Threads that compute; 0: one for each core.
+    pub threads: usize,
+    /// Tokens of a prompt and its answer together, at most; 0: 4096, or what the model was made for if that is less.
+    pub context: usize,
+    /// Tokens of prompts that go through the model at once; 0: 256.
+    pub chunk: usize,
+    /// A TriadKvFormat.
+    pub kv_format: u32,
+    /// Called with a sentence as each step of opening begins, or NULL. It must not return by longjmp or an exception.
+    pub on_step: Option<extern "C" fn(step: *const c_char, user: *mut c_void)>,
+    /// What `on_step` is called with.
+    pub user: *mut c_void,
+}
+
+/// One message of a conversation.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TriadMessage {
+    /// `system`, `user` or `assistant`.
+    pub role: *const c_char,
+    /// Its text.
+    pub content: *const c_char,
+}
+
+/// Fills in the usual options.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_open_options_default() -> TriadOpenOptions {
+    TriadOpenOptions {
+        struct_size: size_of::<TriadOpenOptions>(),
+        run_float: false,
+        threads: 0,
+        context: 0,
+        chunk: 0,
+        kv_format: TriadKvFormat::F16 as u32,
+        on_step: None,
+        user: ptr::null_mut(),
+    }
+}
+
+impl TriadOpenOptions {
+    fn read(&self) -> Result<OpenOptions, Failure> {
+        if self.struct_size != size_of::<Self>() {
+            let expected = format!("{}: fill options in with triad_open_options_default", size_of::<Self>());
+            return Err(Failure::argument("options->struct_size", &expected));
+        }
+        let nonzero = |value: usize| (value != 0).then_some(value);
+        let usual = SessionOptions::default();
+        let kv_format = match self.kv_format {
+            0 => KvFormat::F16,
+            1 => KvFormat::Int8,
+            2 => KvFormat::F32,
+            _ => return Err(Failure::argument("options->kv_format", "a TriadKvFormat")),
+        };
+        let session = SessionOptions { chunk: nonzero(self.chunk).unwrap_or(usual.chunk), kv_format, ..usual };
+        let threads = nonzero(self.threads).map_or(Threads::Automatic, Threads::Count);
+        Ok(OpenOptions { float: self.run_float, threads, context: nonzero(self.context), session })
+    }
+}
+
+/// Opens the model called `name`: the path of a package, a GGUF file or a safetensors folder, or a name that can be fetched.
+/// It is prepared for INT8 once. `options` may be NULL for the usual ones, `cancel` for none. Free it with triad_model_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_open(
+    name: *const c_char,
+    options: *const TriadOpenOptions,
+    cancel: *const TriadCancel,
+    model: *mut *mut TriadModel,
+) -> TriadStatus {
+    call(|| {
+        let name = text("name", name)?;
+        reference("model", model)?;
+        let usual = triad_open_options_default();
+        let options = optional(options).unwrap_or(&usual);
+        let cancel = cancel_of(cancel);
+        let engine = open(name, &options.read()?, &cancel, &mut |step| {
+            if let Some(on_step) = options.on_step {
+                on_step(c_text(step).as_ptr(), options.user);
+            }
+        })?;
+        give("model", model, TriadModel { name: name.into(), engine })
+    })
+}
+
+/// Frees a model. Its sessions go on, and keep what they need of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_free(model: *mut TriadModel) {
+    take_back(model);
+}
+
+/// Tokens that a model knows: the number of its logits. 0 if `model` is NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_vocab_size(model: *const TriadModel) -> usize {
+    optional(model).map_or(0, |model| model.engine.model().description().vocab)
+}
+
+/// Tokens of a prompt and its answer together, at most. 0 if `model` is NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_context(model: *const TriadModel) -> usize {
+    optional(model).map_or(0, |model| model.engine.session().context())
+}
+
+/// The tokens of a text. With `special`, texts of special tokens become those tokens. Free them with triad_tokens_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_tokenize(
+    model: *const TriadModel,
+    text: *const c_char,
+    special: bool,
+    tokens: *mut *mut u32,
+    count: *mut usize,
+) -> TriadStatus {
+    call(|| {
+        let model = reference("model", model)?;
+        let special = if special { Special::Parsed } else { Special::AsText };
+        let encoded = model.engine.model().tokenizer()?.encode(crate::pointers::text("text", text)?, special)?;
+        give_values("tokens", tokens, count, encoded)
+    })
+}
+
+/// The text of tokens. Free it with triad_text_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_detokenize(
+    model: *const TriadModel,
+    tokens: *const u32,
+    count: usize,
+    text: *mut *mut c_char,
+) -> TriadStatus {
+    call(|| {
+        let (model, tokens) = (reference("model", model)?, slice("tokens", tokens, count)?);
+        let vocab = model.engine.model().description().vocab;
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
+            return Err(Failure::argument("tokens", &format!("less than {vocab}, not {token}")));
+        }
+        give_text("text", text, &model.engine.model().tokenizer()?.decode(tokens))
+    })
+}
+
+/// The text of a conversation by the model's chat template, up to where the answer begins. Free it with triad_text_free.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_model_apply_template(
+    model: *const TriadModel,
+    messages: *const TriadMessage,
+    count: usize,
+    text: *mut *mut c_char,
+) -> TriadStatus {
+    call(|| {
+        let model = reference("model", model)?;
+        let messages = conversation(messages, count)?;
+        let template = model.engine.model().chat_template();
+        let missing = || Failure::new(TriadStatus::Model, format!("{} has no chat template", model.name));
+        let rendered = chat::render_with_tools(template.ok_or_else(missing)?, &model.name, (&messages, &[]), true)?;
+        give_text("text", text, &rendered)
+    })
+}
+
+/// The messages of a conversation.
+pub(crate) fn conversation(messages: *const TriadMessage, count: usize) -> Result<Vec<Value>, Failure> {
+    let messages = slice("messages", messages, count)?;
+    if messages.is_empty() {
+        return Err(Failure::argument("messages", "at least one"));
+    }
+    let each = |(index, message): (usize, &TriadMessage)| {
+        let role = text(&format!("messages[{index}].role"), message.role)?;
+        let content = text(&format!("messages[{index}].content"), message.content)?;
+        Ok(json!({ "role": role, "content": content }))
+    };
+    messages.iter().enumerate().map(each).collect()
+}
+
+/// Frees a text that a function gave.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_text_free(text: *mut c_char) {
+    take_text_back(text);
+}
+
+/// Frees tokens that a function gave, with their number.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_tokens_free(tokens: *mut u32, count: usize) {
+    take_values_back(tokens, count);
+}
+
+/// What cancels calls that are given it. Free it with triad_cancel_free, behind those calls.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_cancel_new() -> *mut TriadCancel {
+    Box::into_raw(Box::new(TriadCancel(Cancel::new())))
+}
+
+/// Ends calls that were given `cancel`, now and later, until triad_cancel_reset. May be called by a signal handler.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_cancel_set(cancel: *const TriadCancel) {
+    if let Some(TriadCancel(cancel)) = optional(cancel) {
+        cancel.cancel();
+    }
+}
+
+/// Lets calls with `cancel` through again.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_cancel_reset(cancel: *const TriadCancel) {
+    if let Some(TriadCancel(cancel)) = optional(cancel) {
+        cancel.reset();
+    }
+}
+
+/// Frees it.
+#[unsafe(no_mangle)]
+pub extern "C" fn triad_cancel_free(cancel: *mut TriadCancel) {
+    take_back(cancel);
+}
+
+/// The caller's, or one that nobody sets.
+pub(crate) fn cancel_of(cancel: *const TriadCancel) -> Cancel {
+    optional(cancel).map_or_else(Cancel::new, |TriadCancel(cancel)| cancel.clone())
+}
