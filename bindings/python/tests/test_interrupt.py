@@ -9,6 +9,8 @@ PROGRAM = """
 import os, signal, sys, threading
 import triad
 
+# A shell's background job ignores Ctrl-C, and its children do.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 model = triad.Model("smollm2-135m", context=4096)
 # As Ctrl-C would, once the call below has begun; the main thread holds no Python code then.
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()

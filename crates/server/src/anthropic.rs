@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use triad_engine::Finish;
 use utoipa::ToSchema;
 
+use crate::adapters::LoraField;
 use crate::answers::{Answers, Part};
 use crate::anthropic_turns::{BlockMessage, turns};
 use crate::app::App;
@@ -45,6 +46,8 @@ pub(crate) struct MessagesRequest {
     top_p: Option<f64>,
     /// Keep only this many likeliest tokens.
     top_k: Option<i64>,
+    /// LoRA adapters that are applied together, of those that the server was started with.
+    lora: Option<Vec<LoraField>>,
     /// Texts that end the answer and are not part of it.
     stop_sequences: Option<Vec<String>>,
     /// Send parts of the answer as they come, as server-sent events.
@@ -125,6 +128,7 @@ pub(crate) async fn create(
         top_p: request.top_p,
         top_k: request.top_k,
         stop: Some(OneOrMany::Many(stops.clone())),
+        lora: request.lora,
         ..Sampling::default()
     };
     let format = request.output_config.and_then(|config| config.format);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::adapters::LoraField;
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
@@ -47,6 +48,8 @@ pub(crate) struct ResponsesRequest {
     tool_choice: Option<ToolChoiceField>,
     /// Whether the answer may have several calls; without, it may.
     parallel_tool_calls: Option<bool>,
+    /// LoRA adapters that are applied together, of those that the server was started with.
+    lora: Option<Vec<LoraField>>,
     /// Refused: nothing is stored.
     previous_response_id: Option<String>,
 }
@@ -131,7 +134,8 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, 
     let echoed = json!(echoed);
     let tools = ToolUse::of_response(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
     let messages = turns(request.input)?.messages(instructions);
-    let sampling = Sampling { temperature: request.temperature, top_p: request.top_p, ..Sampling::default() };
+    let sampling =
+        Sampling { temperature: request.temperature, top_p: request.top_p, lora: request.lora, ..Sampling::default() };
     let max_tokens = request.max_output_tokens;
     let asked = Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities: None, tools, form };
     let prefixes = Prefixes { answer: "resp_", call: "call_" };

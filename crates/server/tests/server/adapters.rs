@@ -77,6 +77,12 @@ fn conversations_and_scores_have_adapters_too() {
     let with = chat(json!({"lora": [{"name": "one"}]}));
     assert_ne!(with, chat(json!({})));
     assert_eq!(with, chat(json!({"lora": [{"name": "one", "scale": 1.0}]})));
+    let lora = json!([{"name": "one"}]);
+    let response = json!({"input": PROMPT, "max_output_tokens": 24, "lora": lora});
+    assert_eq!(server.post("/v1/responses", &response).good()["output"][0]["content"][0]["text"], with);
+    let messages = json!([{"role": "user", "content": PROMPT}]);
+    let message = json!({"messages": messages, "max_tokens": 24, "lora": lora});
+    assert_eq!(server.post("/v1/messages", &message).good()["content"][0]["text"], with);
     let score = |more: Value| {
         let mut body = json!({"prompt": PROMPT, "max_tokens": 0, "echo": true, "logprobs": 1});
         crate::support::add(&mut body, more);
