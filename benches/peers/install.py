@@ -98,6 +98,15 @@ def pinned(package):
     return next(line for line in lines if line.startswith(f"{package}=="))
 
 
+def triad_program(given):
+    """The program that is measured: the one that was given, or this tree's, built now."""
+    if given:
+        return given.resolve()
+    say("building triad")
+    call("cargo", "build", "--release", "--locked", "--quiet", "-p", "triad")
+    return Path("target/release/triad")
+
+
 def versions():
     """What is installed, by package."""
     wanted = {package for packages in PACKAGES.values() for package in packages}

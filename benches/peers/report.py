@@ -31,10 +31,10 @@ def rates(runs):
     return [run["tokens_per_second"] for run in runs]
 
 
-def ratio(ours, theirs):
+def ratio(ours, theirs, key="tokens_per_second"):
     """The median over rounds of ours / theirs: what was measured next to each other is compared."""
-    theirs = {run["round"]: run["tokens_per_second"] for run in theirs}
-    pairs = [run["tokens_per_second"] / theirs[run["round"]] for run in ours if run["round"] in theirs]
+    theirs = {run["round"]: run[key] for run in theirs}
+    pairs = [run[key] / theirs[run["round"]] for run in ours if run["round"] in theirs]
     return median(pairs) if pairs else None
 
 

@@ -9,9 +9,9 @@ use triad_engine::{Event, Finish, GenerateOptions, Model};
 use triad_frontend::{Error, chat};
 
 use crate::model::{TriadCancel, TriadMessage, cancel_of, conversation};
-use crate::pointers::{c_text, optional, reference, slice, text, write};
+use crate::pointers::{self, reference, slice, text, write};
 use crate::session::TriadSession;
-use crate::status::{Failure, TriadStatus, call};
+use crate::status::{Failure, TriadStatus, c_text, call};
 
 /// How an answer is made; triad_generate_options_default fills it in. Where a number may be NaN or -1, that is what the
 /// model's authors recommend, else greedy.
@@ -105,10 +105,6 @@ pub extern "C" fn triad_generate_options_default() -> TriadGenerateOptions {
 
 impl TriadGenerateOptions {
     fn read(&self, model: &Model) -> Result<GenerateOptions, Failure> {
-        if self.struct_size != size_of::<Self>() {
-            let expected = format!("{}: fill options in with triad_generate_options_default", size_of::<Self>());
-            return Err(Failure::argument("options->struct_size", &expected));
-        }
         let recommended = SamplerOptions::recommended(model.generation_defaults());
         let or = |value: f32, otherwise: f32| if value.is_nan() { otherwise } else { value };
         let top_k = match self.top_k {
@@ -197,7 +193,7 @@ fn generate(
 ) -> Result<(), Failure> {
     let mut session = session.lock()?;
     let usual = triad_generate_options_default();
-    let options = optional(options).unwrap_or(&usual).read(session.model())?;
+    let options = pointers::options(options, usual, "triad_generate_options_default")?.read(session.model())?;
     let prompt = encode(session.model(), session.context())?;
     // What ends this answer alone leaves the caller's flag as it is.
     let cancel = cancel_of(listener.cancel).child();

@@ -11,9 +11,9 @@ use triad_frontend::open::{OpenOptions, open};
 use triad_model::tokenizer::Special;
 
 use crate::pointers::{
-    c_text, give, give_text, give_values, optional, reference, slice, take_back, take_text_back, take_values_back, text,
+    self, give, give_text, give_values, optional, reference, slice, take_back, take_text_back, take_values_back, text,
 };
-use crate::status::{Failure, TriadStatus, call};
+use crate::status::{Failure, TriadStatus, c_text, call};
 
 /// A model, ready to run.
 pub struct TriadModel {
@@ -85,10 +85,6 @@ pub extern "C" fn triad_open_options_default() -> TriadOpenOptions {
 
 impl TriadOpenOptions {
     fn read(&self) -> Result<OpenOptions, Failure> {
-        if self.struct_size != size_of::<Self>() {
-            let expected = format!("{}: fill options in with triad_open_options_default", size_of::<Self>());
-            return Err(Failure::argument("options->struct_size", &expected));
-        }
         let nonzero = |value: usize| (value != 0).then_some(value);
         let usual = SessionOptions::default();
         let kv_format = match self.kv_format {
@@ -115,8 +111,7 @@ pub extern "C" fn triad_model_open(
     call(|| {
         let name = text("name", name)?;
         reference("model", model)?;
-        let usual = triad_open_options_default();
-        let options = optional(options).unwrap_or(&usual);
+        let options = pointers::options(options, triad_open_options_default(), "triad_open_options_default")?;
         let cancel = cancel_of(cancel);
         let engine = open(name, &options.read()?, &cancel, &mut |step| {
             if let Some(on_step) = options.on_step {
@@ -142,7 +137,7 @@ pub extern "C" fn triad_model_vocab_size(model: *const TriadModel) -> usize {
 /// Tokens of a prompt and its answer together, at most. 0 if `model` is NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn triad_model_context(model: *const TriadModel) -> usize {
-    optional(model).map_or(0, |model| model.engine.session().context())
+    optional(model).map_or(0, |model| model.engine.context())
 }
 
 /// The tokens of a text. With `special`, texts of special tokens become those tokens. Free them with triad_tokens_free.
@@ -157,7 +152,7 @@ pub extern "C" fn triad_model_tokenize(
     call(|| {
         let model = reference("model", model)?;
         let special = if special { Special::Parsed } else { Special::AsText };
-        let encoded = model.engine.model().tokenizer()?.encode(crate::pointers::text("text", text)?, special)?;
+        let encoded = model.engine.model().tokenizer()?.encode(pointers::text("text", text)?, special)?;
         give_values("tokens", tokens, count, encoded)
     })
 }

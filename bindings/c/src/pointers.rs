@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 
-use crate::status::Failure;
+use crate::status::{Failure, c_text};
 
 /// What `pointer` points to.
 pub fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, Failure> {
@@ -17,6 +17,17 @@ pub fn reference<'a, T>(name: &str, pointer: *const T) -> Result<&'a T, Failure>
 pub fn optional<'a, T>(pointer: *const T) -> Option<&'a T> {
     // SAFETY: as in `reference`.
     unsafe { pointer.as_ref() }
+}
+
+/// The options of a caller, which may be NULL for the usual ones: a structure that begins with its own size, of which no more
+/// is looked at where that is another one. `default` is the name of the function that fills it in.
+pub fn options<T: Copy>(pointer: *const T, usual: T, default: &str) -> Result<T, Failure> {
+    let Some(size) = optional(pointer.cast::<usize>()) else { return Ok(usual) };
+    if *size != size_of::<T>() {
+        let expected = format!("{}: fill options in with {default}", size_of::<T>());
+        return Err(Failure::argument("options->struct_size", &expected));
+    }
+    reference("options", pointer).copied()
 }
 
 /// `count` values.
@@ -77,11 +88,6 @@ pub fn take_values_back<T>(pointer: *mut T, count: usize) {
         // SAFETY: the caller had both from `give_values`, and uses them no more.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(pointer, count)) });
     }
-}
-
-/// A text for C, where NUL ends one: tokens may be of it, too.
-pub fn c_text(text: &str) -> CString {
-    CString::new(text.replace('\0', "\u{fffd}")).expect("there is no NUL left")
 }
 
 /// Gives a text to the caller.

@@ -88,6 +88,11 @@ thread_local! {
     static LATEST: RefCell<CString> = RefCell::default();
 }
 
+/// A text for C, where NUL ends one: tokens may be of it, too.
+pub fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', "\u{fffd}")).expect("there is no NUL left")
+}
+
 /// Runs a call, and keeps why it failed.
 pub fn call(work: impl FnOnce() -> Result<(), Failure>) -> TriadStatus {
     let failure = match catch_unwind(AssertUnwindSafe(work)) {
@@ -95,7 +100,7 @@ pub fn call(work: impl FnOnce() -> Result<(), Failure>) -> TriadStatus {
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(TriadStatus::Internal, "triad panicked; the message is on standard error"),
     };
-    LATEST.with_borrow_mut(|latest| *latest = CString::new(failure.text.replace('\0', "\u{fffd}")).unwrap_or_default());
+    LATEST.with_borrow_mut(|latest| *latest = c_text(&failure.text));
     failure.status
 }
 

@@ -194,6 +194,8 @@ int main(int argc, char **argv) {
     FAILS(triad_model_open("/nowhere.gguf", NULL, NULL, &model), TRIAD_STATUS_MODEL, "/nowhere.gguf");
     FAILS(triad_model_open(NULL, NULL, NULL, &model), TRIAD_STATUS_INVALID_ARGUMENT, "name: expected");
     FAILS(triad_model_open(argv[1], NULL, NULL, NULL), TRIAD_STATUS_INVALID_ARGUMENT, "model: expected");
+    /* Of the options of another version no more than their size is there to look at. */
+    FAILS(triad_model_open(argv[1], (const TriadOpenOptions *)&(size_t){8}, NULL, &model), TRIAD_STATUS_INVALID_ARGUMENT, "struct_size");
     options.kv_format = 7;
     FAILS(triad_model_open(argv[1], &options, NULL, &model), TRIAD_STATUS_INVALID_ARGUMENT, "kv_format");
     options.kv_format = TRIAD_KV_FORMAT_F16;

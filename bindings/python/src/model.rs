@@ -71,7 +71,7 @@ impl Model {
     /// Tokens of a prompt and its answer together, at most.
     #[getter]
     fn context(&self) -> usize {
-        self.engine.session().context()
+        self.engine.context()
     }
 
     /// Tokens that it knows.

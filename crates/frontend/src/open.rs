@@ -108,7 +108,7 @@ mod tests {
             let options = OpenOptions { float: true, context, threads: Threads::Count(1), ..OpenOptions::default() };
             let mut steps = Vec::new();
             let engine = open(name, &options, &Cancel::new(), &mut |step| steps.push(step.to_owned()));
-            engine.map(|engine| (engine.session().context(), engine.model().description().context, steps))
+            engine.map(|engine| (engine.context(), engine.model().description().context, steps))
         };
         let (context, longest, steps) = opened(None).unwrap();
         assert_eq!(context, longest.min(CONTEXT));

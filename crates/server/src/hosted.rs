@@ -41,7 +41,7 @@ impl Hosted {
         let LoadedModel { engine, adapters } = model;
         let KvUse { budget, page_bytes, .. } = engine.usage().kv;
         let most = Need { slots: options.parallel, pages: budget / page_bytes.max(1) };
-        let context = engine.session().context();
+        let context = engine.context();
         Self {
             metrics,
             name,

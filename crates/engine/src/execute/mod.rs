@@ -344,6 +344,11 @@ impl Engine {
         Ok(Self(Arc::new(running)))
     }
 
+    /// Tokens that a session holds at most, prompt and answer.
+    pub fn context(&self) -> usize {
+        self.shared().settings.context
+    }
+
     /// A new session, which has seen nothing.
     pub fn session(&self) -> Session {
         Session::of(self)

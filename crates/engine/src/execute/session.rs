@@ -127,7 +127,7 @@ impl Session {
 
     /// Tokens that the session holds at most.
     pub fn context(&self) -> usize {
-        self.engine.shared().settings.context
+        self.engine.context()
     }
 
     /// Tokens of prompts that go through the model at once.
