@@ -3,7 +3,7 @@
 
     pip install "lm_eval[api]" transformers gguf xllamacpp
     cargo build --release
-    python tests/reference/harness.py --data FOLDER [--model MODEL.gguf] [--limit N] [--triad target/release/triad]
+    python tests/reference/harness.py --data FOLDER --model MODEL.gguf [--limit N] [--triad target/release/triad]
 
 FOLDER holds lambada_dev.jsonl and hellaswag_dev.jsonl, with the fields of docs/accuracy.md. The tasks are the harness's
 `lambada_openai` and `hellaswag`, but for where their rows come from: its first N rows. Both compute in float. Prints, for
