@@ -109,14 +109,8 @@ impl Processors {
         ensure!(
             model.weights().is_int8() || self.cpu_alone().is_none(),
             "the layers of this model read activations in float, and the {} of --processors multiplies INT8 alone: \
-             expected a package in INT8, CPUs alone, or --float --processors gpu, which runs this model whole",
+             expected a package in INT8, CPUs alone, or --processors gpu, which runs this model whole",
             self.devices(devices)
-        );
-        ensure!(
-            !(self.is_gpu_alone() && model.weights().is_int8()),
-            "a GPU alone runs models in float and packages in W4A16, and this package is in INT8 (W8A8), which it multiplies \
-             beside a CPU: expected --processors cpu,gpu, or with --processors gpu --float a model file or a package of \
-             `triad prepare --weights int4`"
         );
         let cuts = devices.cuts.iter().map(|cut| cut.cut(self.list.len())).collect::<Result<_>>()?;
         let session = &options.session;
@@ -258,7 +252,7 @@ impl std::fmt::Display for Processors {
 #[command(next_help_heading = "Several processors")]
 pub struct ProcessorArguments {
     /// Run prompts on these at once, float operators on the CPU, INT8 ones on the NPU or GPU: cpu=0,npu=1 keeps each on
-    /// its cores, cpu,gpu takes a thread each. gpu alone runs a model in float whole, prompts and answers
+    /// its cores, cpu,gpu takes a thread each. gpu alone runs a model whole, prompts and answers, in INT8 or with --float
     #[arg(long, value_name = "LIST")]
     pub processors: Option<Processors>,
     #[command(flatten)]
@@ -281,14 +275,6 @@ impl ProcessorArguments {
         self.devices.check(self.processors.is_some())?;
         let Some(processors) = &self.processors else { return Ok(()) };
         ensure!(!(float && self.devices.partition.is_some()), "--partition cuts products in INT8: leave out --float");
-        if processors.is_gpu_alone() {
-            ensure!(
-                float,
-                "--processors gpu runs a model whole, in float or as a W4A16 package, not in INT8: expected --float, too, \
-                 with a model or with a package of `triad prepare --weights int4`; or --processors cpu,gpu, which runs INT8"
-            );
-            return Ok(());
-        }
         let has_device = processors.cpu_alone().is_some();
         ensure!(
             !(float && has_device),

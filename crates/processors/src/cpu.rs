@@ -33,6 +33,7 @@ impl Cpu {
             static_shapes: false,
             own_memory: false,
             window: None,
+            whole_models: false,
         };
         Self { pool, capabilities }
     }

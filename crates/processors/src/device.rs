@@ -5,7 +5,7 @@ use triad_kernels::int8::QuantizedView;
 use triad_plan::graph::Format;
 
 use crate::error::{Error, Result};
-use crate::model::{FloatModel, ModelProgram};
+use crate::model::{DeviceModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 
 /// A device that runs subgraphs: a group of CPU cores, an NPU.
@@ -23,12 +23,12 @@ pub trait Device: Send + Sync {
     /// does not let another one run it instead.
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>>;
 
-    /// Makes a model in float ready to run whole, keys and values included.
+    /// Makes a model ready to run whole, keys and values included.
     ///
     /// # Errors
     /// If the model's parts contradict each other, or this device runs no whole models, or not this one: the error has the
     /// reason.
-    fn prepare_model(&self, _model: &FloatModel, _options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
+    fn prepare_model(&self, _model: &DeviceModel, _options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
         Err(Error::WholeModel { processor: self.name().to_owned() })
     }
 
@@ -48,6 +48,8 @@ pub struct Peaks {
     pub processor: String,
     /// Multiply-adds in registers; each counts two.
     pub f32_operations_per_second: f64,
+    /// The same of INT8, summed in i32.
+    pub int8_operations_per_second: f64,
     /// Of memory that no cache holds.
     pub bytes_read_per_second: f64,
 }
@@ -84,6 +86,8 @@ pub struct Capabilities {
     pub own_memory: bool,
     /// Bytes that all its programs together may take, if that is limited.
     pub window: Option<usize>,
+    /// Whether it runs models whole ([`Device::prepare_model`]).
+    pub whole_models: bool,
 }
 
 /// The shapes that a program was prepared for.

@@ -9,7 +9,7 @@
 //! which runs them on an NPU or whatever else it has a provider for; `gpu`, another one, runs shaders on a GPU. All devices are in one table of the conformance
 //! suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
 //!
-//! A device may also run a [`FloatModel`](model::FloatModel) whole, keys and values included: it prepares a
+//! A device may also run a [`DeviceModel`](model::DeviceModel) whole, keys and values included: it prepares a
 //! [`ModelProgram`](model::ModelProgram), which takes embeddings of tokens and returns logits. GPUs do.
 //!
 //! ```

@@ -1,15 +1,16 @@
-//! Whole models in float, as devices take and run them.
+//! Whole models, as devices take and run them.
 
 use half::f16;
-use triad_kernels::Matrix;
 use triad_kernels::attention::Cache;
+use triad_kernels::int8::Int8Weight;
+use triad_kernels::{Matrix, Phase};
 use triad_model::description::{Linear, ModelDescription};
 
 use crate::error::Result;
 
-/// A model whose linear layers read float activations: borrowed weights, in the formats of the CPU.
+/// A model with borrowed weights, in the formats of the CPU.
 #[derive(Clone, Debug)]
-pub struct FloatModel<'a> {
+pub struct DeviceModel<'a> {
     /// Shapes, norms, activations and residuals.
     pub description: &'a ModelDescription,
     /// Rotary position embeddings, each different one once.
@@ -17,11 +18,11 @@ pub struct FloatModel<'a> {
     /// Which of them each block uses.
     pub rotation_of_block: &'a [usize],
     /// The blocks, first to last.
-    pub blocks: Vec<FloatBlock<'a>>,
+    pub blocks: Vec<DeviceBlock<'a>>,
     /// Norm between the last block and the output matrix.
-    pub output_norm: FloatNorm<'a>,
+    pub output_norm: DeviceNorm<'a>,
     /// Output matrix `[vocab, hidden]`.
-    pub output: FloatLinear<'a>,
+    pub output: DeviceLinear<'a>,
 }
 
 /// One rotary position embedding.
@@ -35,27 +36,27 @@ pub struct Rotation<'a> {
 
 /// Weights of one block; which norms it has follows from its description.
 #[derive(Clone, Debug)]
-pub struct FloatBlock<'a> {
+pub struct DeviceBlock<'a> {
     /// Norm before attention.
-    pub attention_norm: FloatNorm<'a>,
+    pub attention_norm: DeviceNorm<'a>,
     /// Norm on attention's output.
-    pub attention_post_norm: Option<FloatNorm<'a>>,
+    pub attention_post_norm: Option<DeviceNorm<'a>>,
     /// Norm before the feed-forward, unless attention's serves both halves.
-    pub feed_forward_norm: Option<FloatNorm<'a>>,
+    pub feed_forward_norm: Option<DeviceNorm<'a>>,
     /// Norm on the feed-forward's output.
-    pub feed_forward_post_norm: Option<FloatNorm<'a>>,
+    pub feed_forward_post_norm: Option<DeviceNorm<'a>>,
     /// RMS norm of every query head.
-    pub query_norm: Option<FloatNorm<'a>>,
+    pub query_norm: Option<DeviceNorm<'a>>,
     /// RMS norm of every key head.
-    pub key_norm: Option<FloatNorm<'a>>,
+    pub key_norm: Option<DeviceNorm<'a>>,
     /// The linear layers, those of [`BlockDescription::linears`](triad_model::description::BlockDescription::linears) in any
     /// order.
-    pub linears: Vec<(Linear, FloatLinear<'a>)>,
+    pub linears: Vec<(Linear, DeviceLinear<'a>)>,
 }
 
 /// One norm, with the description's offset already added to its weight.
 #[derive(Clone, Copy, Debug)]
-pub struct FloatNorm<'a> {
+pub struct DeviceNorm<'a> {
     /// Factor of every feature.
     pub weight: &'a [f32],
     /// Summand of every feature: there exactly for a layer norm.
@@ -66,11 +67,33 @@ pub struct FloatNorm<'a> {
 
 /// One linear layer.
 #[derive(Clone, Copy, Debug)]
-pub struct FloatLinear<'a> {
+pub struct DeviceLinear<'a> {
     /// `[out_features, in_features]`.
-    pub weight: Matrix<'a>,
+    pub weight: DeviceWeight<'a>,
+    /// Weights of rows that decode ([`Phase::Decode`]), where they are others.
+    pub decode_weight: Option<Matrix<'a>>,
     /// `[out_features]`.
     pub bias: Option<&'a [f32]>,
+}
+
+/// The weight of a linear layer, and what the layer reads.
+#[derive(Clone, Copy, Debug)]
+pub enum DeviceWeight<'a> {
+    /// The layer reads float activations.
+    Float(Matrix<'a>),
+    /// The layer reads activations in INT8 (W8A8); layers that read one input have the same.
+    Int8(Int8Weight<'a>, Int8Input<'a>),
+}
+
+/// How activations become INT8, as in [`QuantizedRows::quantize_static`](triad_kernels::int8::QuantizedRows::quantize_static).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Int8Input<'a> {
+    /// What one unit is worth: 1/127 of the clip threshold.
+    pub scale: f32,
+    /// Factors `[in_features]` on the activations, whose inverse the weights carry.
+    pub smoothing: Option<&'a [f32]>,
+    /// Whether what is beyond the clip threshold is added in float (llm.npu, §3.3).
+    pub has_shadow: bool,
 }
 
 /// A model ready to run on one device, which keeps the keys and values of its sequences. Sequences have numbers that the
@@ -111,6 +134,8 @@ pub struct Wanted<'a> {
     pub rows: &'a [usize],
     /// Whether these are logits, without a soft cap.
     pub logits: bool,
+    /// Which weights the rows are multiplied with.
+    pub phase: Phase,
     /// Whether the keys and values of all rows are returned, too.
     pub keys_and_values: bool,
 }

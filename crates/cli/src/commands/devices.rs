@@ -42,9 +42,9 @@ struct GpuReport {
     variant: Option<&'static str>,
     /// Variants that compute wrongly on it, with the reason, or why the GPU can't be used at all.
     refused: Vec<String>,
-    /// The same for whole models in float.
-    float_variant: Option<&'static str>,
-    float_refused: Vec<String>,
+    /// The same for whole models.
+    model_variant: Option<&'static str>,
+    model_refused: Vec<String>,
 }
 
 impl GpuReport {
@@ -72,20 +72,20 @@ impl GpuReport {
                 Ok(opened) => {
                     let (variant, refused) =
                         outcome(opened.variants().iter().map(|(tried, state)| (tried.name, state)));
-                    let (float_variant, float_refused) = match opened.prove_models() {
+                    let (model_variant, model_refused) = match opened.prove_models() {
                         Ok(states) => outcome(states.iter().map(|(tried, state)| (tried.name, state))),
                         Err(error) => (None, vec![error.to_string()]),
                     };
                     let shares_memory = Some(opened.shares_memory());
-                    Self { gpu, shares_memory, variant, refused, float_variant, float_refused }
+                    Self { gpu, shares_memory, variant, refused, model_variant, model_refused }
                 }
                 Err(error) => Self {
                     gpu,
                     shares_memory: None,
                     variant: None,
                     refused: vec![error.to_string()],
-                    float_variant: None,
-                    float_refused: Vec::new(),
+                    model_variant: None,
+                    model_refused: Vec::new(),
                 },
             }
         };
@@ -99,7 +99,7 @@ impl GpuReport {
 
     /// In a line.
     fn text(&self) -> String {
-        let Self { gpu, shares_memory, variant, refused, float_variant, float_refused } = self;
+        let Self { gpu, shares_memory, variant, refused, model_variant, model_refused } = self;
         let text = |variant: &Option<&str>, refused: &[String]| {
             let variant = variant.map_or("not usable".to_owned(), |variant| format!("shaders {variant}"));
             let refused = refused.iter().map(|reason| format!(", refused: {reason}"));
@@ -112,8 +112,8 @@ impl GpuReport {
             Some(true) => "written to memory that it shares with the CPU",
             _ => "copied to memory of its own",
         };
-        let (int8, float) = (text(variant, refused), text(float_variant, float_refused));
-        format!("{gpu}: INT8 {int8}; float {float}; weights are {memory}")
+        let (subgraphs, models) = (text(variant, refused), text(model_variant, model_refused));
+        format!("{gpu}: subgraphs {subgraphs}; whole models {models}; weights are {memory}")
     }
 }
 

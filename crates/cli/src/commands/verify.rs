@@ -20,7 +20,7 @@ use crate::{output, progress};
 ///
 /// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
 /// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
-/// for bit, or with a GPU or another NPU than our kernels but for its rounding. A GPU alone runs a package in W4A16 whole:
+/// for bit, or with a GPU or another NPU than our kernels but for its rounding. A GPU alone runs a package whole:
 /// there is one way to run it, and the logits behind a token that follows each prompt are compared, too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

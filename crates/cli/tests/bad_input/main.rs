@@ -463,11 +463,6 @@ fn inputs() -> Vec<Case> {
             &["run", "--float", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu=0,npu=1"],
             &["--float", "NPU or GPU of --processors", "INT8"],
         ),
-        input(
-            "GPU alone for INT8",
-            &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "gpu"],
-            &["--processors gpu", "expected --float", "--weights int4", "cpu,gpu"],
-        ),
         usage(
             "policy that is none",
             &["bench", "--processors", "cpu,npu", "--policy", "best"],

@@ -182,18 +182,7 @@ pub fn cases() -> Vec<Case> {
                 assert!(place.triad(&prepare).status.success());
             },
             1,
-            &["activations in float", "INT8 kernels as NPU", "expected a package in INT8", "--float --processors gpu"],
-        ),
-        case(
-            "GPU alone for a package in INT8",
-            &["run", "--float", "-m", "package", "-p", "Hello", "--processors", "gpu"],
-            |place| {
-                place.write("model.gguf", Gguf::tiny().bytes());
-                let prepare = ["prepare", "model.gguf", "-o", "package", "--tokens", "50"];
-                assert!(place.triad(&prepare).status.success());
-            },
-            1,
-            &["in INT8", "--processors cpu,gpu", "--weights int4"],
+            &["activations in float", "INT8 kernels as NPU", "expected a package in INT8", "--processors gpu"],
         ),
         case(
             "shadows for weights in INT4",

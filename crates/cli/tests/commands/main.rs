@@ -387,7 +387,7 @@ fn devices_shows_what_the_machine_has() {
         let of =
             |variant: &str, refused: &str| gpu[variant].is_string() || !gpu[refused].as_array().unwrap().is_empty();
         let is_usable = gpu["variant"].is_string();
-        of("variant", "refused") && (!is_usable || of("float_variant", "float_refused"))
+        of("variant", "refused") && (!is_usable || of("model_variant", "model_refused"))
     };
     assert!(gpus.iter().all(is_explained), "{object}");
 }

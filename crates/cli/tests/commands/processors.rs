@@ -311,19 +311,21 @@ fn a_package_is_verified_with_a_gpu_whose_products_are_exact() {
 
 #[test]
 #[cfg(feature = "gpu")]
-fn a_model_in_float_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
+fn a_model_runs_whole_on_a_gpu_with_the_answers_of_the_cpu() {
     if with_gpu().is_none() {
         return;
     }
-    let place = place();
-    let ask = ["run", "--float", "-m", "model.gguf", "-p", "Hello Hello Hello", "-n", "12", "--chunk", "4", "--json"];
-    for more in [&[][..], &["--speculate", "lookup"]] {
-        let on_cpu = json(&place.triad(&[&ask[..], more].concat()));
-        let on_gpu = json(&place.triad(&[&ask[..], more, &["--processors", "gpu"]].concat()));
-        assert_eq!(on_gpu["text"], on_cpu["text"]);
+    let place = packaged();
+    for model in [&["--float", "-m", "model.gguf"][..], &["-m", "package"]] {
+        let ask = [&["run"][..], model, &["-p", "Hello Hello Hello", "-n", "12", "--chunk", "4", "--json"]].concat();
+        for more in [&[][..], &["--speculate", "lookup"]] {
+            let on_cpu = json(&place.triad(&[&ask[..], more].concat()));
+            let on_gpu = json(&place.triad(&[&ask[..], more, &["--processors", "gpu"]].concat()));
+            assert_eq!(on_gpu["text"], on_cpu["text"], "{model:?}");
+        }
+        let refused = place.triad(&[&ask[..], &["--processors", "gpu", "--kv", "int8"]].concat());
+        assert!(stderr(&refused).contains("the format of keys and values"), "{}", stderr(&refused));
     }
-    let refused = place.triad(&[&ask[..], &["--processors", "gpu", "--kv", "int8"]].concat());
-    assert!(stderr(&refused).contains("the format of keys and values"), "{}", stderr(&refused));
 }
 
 #[test]
@@ -332,46 +334,43 @@ fn bench_measures_a_gpu_alone_on_the_gpu_and_compares_it_with_what_the_gpu_can_d
     if with_gpu().is_none() {
         return;
     }
-    let place = place();
-    let bench = ["bench", "--float", "-m", "model.gguf", "--prompt", "8", "--decode", "2", "--context", "4"];
-    let bench = [&bench[..], &["--repeat", "1", "--processors", "gpu", "--chunk", "4", "--svg", "bench.svg"]].concat();
-    let report = json(&place.triad(&[&bench[..], &["--json"]].concat()));
-    let (results, limits) = (report["results"].as_array().unwrap(), report["limits"].as_array().unwrap());
-    assert!(report["processor"].as_str().unwrap().contains("GPU"), "{report}");
-    let tests: Vec<_> = results.iter().map(|result| result["test"].as_str().unwrap()).collect();
-    assert_eq!(tests, ["prefill", "decode"], "each once, and nowhere else");
-    assert!(results.iter().all(|result| result["limit_seconds"].as_f64().unwrap() > 0.0), "{report}");
-    let [limit] = &limits[..] else { panic!("{report}") };
-    assert!(limit["processor"].is_string() && limit["f32_operations_per_second"].as_f64().unwrap() > 1e9, "{limit}");
-    assert!(limit["bytes_read_per_second"].as_f64().unwrap() > 1e8, "{limit}");
-    assert!(limit["int8_operations_per_second"].is_null(), "{limit}");
-    let table = succeed(&place.triad(&bench));
-    assert!(table.contains("; all on GPU") && table.contains("limit of "), "{table}");
-    assert!(!table.contains("threads:"), "no limit of the CPU: {table}");
+    let place = packaged();
+    for model in [&["--float", "-m", "model.gguf"][..], &["-m", "package"]] {
+        let bench = [&["bench"][..], model, &["--prompt", "8", "--decode", "2", "--context", "4"]].concat();
+        let bench =
+            [&bench[..], &["--repeat", "1", "--processors", "gpu", "--chunk", "4", "--svg", "bench.svg"]].concat();
+        let report = json(&place.triad(&[&bench[..], &["--json"]].concat()));
+        let (results, limits) = (report["results"].as_array().unwrap(), report["limits"].as_array().unwrap());
+        assert!(report["processor"].as_str().unwrap().contains("GPU"), "{report}");
+        let tests: Vec<_> = results.iter().map(|result| result["test"].as_str().unwrap()).collect();
+        assert_eq!(tests, ["prefill", "decode"], "each once, and nowhere else");
+        assert!(results.iter().all(|result| result["limit_seconds"].as_f64().unwrap() > 0.0), "{report}");
+        let [limit] = &limits[..] else { panic!("{report}") };
+        assert!(limit["processor"].is_string(), "{limit}");
+        for rate in ["int8_operations_per_second", "f32_operations_per_second", "bytes_read_per_second"] {
+            assert!(limit[rate].as_f64().unwrap() > 1e8, "{limit}");
+        }
+        let table = succeed(&place.triad(&bench));
+        assert!(table.contains("; all on GPU") && table.contains("limit of "), "{table}");
+        assert!(!table.contains("threads:"), "no limit of the CPU: {table}");
+    }
 }
 
 #[test]
 #[cfg(feature = "gpu")]
-fn a_gpu_alone_is_verified_with_w4a16_and_refuses_int8() {
+fn a_gpu_alone_is_verified_with_packages_of_every_format() {
     if with_gpu().is_none() {
         return;
     }
     let place = packaged();
-    let w4a16 = ["prepare", "model.gguf", "-o", "w4a16", "--tokens", "100", "--weights", "int4"];
-    succeed(&place.triad(&w4a16));
-    let verdict = succeed(&place.triad(&["verify", "w4a16", "--chunk", "4", "--processors", "gpu"]));
-    assert!(verdict.contains("and a token behind each, have logits within"), "{verdict}");
-    assert!(verdict.trim_end().ends_with("on gpu"), "{verdict}");
-    let refused = [
-        &["verify", "package", "--chunk", "4"][..],
-        &["run", "--float", "-m", "package", "-p", "Hello", "-n", "1"],
-        &["bench", "--float", "-m", "package", "--prompt", "4", "--decode", "0"],
-    ];
-    for command in refused {
-        let output = place.triad(&[command, &["--processors", "gpu"]].concat());
-        assert_eq!(output.status.code(), Some(1));
-        let printed = stderr(&output);
-        assert!(printed.contains("expected --processors cpu,gpu") && printed.contains("W8A8"), "{printed}");
+    for (package, format) in [("w4a16", &["--weights", "int4"][..]), ("int4-decode", &["--decode-weights", "int4"])] {
+        let prepare = ["prepare", "model.gguf", "-o", package, "--tokens", "100"];
+        succeed(&place.triad(&[&prepare[..], format].concat()));
+    }
+    for package in ["w4a16", "package", "int4-decode"] {
+        let verdict = succeed(&place.triad(&["verify", package, "--chunk", "4", "--processors", "gpu"]));
+        assert!(verdict.contains("and a token behind each, have logits within"), "{verdict}");
+        assert!(verdict.trim_end().ends_with("on gpu"), "{verdict}");
     }
     let profile = place.triad(&["profile", "-m", "w4a16", "--processors", "gpu"]);
     assert!(stderr(&profile).contains("runs a model whole"), "{}", stderr(&profile));

@@ -296,8 +296,8 @@ impl Engine {
         let rotation = Rotation::new(description, context);
         let mut devices: Vec<_> = devices.iter().map(Option::as_deref).collect();
         if let ([unit], [device]) = (&mut units[..], &mut devices[..])
-            && !model.weights().is_int8()
-            && let Some(device) = device.take()
+            && let Some(device) =
+                device.take_if(|device| !model.weights().is_int8() || device.capabilities().whole_models)
         {
             let options = ModelOptions { rows: chunk.max(most_rows), outputs: most_rows };
             unit.whole = Some(WholeModel::prepare(model, &rotation, device, kv_format, options)?);

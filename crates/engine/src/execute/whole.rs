@@ -9,9 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use triad_kernels::attention::Cache;
-use triad_model::description::ModelDescription;
+use triad_model::description::{self, ModelDescription};
 use triad_processors::model::{
-    FloatBlock, FloatLinear, FloatModel, FloatNorm, ModelProgram, Outputs, Rotation as DeviceRotation, Wanted,
+    DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input, ModelProgram, Outputs,
+    Rotation as DeviceRotation, Wanted,
 };
 use triad_processors::{Device, ModelOptions};
 
@@ -19,7 +20,9 @@ use super::request::{Request, SequenceId};
 use crate::error::{Error, Result};
 use crate::forward::{Pass, Rotation};
 use crate::kv::{KvCache, KvFormat};
+use crate::linear_input::LinearInput;
 use crate::model::Model;
+use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::weights::{Block, Linear, Norm, Weight};
 
 /// A model on a device.
@@ -89,17 +92,26 @@ impl WholeModel {
             });
         }
         let weights = model.weights();
+        let is_dynamic = |input: &InputQuantization| matches!(input, InputQuantization::Dynamic { .. });
+        if weights.blocks.iter().flat_map(|block| block.inputs.iter().flatten()).any(is_dynamic) {
+            let expected = "static scales, with which devices run whole models: prepare the package by another method";
+            return Err(Error::Option {
+                name: "the scale of activations",
+                value: "found for each token".into(),
+                expected,
+            });
+        }
         let (rotations, rotation_of_block) = rotation.parts();
         let rotations = rotations.iter().map(|(frequencies, factor)| DeviceRotation { frequencies, factor: *factor });
-        let float = FloatModel {
+        let whole = DeviceModel {
             description: model.description(),
             rotations: rotations.collect(),
             rotation_of_block,
             blocks: weights.blocks.iter().map(block).collect(),
             output_norm: norm(&weights.output_norm),
-            output: linear(&weights.output),
+            output: linear(&weights.output, None),
         };
-        let program = device.prepare_model(&float, &options).map_err(Error::Device)?;
+        let program = device.prepare_model(&whole, &options).map_err(Error::Device)?;
         Ok(Self { program: Mutex::new(program), options, ended: Mutex::default() })
     }
 
@@ -158,7 +170,7 @@ fn run_together(
         first += rows.tokens.len();
     }
     let segments: Vec<_> = rows.iter().map(|rows| (rows.sequence.0, rows.tokens.len())).collect();
-    let wanted = Wanted { rows: &wanted, logits, keys_and_values: true };
+    let wanted = Wanted { rows: &wanted, logits, phase: pass.phase, keys_and_values: true };
     let outcome = program.forward(&x, &segments, &wanted, &mut |outputs: Outputs| {
         values.extend_from_slice(outputs.values);
         keep(description, rows, outputs.keys_and_values);
@@ -200,23 +212,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn block(block: &Block) -> FloatBlock<'_> {
-    FloatBlock {
+fn block(block: &Block) -> DeviceBlock<'_> {
+    DeviceBlock {
         attention_norm: norm(&block.attention_norm),
         attention_post_norm: block.attention_post_norm.as_ref().map(norm),
         feed_forward_norm: block.feed_forward_norm.as_ref().map(norm),
         feed_forward_post_norm: block.feed_forward_post_norm.as_ref().map(norm),
         query_norm: block.query_norm.as_ref().map(norm),
         key_norm: block.key_norm.as_ref().map(norm),
-        linears: block.linears.iter().map(|(name, layer)| (*name, linear(layer))).collect(),
+        linears: block.linears.iter().map(|(name, layer)| (*name, linear(layer, input(block, *name)))).collect(),
     }
 }
 
-fn norm(norm: &Norm) -> FloatNorm<'_> {
-    FloatNorm { weight: &norm.weight, bias: norm.bias.as_deref(), epsilon: norm.epsilon }
+fn norm(norm: &Norm) -> DeviceNorm<'_> {
+    DeviceNorm { weight: &norm.weight, bias: norm.bias.as_deref(), epsilon: norm.epsilon }
 }
 
-fn linear(linear: &Linear) -> FloatLinear<'_> {
-    let Weight::Float(weight) = &linear.weight else { unreachable!("a model in float was asked for") };
-    FloatLinear { weight: weight.view(), bias: linear.bias.as_deref() }
+/// How what a layer of a block reads becomes INT8, if it does.
+fn input(block: &Block, layer: description::Linear) -> Option<&InputQuantization> {
+    block.inputs.as_ref().map(|inputs| &inputs[LinearInput::of(layer).index()])
+}
+
+fn linear<'a>(linear: &'a Linear, input: Option<&'a InputQuantization>) -> DeviceLinear<'a> {
+    let weight = match (&linear.weight, input) {
+        (Weight::Float(weight), _) => DeviceWeight::Float(weight.view()),
+        (Weight::Int8(weight), Some(InputQuantization::Static { clip, shadow, smoothing })) => {
+            let (scale, smoothing) = (clip / INT8_MAX, smoothing.as_deref());
+            DeviceWeight::Int8(weight.view(), Int8Input { scale, smoothing, has_shadow: *shadow })
+        }
+        (Weight::Int8(_), _) => unreachable!("layers in INT8 have scales, and dynamic ones are refused"),
+    };
+    let decode_weight = linear.decode_weight.as_ref().map(|weight| weight.view());
+    DeviceLinear { weight, decode_weight, bias: linear.bias.as_deref() }
 }

@@ -3,9 +3,11 @@
 use super::context::Context;
 
 /// Words of a row, four numbers each, that a workgroup brings into its memory at a time.
-const DEPTH: u32 = 16;
+pub(super) const DEPTH: u32 = 16;
 /// What shaders share.
 pub(super) const FUNCTIONS: &str = include_str!("shaders/functions.wgsl");
+/// Tiles of products in INT8.
+pub(super) const MULTIPLY: &str = include_str!("shaders/multiply.wgsl");
 
 /// One way to multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +21,9 @@ pub struct Variant {
 }
 
 /// A product of four pairs in one instruction, where the driver has it; otherwise the shader compiler spells it out.
-const PACKED: &str = "fn dot4(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }";
+pub(super) const PACKED: &str = "fn dot4(a: u32, b: u32) -> i32 { return dot4I8Packed(a, b); }";
 /// With shifts and products of 32 bits alone.
-const SHIFTED: &str =
+pub(super) const SHIFTED: &str =
     "fn number(word: u32, lane: u32) -> i32 { return bitcast<i32>(word << (24u - 8u * lane)) >> 24u; }
 fn dot4(a: u32, b: u32) -> i32 {
     return number(a, 0u) * number(b, 0u) + number(a, 1u) * number(b, 1u)
@@ -52,7 +54,7 @@ impl Variant {
             "const TILE = {tile}u; const SIDE = {side}u; const THREADS = {threads}u; const DEPTH = {DEPTH}u;\n",
             threads = side * side
         );
-        [&constants, self.dot4, "\n", include_str!("shaders/multiply.wgsl")].concat()
+        [&constants, self.dot4, "\n", include_str!("shaders/sums.wgsl"), MULTIPLY].concat()
     }
 }
 

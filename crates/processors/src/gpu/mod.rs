@@ -36,11 +36,11 @@ pub use kernels::Variant;
 
 use crate::device::{Capabilities, Device, ModelOptions, Peaks, Program};
 use crate::error::{Error, Result};
-use crate::model::{FloatModel, ModelProgram};
+use crate::model::{DeviceModel, ModelProgram};
 use crate::subgraph::DeviceSubgraph;
 use context::Context;
 use kernels::Kernels;
-use model::{FloatVariant, GpuModel, GpuModelProgram};
+use model::{GpuModel, GpuModelProgram, ModelVariant};
 use pace::Pace;
 use program::{GpuProgram, Shared};
 use scratch::Scratch;
@@ -53,7 +53,7 @@ pub struct GpuOptions {
     /// Variants of the shaders for subgraphs to try, in this order; `None` for [`Variant::ALL`].
     pub variants: Option<Vec<Variant>>,
     /// Names of variants, with commas between them: those for subgraphs take the place of `variants`, and those for models
-    /// of [`FloatVariant::ALL`], unless there is none of the kind.
+    /// of [`ModelVariant::ALL`], unless there is none of the kind.
     pub named: Option<String>,
     /// How long a submission may take at most, about, so that others have the GPU in between; `None` for one submission of
     /// each subgraph, and of each chunk of a whole model.
@@ -76,9 +76,9 @@ impl GpuOptions {
     ///
     /// # Errors
     /// If one is named that there is not.
-    fn tried(&self) -> Result<(Vec<Variant>, Vec<FloatVariant>)> {
+    fn tried(&self) -> Result<(Vec<Variant>, Vec<ModelVariant>)> {
         let (mut variants, mut float_variants) = (Vec::new(), Vec::new());
-        let all_float = || FloatVariant::ALL.into_iter().chain(FloatVariant::ROUNDED);
+        let all_float = || ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED);
         for name in self.named.iter().flat_map(|names| names.split(',')).map(str::trim) {
             let (variant, float_variant) =
                 (Variant::ALL.iter().find(|one| one.name == name), all_float().find(|one| one.name == name));
@@ -94,7 +94,7 @@ impl GpuOptions {
             variants = self.variants.clone().unwrap_or_else(|| Variant::ALL.into());
         }
         if float_variants.is_empty() {
-            float_variants = FloatVariant::ALL.into();
+            float_variants = ModelVariant::ALL.into();
         }
         Ok((variants, float_variants))
     }
@@ -107,7 +107,7 @@ pub struct Gpu {
     capabilities: Capabilities,
     variants: Vec<(Variant, VariantState)>,
     /// Those that models try.
-    float_variants: Vec<FloatVariant>,
+    float_variants: Vec<ModelVariant>,
     shared: Arc<Shared>,
 }
 
@@ -148,7 +148,7 @@ impl Gpu {
     fn with(
         listed: &wgpu::Adapter,
         adapter: Adapter,
-        (all, float_variants): (Vec<Variant>, Vec<FloatVariant>),
+        (all, float_variants): (Vec<Variant>, Vec<ModelVariant>),
         slice: Option<Duration>,
         kept: Option<&Path>,
     ) -> Result<Self> {
@@ -176,8 +176,13 @@ impl Gpu {
             return Err(Error::GpuMiscomputes { gpu: context.name.clone(), reasons });
         };
         context.keep_pipelines();
-        let capabilities =
-            Capabilities { formats: vec![Format::Int8], static_shapes: false, own_memory: true, window: None };
+        let capabilities = Capabilities {
+            formats: vec![Format::Int8],
+            static_shapes: false,
+            own_memory: true,
+            window: None,
+            whole_models: true,
+        };
         Ok(Self { adapter, capabilities, variants, float_variants, shared: Arc::new(shared) })
     }
 
@@ -206,7 +211,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If no variant computes rightly, or the GPU fails.
-    pub fn prove_models(&self) -> Result<Vec<(FloatVariant, VariantState)>> {
+    pub fn prove_models(&self) -> Result<Vec<(ModelVariant, VariantState)>> {
         let states = model::prove_all(&self.shared.context, &self.float_variants)?;
         self.shared.context.keep_pipelines();
         Ok(states)
@@ -245,7 +250,7 @@ impl Device for Gpu {
         Ok(Box::new(GpuProgram::new(&self.shared, subgraph, rows)?))
     }
 
-    fn prepare_model(&self, model: &FloatModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
+    fn prepare_model(&self, model: &DeviceModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
         let model = GpuModel::new(self, model, options, &self.float_variants)?;
         Ok(Box::new(GpuModelProgram::new(model)))
     }

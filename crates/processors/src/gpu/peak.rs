@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 const THREADS: u64 = 256;
 /// Multiplications and additions of an invocation: eight sums of four numbers, 512 times.
 const OPERATIONS: u64 = 2 * 8 * 4 * 512;
+/// The same in INT8: as many sums, to which four products are added at once.
+const INT8_OPERATIONS: u64 = 4 * OPERATIONS;
 /// Bytes that are read: more than caches hold.
 const MEMORY: u64 = 256 << 20;
 /// Workgroups that read: enough for any GPU.
@@ -47,17 +49,20 @@ pub(super) struct MultiplyAdds {
 /// # Errors
 /// If the GPU or its driver refuses the shaders, has no memory for the buffer, or fails.
 pub(super) fn measure(context: &Context, processor: String) -> Result<Peaks> {
-    let mut operations = 0.0f64;
-    for entry in ["multiply", "multiply_fused"] {
+    let rate = |entry: &str, operations: u64| {
         let work = MultiplyAdds::new(context, entry)?;
-        let of_group = (THREADS * OPERATIONS) as f64;
-        operations = operations.max(fastest(|groups| work.seconds(context, groups))? * of_group);
-    }
-    Ok(Peaks { processor, f32_operations_per_second: operations, bytes_read_per_second: read(context)? })
+        Ok(fastest(|groups| work.seconds(context, groups))? * (THREADS * operations) as f64)
+    };
+    Ok(Peaks {
+        processor,
+        f32_operations_per_second: rate("multiply", OPERATIONS)?.max(rate("multiply_fused", OPERATIONS)?),
+        int8_operations_per_second: rate("multiply_packed", INT8_OPERATIONS)?,
+        bytes_read_per_second: read(context)?,
+    })
 }
 
 impl MultiplyAdds {
-    /// Of the entry point `multiply` or `multiply_fused`.
+    /// Of the entry point `multiply`, `multiply_fused` or `multiply_packed`.
     ///
     /// # Errors
     /// If the GPU or its driver refuses the shader.

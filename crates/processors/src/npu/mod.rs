@@ -148,8 +148,13 @@ impl Npu {
             let kind = options.device.map_or_else(|| "device".to_owned(), |kind| kind.to_string());
             return Err(Error::NoDevice { provider: provider.to_string(), kind, listed: describe(&listed) });
         }
-        let capabilities =
-            Capabilities { formats: vec![Format::Int8], static_shapes: true, own_memory: true, window: options.window };
+        let capabilities = Capabilities {
+            formats: vec![Format::Int8],
+            static_shapes: true,
+            own_memory: true,
+            window: options.window,
+            whole_models: false,
+        };
         let devices = describe(found);
         let (name, window) = (format!("npu:{provider}"), Window::new(options.window));
         Ok(Self {

@@ -5,9 +5,11 @@ mod plain;
 mod sequences;
 mod shapes;
 mod slices;
+mod w8a8;
 
+use triad_kernels::Phase;
 use triad_processors::ModelOptions;
-use triad_processors::gpu::model::{FloatVariant, GpuModel, GpuSegment, GpuSequence};
+use triad_processors::gpu::model::{GpuModel, GpuSegment, GpuSequence, ModelVariant};
 use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions};
 use triad_processors::model::Wanted;
 
@@ -28,13 +30,18 @@ fn gpu() -> Option<Gpu> {
 }
 
 fn on_gpu(gpu: &Gpu, model: &PlainModel) -> GpuModel {
-    GpuModel::new(gpu, &model.view(), &OPTIONS, &FloatVariant::ALL).unwrap()
+    GpuModel::new(gpu, &model.view(), &OPTIONS, &ModelVariant::ALL).unwrap()
 }
 
-/// Logits of all rows of one chunk.
+/// Logits of all rows of one chunk of a prompt.
 fn logits(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usize) -> Vec<f32> {
+    logits_in(model, sequence, x, rows, Phase::Prefill)
+}
+
+/// The same in either phase.
+fn logits_in(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usize, phase: Phase) -> Vec<f32> {
     let all: Vec<_> = (0..rows).collect();
-    let wanted = Wanted { rows: &all, logits: true, keys_and_values: false };
+    let wanted = Wanted { rows: &all, logits: true, phase, keys_and_values: false };
     let mut found = Vec::new();
     model
         .forward(x, &mut [GpuSegment { sequence, rows }], &wanted, |outputs| found.extend_from_slice(outputs.values))
@@ -45,12 +52,17 @@ fn logits(model: &mut GpuModel, sequence: &mut GpuSequence, x: &[f32], rows: usi
 /// That values differ by no more than rounding does: keys and values are rounded to f16, sums are in another order.
 #[track_caller]
 fn assert_near(found: &[f32], expected: &[f32], what: &str) {
-    const TOLERANCE: f32 = 2e-3;
+    assert_within(2e-3, found, expected, what);
+}
+
+/// That values differ by no more than `tolerance` of the largest.
+#[track_caller]
+fn assert_within(tolerance: f32, found: &[f32], expected: &[f32], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
     let error = found.iter().zip(expected).fold(0.0f32, |most, (found, expected)| {
         let error = (found - expected).abs();
         if error.is_nan() { f32::INFINITY } else { most.max(error) }
     });
-    assert!(error <= TOLERANCE * largest, "{what}: off by {error}, of {largest}");
+    assert!(error <= tolerance * largest, "{what}: off by {error}, of {largest}");
 }

@@ -11,7 +11,9 @@ use triad_kernels::{Matrix, OutputMut, Phase, matmul};
 use triad_model::description::{
     self, BlockDescription, Linear, ModelDescription, Norm, NormKind, Residual, RopePairing,
 };
-use triad_processors::model::{FloatBlock, FloatLinear, FloatModel, FloatNorm, Rotation};
+use triad_processors::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Rotation};
+
+use super::w8a8::PlainInt8;
 
 /// Numbers that look random and are the same every time.
 pub struct Random(u64);
@@ -42,9 +44,14 @@ pub enum Format {
     Bf16,
     Int8,
     Int4,
+    /// Layers of blocks read INT8; the output matrix has weights in INT8 alone.
+    W8a8,
+    /// The same, with weights in INT4 for rows that decode.
+    W8a8Int4,
 }
 
 impl Format {
+    /// Those that read float activations.
     pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Int4];
 }
 
@@ -56,55 +63,83 @@ enum Stored {
     Int4(Vec<u8>, Vec<f16>),
 }
 
+impl Stored {
+    fn view(&self) -> Matrix<'_> {
+        match self {
+            Self::F32(values) => Matrix::F32(values),
+            Self::F16(values) => Matrix::F16(values),
+            Self::Bf16(values) => Matrix::Bf16(values),
+            Self::Int8(values, scales) => Matrix::Int8 { values, scales },
+            Self::Int4(values, scales) => Matrix::Int4 { values, scales },
+        }
+    }
+}
+
 pub struct PlainLinear {
+    /// Where the layer reads INT8, those of rows that decode.
     stored: Stored,
     /// The same in f32.
     wide: Vec<f32>,
+    int8: Option<PlainInt8>,
+    /// Whether rows that decode have weights of their own.
+    decodes_in_float: bool,
     bias: Option<Vec<f32>>,
     out_features: usize,
 }
 
 impl PlainLinear {
-    fn new(random: &mut Random, format: Format, [out_features, in_features]: [usize; 2], bias: bool) -> Self {
+    /// Of a block, or the output matrix.
+    fn new(
+        random: &mut Random,
+        format: Format,
+        linear: Option<Linear>,
+        [out_features, in_features]: [usize; 2],
+        bias: bool,
+    ) -> Self {
         let count = out_features * in_features;
         let values = random.floats(count, (3.0 / in_features as f32).sqrt());
+        let int8 = linear.filter(|_| matches!(format, Format::W8a8 | Format::W8a8Int4));
+        let int8 = int8.map(|linear| PlainInt8::new(&values, linear, in_features));
+        let decodes_in_float = int8.is_some() && format == Format::W8a8Int4;
         let stored = match format {
             Format::F32 => Stored::F32(values),
             Format::F16 => Stored::F16(values.into_iter().map(f16::from_f32).collect()),
             Format::Bf16 => Stored::Bf16(values.into_iter().map(bf16::from_f32).collect()),
-            Format::Int8 => {
+            Format::Int8 | Format::W8a8 => {
                 let (mut numbers, mut scales) = (vec![0; count], vec![0.0; out_features]);
                 quantize_weight_rows(&values, in_features, &mut scales, &mut numbers);
                 Stored::Int8(numbers, scales)
             }
-            Format::Int4 => {
+            Format::Int4 | Format::W8a8Int4 => {
                 let (mut numbers, mut scales) = (vec![0; count / 2], vec![f16::ZERO; count / int4::GROUP]);
                 quantize_int4(&values, &mut numbers, &mut scales);
                 Stored::Int4(numbers, scales)
             }
         };
         let bias = bias.then(|| random.floats(out_features, 0.5));
-        let mut linear = Self { stored, wide: vec![0.0; count], bias, out_features };
-        let mut wide = std::mem::take(&mut linear.wide);
-        for (row, wide) in wide.chunks_exact_mut(in_features).enumerate() {
-            linear.view().weight.widen_row(row, wide);
+        let mut wide = vec![0.0; count];
+        let rows = wide.chunks_exact_mut(in_features).enumerate();
+        rows.for_each(|(row, wide)| stored.view().widen_row(row, wide));
+        Self { stored, wide, int8, decodes_in_float, bias, out_features }
+    }
+
+    fn in_features(&self) -> usize {
+        self.wide.len() / self.out_features
+    }
+
+    fn view(&self) -> DeviceLinear<'_> {
+        let (stored, bias) = (self.stored.view(), self.bias.as_deref());
+        let decode_weight = self.decodes_in_float.then_some(stored);
+        let weight = self.int8.as_ref().map(|int8| int8.view(self.in_features()));
+        DeviceLinear { weight: weight.unwrap_or(DeviceWeight::Float(stored)), decode_weight, bias }
+    }
+
+    fn multiply(&self, x: &[f32], phase: Phase) -> Vec<f32> {
+        let in_features = self.in_features();
+        let is_float = self.decodes_in_float && phase == Phase::Decode;
+        if let Some(int8) = self.int8.as_ref().filter(|_| !is_float) {
+            return int8.multiply(x, self.bias.as_deref(), in_features);
         }
-        Self { wide, ..linear }
-    }
-
-    fn view(&self) -> FloatLinear<'_> {
-        let weight = match &self.stored {
-            Stored::F32(values) => Matrix::F32(values),
-            Stored::F16(values) => Matrix::F16(values),
-            Stored::Bf16(values) => Matrix::Bf16(values),
-            Stored::Int8(values, scales) => Matrix::Int8 { values, scales },
-            Stored::Int4(values, scales) => Matrix::Int4 { values, scales },
-        };
-        FloatLinear { weight, bias: self.bias.as_deref() }
-    }
-
-    fn multiply(&self, x: &[f32]) -> Vec<f32> {
-        let in_features = self.wide.len() / self.out_features;
         let mut out = vec![0.0; x.len() / in_features * self.out_features];
         let view = OutputMut::new(&mut out, self.out_features);
         matmul(x, Matrix::F32(&self.wide), self.bias.as_deref(), Phase::Prefill, view);
@@ -125,8 +160,8 @@ impl PlainNorm {
         Self { weight, bias, epsilon: norm.epsilon }
     }
 
-    fn view(&self) -> FloatNorm<'_> {
-        FloatNorm { weight: &self.weight, bias: self.bias.as_deref(), epsilon: self.epsilon }
+    fn view(&self) -> DeviceNorm<'_> {
+        DeviceNorm { weight: &self.weight, bias: self.bias.as_deref(), epsilon: self.epsilon }
     }
 
     fn of(&self, x: &[f32]) -> Vec<f32> {
@@ -181,7 +216,7 @@ impl PlainModel {
                 block.attention.qk_norm.map(|norm| [(); 2].map(|()| PlainNorm::new(&mut random, &norm, head_dim)));
             let linears = block.linears(hidden).into_iter().map(|shape| {
                 let sizes = [shape.out_features, shape.in_features];
-                (shape.linear, PlainLinear::new(&mut random, next(), sizes, shape.bias))
+                (shape.linear, PlainLinear::new(&mut random, next(), Some(shape.linear), sizes, shape.bias))
             });
             let linears = linears.collect();
             PlainBlock {
@@ -195,7 +230,7 @@ impl PlainModel {
         });
         let blocks = blocks.collect();
         let output_norm = PlainNorm::new(&mut random, &description.output_norm, hidden);
-        let output = PlainLinear::new(&mut random, next(), [description.vocab, hidden], description.output_bias);
+        let output = PlainLinear::new(&mut random, next(), None, [description.vocab, hidden], description.output_bias);
         let of_block = |block: &BlockDescription| -> Vec<f32> {
             let rope = &block.attention.rope;
             (0..rope.dims / 2).map(|pair| rope.base.powf(-2.0 * pair as f32 / rope.dims as f32)).collect()
@@ -206,8 +241,8 @@ impl PlainModel {
     }
 
     /// As a GPU takes it.
-    pub fn view(&self) -> FloatModel<'_> {
-        FloatModel {
+    pub fn view(&self) -> DeviceModel<'_> {
+        DeviceModel {
             description: &self.description,
             rotations: self.frequencies.iter().map(|frequencies| Rotation { frequencies, factor: FACTOR }).collect(),
             rotation_of_block: &self.rotation_of_block,
@@ -222,26 +257,32 @@ impl PlainModel {
         Random::new(seed).floats(rows * self.description.hidden, 1.0)
     }
 
-    /// All rows of one sequence at once.
+    /// All rows of one sequence at once, as those of a prompt.
     pub fn run(&self, x: &[f32]) -> PlainRun {
+        self.run_in(x, Phase::Prefill)
+    }
+
+    /// The same in either phase.
+    pub fn run_in(&self, x: &[f32], phase: Phase) -> PlainRun {
         let mut x = x.to_vec();
         let rows = x.len() / self.description.hidden;
         let mut caches = Vec::new();
         for (index, (block, described)) in self.blocks.iter().zip(&self.description.blocks).enumerate() {
             let normed = block.attention_norm.of(&x);
-            let mut attended = block.attention(described, &self.frequencies[index], &normed, rows, &mut caches);
+            let mut attended =
+                block.attention(described, &self.frequencies[index], (&normed, rows, phase), &mut caches);
             if let Some(norm) = &block.attention_post_norm {
                 attended = norm.of(&attended);
             }
             add(&mut x, &attended);
             let normed = block.feed_forward_norm.as_ref().map_or(normed, |norm| norm.of(&x));
-            let mut out = block.feed_forward(described, &normed);
+            let mut out = block.feed_forward(described, &normed, phase);
             if let Some(norm) = &block.feed_forward_post_norm {
                 out = norm.of(&out);
             }
             add(&mut x, &out);
         }
-        let logits = self.output.multiply(&self.output_norm.of(&x));
+        let logits = self.output.multiply(&self.output_norm.of(&x), phase);
         PlainRun { residual: x, logits, caches }
     }
 }
@@ -298,9 +339,9 @@ impl PlainCache {
 }
 
 impl PlainBlock {
-    fn view(&self) -> FloatBlock<'_> {
+    fn view(&self) -> DeviceBlock<'_> {
         let [query_norm, key_norm] = [0, 1].map(|index| self.head_norms.as_ref().map(|norms| norms[index].view()));
-        FloatBlock {
+        DeviceBlock {
             attention_norm: self.attention_norm.view(),
             attention_post_norm: self.attention_post_norm.as_ref().map(PlainNorm::view),
             feed_forward_norm: self.feed_forward_norm.as_ref().map(PlainNorm::view),
@@ -319,13 +360,12 @@ impl PlainBlock {
         &self,
         described: &BlockDescription,
         frequencies: &[f32],
-        normed: &[f32],
-        rows: usize,
+        (normed, rows, phase): (&[f32], usize, Phase),
         caches: &mut Vec<PlainCache>,
     ) -> Vec<f32> {
         let described = &described.attention;
         let [mut queries, mut keys, values] =
-            [Linear::Query, Linear::Key, Linear::Value].map(|linear| self.linear(linear).multiply(normed));
+            [Linear::Query, Linear::Key, Linear::Value].map(|linear| self.linear(linear).multiply(normed, phase));
         let mut angles = Angles::default();
         angles.fill(0..rows, frequencies, FACTOR);
         let pairing = match described.rope.pairing {
@@ -352,23 +392,23 @@ impl PlainBlock {
         let mut attended = vec![0.0; queries.len()];
         attention(&queries, 0, &cache.view(), &shape, &mut attended);
         caches.push(cache);
-        self.linear(Linear::AttentionOutput).multiply(&attended)
+        self.linear(Linear::AttentionOutput).multiply(&attended, phase)
     }
 
-    fn feed_forward(&self, described: &BlockDescription, normed: &[f32]) -> Vec<f32> {
+    fn feed_forward(&self, described: &BlockDescription, normed: &[f32], phase: Phase) -> Vec<f32> {
         let activation = match described.feed_forward.activation {
             description::Activation::Silu => Activation::Silu,
             description::Activation::GeluTanh => Activation::GeluTanh,
             description::Activation::Gelu => Activation::Gelu,
         };
-        let mut inner = self.linear(Linear::Up).multiply(normed);
+        let mut inner = self.linear(Linear::Up).multiply(normed, phase);
         if described.feed_forward.gated {
-            let mut gate = self.linear(Linear::Gate).multiply(normed);
+            let mut gate = self.linear(Linear::Gate).multiply(normed, phase);
             activate_and_multiply(&mut gate, &inner, activation);
             inner = gate;
         } else {
             activate(&mut inner, activation);
         }
-        self.linear(Linear::Down).multiply(&inner)
+        self.linear(Linear::Down).multiply(&inner, phase)
     }
 }

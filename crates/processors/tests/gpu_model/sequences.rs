@@ -2,6 +2,7 @@
 
 use half::f16;
 use proptest::prelude::*;
+use triad_kernels::Phase;
 use triad_kernels::attention::Cache;
 use triad_processors::gpu::model::GpuSegment;
 use triad_processors::model::Wanted;
@@ -63,7 +64,7 @@ fn sequences_beside_each_other_have_the_logits_of_each_alone() {
         // In another order, and not all.
         let wanted: Vec<_> = (0..count).rev().step_by(2).collect();
         let mut found = Vec::new();
-        let what = Wanted { rows: &wanted, logits: true, keys_and_values: false };
+        let what = Wanted { rows: &wanted, logits: true, phase: Phase::Prefill, keys_and_values: false };
         on_gpu.forward(&x, &mut segments, &what, |outputs| found.extend_from_slice(outputs.values)).unwrap();
         let of_all: Vec<_> = (0..3)
             .flat_map(|index| expected[index][at[index] * vocab..][..taken[index] * vocab].chunks_exact(vocab))
@@ -112,7 +113,7 @@ fn keys_and_values_go_to_the_cpu_and_come_from_there() {
     let caches: Vec<&dyn Cache> = slabs.iter().map(|slab| slab as &dyn Cache).collect();
     sequence.fill(LENGTH, &caches).unwrap();
     assert_eq!(sequence.length(), LENGTH);
-    let wanted = Wanted { rows: &[1], logits: false, keys_and_values: true };
+    let wanted = Wanted { rows: &[1], logits: false, phase: Phase::Prefill, keys_and_values: true };
     let (mut residual, mut returned) = (Vec::new(), Vec::new());
     let mut segments = [GpuSegment { sequence: &mut sequence, rows: 2 }];
     on_gpu

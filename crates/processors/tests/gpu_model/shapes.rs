@@ -1,8 +1,9 @@
 //! All families, all formats of weights, all variants of the shaders; what is refused.
 
+use triad_kernels::Phase;
 use triad_processors::gpu::VariantState;
-use triad_processors::gpu::model::{FloatVariant, GpuModel, GpuSegment};
-use triad_processors::model::{FloatModel, Wanted};
+use triad_processors::gpu::model::{GpuModel, GpuSegment, ModelVariant};
+use triad_processors::model::{DeviceModel, Wanted};
 use triad_processors::{Error, ModelOptions};
 
 use super::families::{all, changed, llama};
@@ -50,7 +51,7 @@ fn every_variant_computes_a_model() {
     let model = PlainModel::new(llama(), &[Format::F16, Format::Int4], 4);
     let x = model.rows(10, 5);
     let expected = model.run(&x).logits;
-    for variant in FloatVariant::ALL.into_iter().chain(FloatVariant::ROUNDED) {
+    for variant in ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED) {
         let mut on_gpu = GpuModel::new(&gpu, &model.view(), &OPTIONS, &[variant]).unwrap();
         assert_eq!(on_gpu.variants(), [(variant, VariantState::Used)]);
         let mut sequence = on_gpu.sequence();
@@ -62,7 +63,7 @@ fn every_variant_computes_a_model() {
 }
 
 /// Makes a model wrong.
-type Change = fn(&mut FloatModel);
+type Change = fn(&mut DeviceModel);
 
 #[test]
 fn a_model_that_no_shader_computes_is_refused_with_the_part_that_is_why() {
@@ -70,7 +71,7 @@ fn a_model_that_no_shader_computes_is_refused_with_the_part_that_is_why() {
     let refusal = |model: &PlainModel, change: Change| {
         let mut view = model.view();
         change(&mut view);
-        GpuModel::new(&gpu, &view, &OPTIONS, &FloatVariant::ALL).unwrap_err().to_string()
+        GpuModel::new(&gpu, &view, &OPTIONS, &ModelVariant::ALL).unwrap_err().to_string()
     };
     let narrow = PlainModel::new(changed(|_, block| block.attention.head_dim = 12), &[Format::F32], 1);
     let error = refusal(&narrow, |_| {});
@@ -98,13 +99,13 @@ fn a_chunk_that_can_not_be_run_is_refused_and_changes_nothing() {
     let Some(gpu) = gpu() else { return };
     let model = PlainModel::new(llama(), &[Format::F32], 1);
     let options = ModelOptions { rows: 4, outputs: 2 };
-    let mut on_gpu = GpuModel::new(&gpu, &model.view(), &options, &FloatVariant::ALL).unwrap();
-    let other = GpuModel::new(&gpu, &model.view(), &options, &FloatVariant::ALL).unwrap();
+    let mut on_gpu = GpuModel::new(&gpu, &model.view(), &options, &ModelVariant::ALL).unwrap();
+    let other = GpuModel::new(&gpu, &model.view(), &options, &ModelVariant::ALL).unwrap();
     let (mut own, mut foreign) = (on_gpu.sequence(), other.sequence());
     let x = model.rows(5, 1);
     let hidden = model.description.hidden;
     let mut refusal = |sequence: &mut _, numbers: usize, rows: usize, wanted: &[usize]| {
-        let wanted = Wanted { rows: wanted, logits: true, keys_and_values: false };
+        let wanted = Wanted { rows: wanted, logits: true, phase: Phase::Prefill, keys_and_values: false };
         on_gpu.forward(&x[..numbers], &mut [GpuSegment { sequence, rows }], &wanted, |_| {}).unwrap_err().to_string()
     };
     assert!(refusal(&mut own, 5 * hidden, 5, &[]).contains("5 rows"));

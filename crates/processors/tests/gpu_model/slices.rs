@@ -36,8 +36,8 @@ fn slices_change_no_bit_and_are_as_many_as_their_length_asks_for() {
     let wide = changed(|_, block| block.feed_forward.width = 160);
     let families = all().into_iter().step_by(2).map(|(name, description)| (name, description, vec![Format::F32]));
     let formats = Format::ALL.map(|format| ("llama", wide.clone(), vec![format]));
-    let mixed = [("llama", wide.clone(), Format::ALL.to_vec())];
-    for (name, description, formats) in families.chain(formats).chain(mixed) {
+    let others = [Format::ALL.to_vec(), vec![Format::W8a8]].map(|formats| ("llama", wide.clone(), formats));
+    for (name, description, formats) in families.chain(formats).chain(others) {
         let model = PlainModel::new(description, &formats, 11);
         let x = model.rows(2 * ROWS + 1, 12);
         let (expected, of_whole) = run(&whole, &model, &x);

@@ -12,7 +12,7 @@ use crate::arithmetic::Arithmetic;
 /// What a number of threads can do, or a GPU that one drives.
 #[derive(Clone, Serialize)]
 pub struct Limit {
-    /// The GPU, as its driver describes it; all that it computes is in f32.
+    /// The GPU, as its driver describes it; what it does not compute in INT8 is in f32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processor: Option<String>,
     #[serde(flatten)]
@@ -33,7 +33,7 @@ impl Limit {
     pub fn of_gpu(peaks: Peaks, threads: usize) -> Self {
         let arithmetic = Arithmetic {
             threads,
-            int8_operations_per_second: None,
+            int8_operations_per_second: Some(peaks.int8_operations_per_second),
             bf16_operations_per_second: None,
             f32_operations_per_second: peaks.f32_operations_per_second,
         };
@@ -51,8 +51,12 @@ impl Limit {
                 let reading = (weights + measured.sequences * cache) as f64 / self.bytes_read_per_second;
                 let rows = measured.tokens * measured.sequences;
                 let linear = rows as f64 * Operations::of_prefill(model.description(), 1).linear;
-                // In INT16 with weights in INT8 and INT4, which is no faster than INT8.
-                let is_integer = model.weights().rounds_activations() && self.processor.is_none();
+                // On a CPU in INT16 with weights in INT8 and INT4, which is no faster than INT8.
+                let weights = model.weights();
+                let is_integer = match self.processor {
+                    Some(_) => weights.is_int8(),
+                    None => weights.rounds_activations(),
+                };
                 let peak = if is_integer { self.arithmetic.int8_operations_per_second } else { None };
                 let multiplying = linear / peak.unwrap_or(self.arithmetic.f32_operations_per_second);
                 // A single row is never bound by arithmetic; where the peak of its numbers is not known, none is.

@@ -41,7 +41,7 @@ const SEED: u64 = 1;
 /// all weights from memory. With --processors all tests are measured on these first: how long each had nothing to do in a
 /// prefill is its bubble rate. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
 /// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
-/// (in f32) and reads there at most.
+/// (in INT8 and f32) and reads there at most.
 ///
 /// With --sustained, a prompt and an answer behind it, of the longest --prompt and --decode, follow each other for that time:
 /// whether a machine keeps its speed when it is warm. Ctrl-C ends it with what is measured by then.
@@ -54,7 +54,7 @@ const SEED: u64 = 1;
   triad bench --prompt 0 --decode 64 --sequences 1,4,16   several conversations at once
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json
   triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg
-  triad bench --float --processors gpu
+  triad bench --processors gpu                            a GPU that runs the model whole
   triad bench --sustained 10m --svg sustained.svg         speed, clock and temperature over time")]
 pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`

@@ -82,12 +82,16 @@ impl Report {
         ];
         lines.extend(self.limits.iter().map(|limit| {
             let giga = |value: f64| format!("{:.0}", value / 1e9);
-            if let Some(gpu) = &limit.processor {
-                let (f32, memory) =
-                    (giga(limit.arithmetic.f32_operations_per_second), limit.bytes_read_per_second / 1e9);
-                return format!("limit of {gpu}: f32 {f32} Gop/s, memory {memory:.1} GB/s");
-            }
             let optional = |value: Option<f64>| value.map_or("-".into(), giga);
+            if let Some(gpu) = &limit.processor {
+                let Limit { arithmetic, bytes_read_per_second, .. } = limit;
+                return format!(
+                    "limit of {gpu}: INT8 {}, f32 {} Gop/s, memory {:.1} GB/s",
+                    optional(arithmetic.int8_operations_per_second),
+                    giga(arithmetic.f32_operations_per_second),
+                    bytes_read_per_second / 1e9
+                );
+            }
             format!(
                 "limit on {} threads: INT8 {}, bf16 {}, f32 {} Gop/s, memory {:.1} GB/s",
                 limit.arithmetic.threads,

@@ -224,11 +224,12 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
     let on = limit.processor.clone().unwrap_or_default();
     let (rate, bandwidth) = (limit.arithmetic.f32_operations_per_second, limit.bytes_read_per_second);
     let description = &subject.description;
-    let whole = subject.forms.iter().filter(|form| form.prefill != Product::W8a8);
     let prediction = |form: &Form| {
         let prompt = |tokens: &usize| {
             let Operations { linear, attention } = Operations::of_prefill(description, *tokens);
-            let parts = Parts { linear: linear / rate, attention: attention / rate, ..Parts::default() };
+            let int8 = limit.arithmetic.int8_operations_per_second.filter(|_| form.prefill == Product::W8a8);
+            let parts =
+                Parts { linear: linear / int8.unwrap_or(rate), attention: attention / rate, ..Parts::default() };
             Prompt::new(*tokens, parts, description)
         };
         let token = |behind: &usize| {
@@ -249,7 +250,7 @@ fn on_gpu(subject: &Subject, lengths: &Lengths, threads: usize) -> Result<Vec<Pr
             decode: lengths.behind().iter().map(token).collect(),
         }
     };
-    Ok(whole.map(prediction).collect())
+    Ok(subject.forms.iter().map(prediction).collect())
 }
 
 /// On a phone that is a profile.

@@ -46,9 +46,9 @@ use crate::{output, progress};
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes), of synchronization and of misaligned lengths run the prepared model on this machine, that
-/// of rendering the model in float or in W4A16 on its GPU. Those of cuts and of
-/// the solver go by a phone's profile or by this machine.
+/// Studies of several conversations (stall, prefixes), of synchronization and of misaligned lengths run the prepared
+/// model on this machine, that of rendering the model in float or a package on its GPU. Those of cuts and of the solver go by
+/// a phone's profile or by this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg

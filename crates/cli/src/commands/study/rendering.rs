@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::Serialize;
 use triad_engine::{EngineOptions, ProcessorOptions, SessionOptions, Threads};
 use triad_frontend::answer;
@@ -82,11 +82,6 @@ struct Measured {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
     let model = arguments.model.load_prepared(true)?;
-    ensure!(
-        !model.weights().is_int8(),
-        "a GPU alone runs models in float and packages in W4A16, and {name} is in INT8 (W8A8): expected a model file or a \
-         package of `triad prepare --weights int4`"
-    );
     let context = arguments::prompt_tokens(Some(arguments.prompt), model.description())?;
     let plan = Plan {
         prompt: arguments.prompt,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use half::f16;
 use triad_kernels::attention::{Cache, PAGE};
 use triad_kernels::{Matrix, Phase};
-use triad_processors::model::{FloatModel, ModelProgram, Outputs, Wanted};
+use triad_processors::model::{DeviceModel, DeviceWeight, ModelProgram, Outputs, Wanted};
 use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, ModelOptions, Program};
 
 use super::adapters::{ADAPTERS, adapted};
@@ -16,6 +16,8 @@ use crate::KvFormat;
 use crate::adapter::Adapters;
 use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv::{KvCache, KvMemory};
+use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::weights::Weight;
 
 const CONTEXT: usize = 600;
 
@@ -56,10 +58,18 @@ impl Device for WholeDevice {
 
     fn prepare_model(
         &self,
-        model: &FloatModel,
+        model: &DeviceModel,
         options: &ModelOptions,
     ) -> triad_processors::Result<Box<dyn ModelProgram>> {
         assert_eq!(model.blocks.len(), self.model.description().blocks.len());
+        for (block, own) in model.blocks.iter().zip(&self.model.weights().blocks) {
+            for (linear, layer) in &block.linears {
+                let own = &own.linears[linear];
+                let is_int8 = matches!(layer.weight, DeviceWeight::Int8(..));
+                assert_eq!(is_int8, matches!(own.weight, Weight::Int8(_)), "{linear:?}");
+                assert_eq!(layer.decode_weight.is_some(), own.decode_weight.is_some(), "{linear:?}");
+            }
+        }
         let description = self.model.description();
         Ok(Box::new(WholeProgram {
             model: Arc::clone(&self.model),
@@ -73,16 +83,16 @@ impl Device for WholeDevice {
 }
 
 impl WholeProgram {
-    fn pass(&self) -> Pass<'_> {
+    fn pass(&self, phase: Phase) -> Pass<'_> {
         let Self { model, rotation, .. } = self;
-        Pass { description: model.description(), weights: model.weights(), rotation, phase: Phase::Prefill }
+        Pass { description: model.description(), weights: model.weights(), rotation, phase }
     }
 
     /// The token whose embedding `x` is.
     fn token(&self, x: &[f32]) -> u32 {
         let mut embedding = vec![0.0; x.len()];
         let is_it = |token: &u32| {
-            self.pass().embed(*token, &mut embedding);
+            self.pass(Phase::Prefill).embed(*token, &mut embedding);
             embedding == x
         };
         (0..VOCAB as u32).find(is_it).expect("an embedding of a token")
@@ -144,7 +154,7 @@ impl ModelProgram for WholeProgram {
                 self.sequences.remove(number).unwrap_or_else(|| (KvCache::new(&self.memory, Adapters::default()), 0));
             cache.reserve(position, position + rows).unwrap();
             let segment = Segment { cache: &cache, rows: 0..*rows, position };
-            let mut forward = Forward { pass: self.pass(), buffers: &self.buffers, observer: None };
+            let mut forward = Forward { pass: self.pass(wanted.phase), buffers: &self.buffers, observer: None };
             forward.run(tokens.split_off(..*rows).unwrap(), &[segment], &Cancel::new()).unwrap();
             residual.extend_from_slice(&self.buffers.residual(0..*rows, hidden));
             places.extend((position..position + rows).map(|position| (*number, position)));
@@ -154,7 +164,8 @@ impl ModelProgram for WholeProgram {
             wanted.rows.iter().flat_map(|row| residual[row * hidden..][..hidden].iter().copied()).collect();
         if wanted.logits {
             let mut logits = vec![0.0; wanted.rows.len() * VOCAB];
-            self.pass().logits_of(&values, &mut vec![0.0; values.len()], Phase::Prefill, &mut logits);
+            let pass = self.pass(wanted.phase);
+            pass.logits_of(&values, &mut vec![0.0; values.len()], wanted.phase, &mut logits);
             values = logits;
         }
         let mut keys_and_values = Vec::new();
@@ -174,9 +185,9 @@ impl ModelProgram for WholeProgram {
     }
 }
 
-fn whole(seen: &Arc<Seen>, kv_format: KvFormat) -> Result<Engine> {
-    let (_, model) = &MODELS[0];
-    let capabilities = Capabilities { formats: Vec::new(), static_shapes: false, own_memory: true, window: None };
+fn whole(model: &Arc<Model>, seen: &Arc<Seen>, kv_format: KvFormat) -> Result<Engine> {
+    let capabilities =
+        Capabilities { formats: Vec::new(), static_shapes: false, own_memory: true, window: None, whole_models: true };
     let device = WholeDevice { model: Arc::clone(model), capabilities, seen: Arc::clone(seen) };
     let gpu = ProcessorOptions {
         description: Processor::gpu("gpu"),
@@ -231,23 +242,26 @@ fn logits(engine: &Engine) -> Result<(Vec<f32>, usize)> {
 }
 
 #[test]
-fn a_model_that_a_device_runs_whole_has_the_logits_of_the_cpu() {
-    let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
-    let cpu = engine(&MODELS[0].1, EngineOptions { session, ..EngineOptions::default() });
-    let (expected, computed) = logits(&cpu).unwrap();
-    let seen = Arc::default();
-    let (found, _) = logits(&whole(&seen, KvFormat::F16).unwrap()).unwrap();
-    let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-    assert_eq!(found.len(), expected.len());
-    let most = found.iter().zip(&expected).fold(0.0f32, |most, (found, expected)| most.max((found - expected).abs()));
-    assert!(most <= 1e-4 * largest, "off by {most} of {largest}");
-    assert_eq!(seen.rows.lock().unwrap().iter().sum::<usize>(), computed, "every row once");
+fn a_model_of_any_format_that_a_device_runs_whole_has_the_logits_of_the_cpu() {
+    for (name, model) in &*MODELS {
+        let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
+        let cpu = engine(model, EngineOptions { session, ..EngineOptions::default() });
+        let (expected, computed) = logits(&cpu).unwrap();
+        let seen = Arc::default();
+        let (found, _) = logits(&whole(model, &seen, KvFormat::F16).unwrap()).unwrap();
+        let largest = expected.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        assert_eq!(found.len(), expected.len(), "{name}");
+        let differences = found.iter().zip(&expected).map(|(found, expected)| (found - expected).abs());
+        let most = differences.fold(0.0, f32::max);
+        assert!(most <= 1e-4 * largest, "{name}: off by {most} of {largest}");
+        assert_eq!(seen.rows.lock().unwrap().iter().sum::<usize>(), computed, "{name}: every row once");
+    }
 }
 
 #[test]
 fn a_device_that_fails_ends_the_request_with_its_reason() {
     let seen = Arc::new(Seen { fails_after: Some(2), ..Seen::default() });
-    let engine = whole(&seen, KvFormat::F16).unwrap();
+    let engine = whole(&MODELS[0].1, &seen, KvFormat::F16).unwrap();
     let mut session = engine.session();
     let error = session.prefill(&tokens(200, 0), &Cancel::new(), |_| {}).unwrap_err();
     assert!(matches!(error, Error::Processors { .. }) && error.to_string().contains("it was unplugged"), "{error}");
@@ -256,8 +270,23 @@ fn a_device_that_fails_ends_the_request_with_its_reason() {
 
 #[test]
 fn keys_and_values_of_another_format_than_devices_keep_are_refused() {
-    let error = whole(&Arc::default(), KvFormat::Int8).unwrap_err();
+    let error = whole(&MODELS[0].1, &Arc::default(), KvFormat::Int8).unwrap_err();
     assert!(error.to_string().contains("the format of keys and values is Int8, expected f16"), "{error}");
+}
+
+#[test]
+fn a_model_whose_scales_are_found_for_each_token_is_refused() {
+    let (_, float) = &MODELS[0];
+    let dynamic = [(); 4].map(|()| InputQuantization::Dynamic { outlier_threshold: 6.0 });
+    let quantization = Quantization {
+        weight_scales: WeightScales::Channel,
+        decode_weights: DecodeWeights::Int8,
+        output_weights: OutputWeights::Int8,
+        blocks: vec![dynamic; float.description().blocks.len()],
+    };
+    let model = Arc::new(float.quantize(&quantization));
+    let error = whole(&model, &Arc::default(), KvFormat::F16).unwrap_err();
+    assert!(error.to_string().contains("found for each token, expected static scales"), "{error}");
 }
 
 #[test]
@@ -273,7 +302,7 @@ fn sessions_with_adapters_are_computed_by_the_cpu_beside_those_of_the_device() {
     let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
     let cpu = engine(&MODELS[0].1, EngineOptions { session, ..EngineOptions::default() });
     let seen = Arc::default();
-    let whole = whole(&seen, KvFormat::F16).unwrap();
+    let whole = whole(&MODELS[0].1, &seen, KvFormat::F16).unwrap();
     let indexes = [0, 1, 0, 4];
     let together: Vec<_> = std::thread::scope(|scope| {
         let runs: Vec<_> = indexes.iter().map(|index| scope.spawn(|| run(&whole, *index))).collect();

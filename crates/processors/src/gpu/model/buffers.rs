@@ -5,7 +5,7 @@ use wgpu::BufferUsages as Usage;
 
 use super::super::context::Context;
 use crate::error::Result;
-use crate::model::FloatModel;
+use crate::model::{DeviceModel, DeviceWeight};
 
 /// What a buffer is for. Shapes with `rows` those of a chunk, `outputs` those whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,10 @@ pub(super) enum Place {
     GateUp,
     /// `[rows, width]`.
     Inner,
+    /// What layers in W8A8 read, `[rows, in_features]`, four numbers in a word.
+    Quantized,
+    /// Of each row of it its scale and what clipping took, `[rows, 1 + in_features, 2]`.
+    Outliers,
     /// `[outputs, vocab]`.
     Logits,
     /// Cosines and sines, of each rotation `[rows, pairs, 2]`.
@@ -41,9 +45,11 @@ pub(super) enum Place {
 }
 
 /// How many there are.
-const PLACES: usize = 14;
+const PLACES: usize = 16;
 /// Bytes of a number in f32 and u32.
 pub(super) const WORD: usize = 4;
+/// Numbers of a quad.
+pub(super) const QUAD: usize = 4;
 
 impl Place {
     fn describe(self) -> (&'static str, Usage) {
@@ -74,7 +80,7 @@ impl Buffers {
     /// If there is no memory for them.
     pub fn new(
         context: &Context,
-        model: &FloatModel,
+        model: &DeviceModel,
         parameters: &[f32],
         (rows, outputs): (usize, usize),
     ) -> Result<Self> {
@@ -83,6 +89,12 @@ impl Buffers {
         let widest =
             |width: &dyn Fn(&BlockDescription) -> usize| rows * description.blocks.iter().map(width).max().unwrap_or(0);
         let post_norms = model.blocks.iter().any(|block| block.attention_post_norm.is_some());
+        let widest_int8 =
+            model.blocks.iter().flat_map(|block| &block.linears).filter_map(|(_, layer)| match layer.weight {
+                DeviceWeight::Int8(weight, _) => Some(weight.in_features),
+                DeviceWeight::Float(_) => None,
+            });
+        let widest_int8 = widest_int8.max().unwrap_or(0);
         let words = |place: Place| match place {
             Place::Stream | Place::Normed => hidden,
             Place::Projected if post_norms => hidden,
@@ -92,11 +104,13 @@ impl Buffers {
             Place::Attended => widest(&|block| block.attention.heads * block.attention.head_dim),
             Place::GateUp => widest(&|block| block.feed_forward.width * if block.feed_forward.gated { 2 } else { 1 }),
             Place::Inner => widest(&|block| block.feed_forward.width),
+            Place::Quantized => rows * widest_int8 / QUAD,
+            Place::Outliers if widest_int8 > 0 => 2 * rows * (1 + widest_int8),
             Place::Logits => outputs * description.vocab,
             Place::Angles => rows * model.rotations.iter().map(|one| 2 * one.frequencies.len()).sum::<usize>(),
             Place::Returned => returned_words(description, rows),
             Place::Parameters => parameters.len(),
-            Place::Projected | Place::Table | Place::Parts | Place::Staging => 0,
+            Place::Projected | Place::Outliers | Place::Table | Place::Parts | Place::Staging => 0,
         };
         let list = ALL.map(|place| {
             let (what, usage) = place.describe();
@@ -142,6 +156,8 @@ const ALL: [Place; PLACES] = [
     Place::Projected,
     Place::GateUp,
     Place::Inner,
+    Place::Quantized,
+    Place::Outliers,
     Place::Logits,
     Place::Angles,
     Place::Returned,

@@ -1,23 +1,27 @@
 //! Whether a model is one that a GPU computes.
 
 use triad_kernels::Matrix;
+use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
 use triad_model::description::{BlockDescription, Linear, LinearShape, Residual};
 
-use super::weights::{row_bytes, stored};
+use super::kernels::UNIT;
+use super::weights::{Layer, row_bytes, stored};
 use crate::error::{Error, Result};
-use crate::model::{FloatBlock, FloatLinear, FloatModel, FloatNorm};
+use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input};
+use crate::subgraph::LARGEST;
 
-impl FloatLinear<'_> {
+impl DeviceLinear<'_> {
     /// Rows of the weight, which reads so many features.
     pub(super) fn out_features(&self, in_features: usize) -> usize {
-        stored(self.weight).0.len() / row_bytes(self.weight, in_features)
+        match self.weight {
+            DeviceWeight::Float(matrix) => Layer::Float(matrix),
+            DeviceWeight::Int8(weight, _) => Layer::W8a8(weight),
+        }
+        .out_features(in_features)
     }
 }
 
-/// Features that a unit of weights has: what layers read is a multiple of it.
-pub(super) const UNIT: usize = 8;
-
-impl FloatModel<'_> {
+impl DeviceModel<'_> {
     /// Whether its parts agree, and a GPU computes such shapes.
     ///
     /// # Errors
@@ -43,8 +47,11 @@ impl FloatModel<'_> {
         }
         norm_fits(output_norm, hidden).map_err(|error| check.refused(format!("output norm: {error}")))?;
         let shape = (description.vocab, hidden);
-        linear_fits(output, shape, output.bias.is_some())
-            .map_err(|error| check.refused(format!("output matrix: {error}")))
+        let fits = linear_fits(output, shape, output.bias.is_some()).and_then(|()| match output.weight {
+            DeviceWeight::Float(_) => Ok(()),
+            DeviceWeight::Int8(..) => Err("it reads INT8, expected float activations".to_owned()),
+        });
+        fits.map_err(|error| check.refused(format!("output matrix: {error}")))
     }
 }
 
@@ -62,9 +69,9 @@ impl Check<'_> {
     }
 }
 
-impl<'a> FloatBlock<'a> {
+impl<'a> DeviceBlock<'a> {
     /// The layers `wanted`, in this order.
-    pub(super) fn layers(&self, wanted: &[Linear]) -> Vec<FloatLinear<'a>> {
+    pub(super) fn layers(&self, wanted: &[Linear]) -> Vec<DeviceLinear<'a>> {
         let layer = |name: &Linear| self.linears.iter().find(|(linear, _)| linear == name).map(|(_, layer)| *layer);
         wanted.iter().filter_map(layer).collect()
     }
@@ -102,11 +109,29 @@ impl<'a> FloatBlock<'a> {
                 _ => return Err(format!("{linear:?}: no weights")),
             }
         }
+        for readers in READERS {
+            let layers = self.layers(readers);
+            if layers.windows(2).any(|pair| input(&pair[0]) != input(&pair[1])) {
+                return Err(format!("{readers:?} read one input and have several of its scales"));
+            }
+        }
         Ok(())
     }
 }
 
-fn norm_fits(norm: &FloatNorm, features: usize) -> std::result::Result<(), String> {
+/// Layers that read one input.
+const READERS: [&[Linear]; 2] = [&[Linear::Query, Linear::Key, Linear::Value], &[Linear::Gate, Linear::Up]];
+
+/// How its input becomes INT8, and whether in decode it does not.
+fn input<'a>(layer: &DeviceLinear<'a>) -> (Option<Int8Input<'a>>, bool) {
+    let how = match layer.weight {
+        DeviceWeight::Float(_) => None,
+        DeviceWeight::Int8(_, input) => Some(input),
+    };
+    (how, layer.decode_weight.is_some())
+}
+
+fn norm_fits(norm: &DeviceNorm, features: usize) -> std::result::Result<(), String> {
     let lengths = [Some(norm.weight.len()), norm.bias.map(<[f32]>::len)];
     match lengths.into_iter().flatten().find(|length| *length != features) {
         Some(length) => Err(format!("{length} values, expected {features}")),
@@ -114,26 +139,15 @@ fn norm_fits(norm: &FloatNorm, features: usize) -> std::result::Result<(), Strin
     }
 }
 
-fn linear_fits(layer: &FloatLinear, shape: (usize, usize), bias: bool) -> std::result::Result<(), String> {
-    let (out_features, in_features) = shape;
-    let (multiple, scales) = match layer.weight {
-        Matrix::Int4 { scales, .. } => {
-            let group = triad_kernels::int4::GROUP;
-            (group, Some((scales.len(), out_features * in_features / group)))
-        }
-        Matrix::Int8 { scales, .. } => (UNIT, Some((scales.len(), out_features))),
-        Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) => (UNIT, None),
-    };
-    if !in_features.is_multiple_of(multiple) {
-        return Err(format!("it reads {in_features} features, expected a multiple of {multiple}"));
+fn linear_fits(layer: &DeviceLinear, shape: (usize, usize), bias: bool) -> std::result::Result<(), String> {
+    match layer.weight {
+        DeviceWeight::Float(matrix) => matrix_fits(matrix, shape)?,
+        DeviceWeight::Int8(weight, input) => int8_fits(weight, &input, shape)?,
     }
-    let (found, row) = (stored(layer.weight).0.len(), row_bytes(layer.weight, in_features));
-    if out_features.checked_mul(row) != Some(found) {
-        return Err(format!("weights of {found} bytes, expected {out_features} rows of {row}"));
+    if let Some(matrix) = layer.decode_weight {
+        matrix_fits(matrix, shape).map_err(|error| format!("in decode, {error}"))?;
     }
-    if let Some((found, expected)) = scales.filter(|(found, expected)| found != expected) {
-        return Err(format!("{found} scales, expected {expected}"));
-    }
+    let (out_features, _) = shape;
     if layer.bias.map(<[f32]>::len) != bias.then_some(out_features) {
         return Err(format!(
             "a bias of {:?} values, expected {:?}",
@@ -142,4 +156,61 @@ fn linear_fits(layer: &FloatLinear, shape: (usize, usize), bias: bool) -> std::r
         ));
     }
     Ok(())
+}
+
+fn matrix_fits(matrix: Matrix, (out_features, in_features): (usize, usize)) -> std::result::Result<(), String> {
+    let (multiple, scales) = match matrix {
+        Matrix::Int4 { scales, .. } => {
+            let group = triad_kernels::int4::GROUP;
+            (group, Some((scales.len(), out_features * in_features / group)))
+        }
+        Matrix::Int8 { scales, .. } => (UNIT, Some((scales.len(), out_features))),
+        Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) => (UNIT, None),
+    };
+    reads_multiple_of(multiple, in_features)?;
+    let (found, row) = (stored(matrix).0.len(), row_bytes(matrix, in_features));
+    if out_features.checked_mul(row) != Some(found) {
+        return Err(format!("weights of {found} bytes, expected {out_features} rows of {row}"));
+    }
+    match scales.filter(|(found, expected)| found != expected) {
+        Some((found, expected)) => Err(format!("{found} scales, expected {expected}")),
+        None => Ok(()),
+    }
+}
+
+fn int8_fits(
+    weight: Int8Weight,
+    input: &Int8Input,
+    (out_features, in_features): (usize, usize),
+) -> std::result::Result<(), String> {
+    reads_multiple_of(UNIT, in_features)?;
+    if in_features > MAX_IN_FEATURES {
+        return Err(format!("it reads {in_features} features in INT8, expected {MAX_IN_FEATURES} at most"));
+    }
+    if (weight.out_features, weight.in_features) != (out_features, in_features) {
+        let found = (weight.out_features, weight.in_features);
+        return Err(format!("a weight of {found:?} in INT8, expected {:?}", (out_features, in_features)));
+    }
+    let smoothing = input.smoothing.map_or(in_features, <[f32]>::len);
+    for (what, found, expected) in [
+        ("packed numbers", weight.packed.len(), packed_len(out_features, in_features).unwrap_or(usize::MAX)),
+        ("scales", weight.scales.len(), out_features),
+        ("factors of smoothing", smoothing, in_features),
+    ] {
+        if found != expected {
+            return Err(format!("{found} {what}, expected {expected}"));
+        }
+    }
+    let Int8Input { scale, .. } = *input;
+    if !(scale.is_normal() && scale > 0.0 && (LARGEST * scale).is_finite()) {
+        return Err(format!("an input scale of {scale}, expected a positive one to divide by"));
+    }
+    Ok(())
+}
+
+fn reads_multiple_of(multiple: usize, in_features: usize) -> std::result::Result<(), String> {
+    if in_features.is_multiple_of(multiple) {
+        return Ok(());
+    }
+    Err(format!("it reads {in_features} features, expected a multiple of {multiple}"))
 }

@@ -6,19 +6,20 @@ use std::fmt;
 
 use triad_kernels::Matrix;
 use triad_kernels::attention::PAGE;
+use triad_kernels::int8::Int8Weight;
 
 use super::super::context::Context;
-use super::super::kernels::FUNCTIONS;
+use super::super::kernels::{DEPTH, FUNCTIONS, MULTIPLY, PACKED, SHIFTED};
 use crate::error::{Error, Result};
 
-/// Columns that a workgroup of `rows.wgsl` computes.
-pub(super) const ROWS_COLUMNS: usize = 4;
+/// Features that a unit of float weights has: what layers read is a multiple of it.
+pub(super) const UNIT: usize = 8;
 /// Invocations of a workgroup of `activate.wgsl`.
 pub(super) const ACTIVATE_THREADS: usize = 64;
 
-/// One way to multiply float activations by weights of any format, with sums in f32.
+/// One way to multiply: float activations by weights of any format with sums in f32, INT8 with sums in i32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FloatVariant {
+pub struct ModelVariant {
     /// Its name.
     pub name: &'static str,
     /// Rows and columns of the outputs that a workgroup computes, of many rows.
@@ -29,6 +30,8 @@ pub struct FloatVariant {
     halves: &'static str,
     /// In which numbers rows and columns of many rows are multiplied.
     kept: Kept,
+    /// The function that adds the products of four pairs in INT8.
+    dot4: &'static str,
 }
 
 /// Numbers in a workgroup's memory, of products of many rows.
@@ -53,9 +56,9 @@ impl Kept {
 const TOLERANCE: f32 = 1e-5;
 
 /// In one instruction; some GPUs make zeros of numbers below 2⁻¹⁴.
-const UNPACKED: &str = "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
+const UNPACKED_HALVES: &str = "fn halves(word: u32) -> vec2<f32> { return unpack2x16float(word); }\n";
 /// With operations on integers, exact everywhere.
-const SHIFTED: &str = "fn half(bits: u32) -> f32 {
+const SHIFTED_HALVES: &str = "fn half(bits: u32) -> f32 {
     let bias = select(0x38000000u, 0x70000000u, (bits & 0x7c00u) == 0x7c00u);
     let magnitude = select(
         bitcast<f32>(((bits & 0x7fffu) << 13u) + bias),
@@ -67,21 +70,24 @@ const SHIFTED: &str = "fn half(bits: u32) -> f32 {
 fn halves(word: u32) -> vec2<f32> { return vec2<f32>(half(word & 0xffffu), half(word >> 16u)); }
 ";
 
-impl FloatVariant {
+impl ModelVariant {
     /// All, the fastest first. Workgroups have one dimension: an Adreno 840 miscomputed others (pytorch/executorch#22328).
     pub const ALL: [Self; 4] = [
-        Self { name: "subgroups-64", tile: 64, subgroups: true, halves: UNPACKED, kept: Kept::F32 },
-        Self { name: "plain-64", tile: 64, subgroups: false, halves: UNPACKED, kept: Kept::F32 },
-        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED, kept: Kept::F32 },
-        Self { name: "shifted-32", tile: 32, subgroups: false, halves: SHIFTED, kept: Kept::F32 },
+        Self { name: "subgroups-64", tile: 64, subgroups: true, ..Self::PLAIN },
+        Self { name: "plain-64", tile: 64, ..Self::PLAIN },
+        Self::PLAIN,
+        Self { name: "shifted-32", halves: SHIFTED_HALVES, dot4: SHIFTED, ..Self::PLAIN },
     ];
 
     /// Those that are used only where they are [named](super::super::VARIANTS): products of many rows with inputs and
     /// weights rounded to f16.
     pub const ROUNDED: [Self; 2] = [
-        Self { name: "f16-64", tile: 64, subgroups: true, halves: UNPACKED, kept: Kept::F16 },
-        Self { name: "plain-f16-64", tile: 64, subgroups: false, halves: UNPACKED, kept: Kept::F16 },
+        Self { name: "f16-64", tile: 64, subgroups: true, kept: Kept::F16, ..Self::PLAIN },
+        Self { name: "plain-f16-64", tile: 64, kept: Kept::F16, ..Self::PLAIN },
     ];
+
+    const PLAIN: Self =
+        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED_HALVES, kept: Kept::F32, dot4: PACKED };
 
     /// What a term of a product of many rows, input times weight, may be off by, relative to itself.
     ///
@@ -108,7 +114,7 @@ impl FloatVariant {
     }
 }
 
-/// The format of a weight.
+/// The format of a weight, which is multiplied with activations in f32 but in W8A8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WeightFormat {
     F32,
@@ -116,6 +122,8 @@ pub(super) enum WeightFormat {
     Bf16,
     Int8,
     Int4,
+    /// In INT8, packed as the CPU's kernels read it, with activations in INT8.
+    W8a8,
 }
 
 /// Where the inputs of a unit of eight neighbours are.
@@ -130,7 +138,7 @@ fn second_quad(at: u32) -> u32 { return at / 4u * 8u + 4u + at % 4u; }
 const UNSCALED: &str = "fn scaled(sum: f32, column: u32) -> f32 { return sum; }\n";
 
 impl WeightFormat {
-    pub const ALL: [Self; 5] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Int4];
+    pub const ALL: [Self; 6] = [Self::F32, Self::F16, Self::Bf16, Self::Int8, Self::Int4, Self::W8a8];
 
     pub fn of(matrix: Matrix) -> Self {
         match matrix {
@@ -149,12 +157,24 @@ impl WeightFormat {
             Self::Bf16 => "bf16",
             Self::Int8 => "INT8",
             Self::Int4 => "INT4",
+            Self::W8a8 => "INT8, activations in INT8",
         }
     }
 
-    /// How a shader reads it.
+    /// Weights of a unit: what layers read is a multiple of it.
+    pub fn unit(self) -> usize {
+        if self == Self::W8a8 { 4 } else { UNIT }
+    }
+
+    /// Columns that a workgroup computes of few rows.
+    pub fn rows_columns(self) -> usize {
+        if self == Self::W8a8 { Int8Weight::COLUMNS } else { 4 }
+    }
+
+    /// How a shader of products of float activations reads it.
     fn source(self) -> [&'static str; 3] {
         match self {
+            Self::W8a8 => unreachable!("its products have shaders of their own"),
             Self::F32 => [
                 "alias Word = vec4<f32>;
 fn unit(column: u32, at: u32) -> Unit {
@@ -227,6 +247,8 @@ pub(super) enum Kernel {
     Rows(WeightFormat, u32),
     /// Products of many rows.
     Tile(WeightFormat),
+    /// Rows in INT8.
+    Quantize,
     Norm,
     /// Of heads of this width.
     Rope(u32),
@@ -242,6 +264,7 @@ impl Kernel {
     fn buffers(self) -> (u32, u32) {
         match self {
             Self::Rows(..) | Self::Tile(_) => (4, 1),
+            Self::Quantize => (2, 2),
             Self::Norm => (3, 1),
             Self::Rope(_) => (3, 3),
             Self::Attention(..) => (3, 2),
@@ -254,30 +277,42 @@ impl Kernel {
         if head_dim <= 128 { (16, 16) } else { (8, 8) }
     }
 
-    pub(super) fn source(self, variant: FloatVariant) -> String {
-        let product = |format: WeightFormat, constants: String, rest: &[&str]| {
-            let parts = [CALL, &constants, include_str!("../shaders/model/product.wgsl"), variant.halves];
-            [&parts[..], &format.source(), rest].concat().concat()
+    pub(super) fn source(self, variant: ModelVariant) -> String {
+        let float = |format: WeightFormat, constants: String, rest: &[&str]| {
+            let shader = include_str!("../shaders/model/float.wgsl");
+            let parts = [&[CALL, &constants, PRODUCT, variant.halves][..], &format.source(), &[shader], rest];
+            parts.concat().concat()
+        };
+        let w8a8 = |constants: String, rest: &[&str]| {
+            let shader = include_str!("../shaders/model/w8a8.wgsl");
+            [&[CALL, &constants, variant.dot4, "\n", PRODUCT, shader][..], rest].concat().concat()
         };
         let heads = |dim: u32| format!("const DIM = {dim}u; const PAGE = {PAGE}u;\n");
+        let (tile, side) = (variant.tile, variant.tile / 4);
+        let of_tile = format!("const TILE = {tile}u; const SIDE = {side}u; const THREADS = {}u;\n", side * side);
         match self {
             Self::Rows(format, rows) => {
+                let constants = format!("const ROWS = {rows}u;\n");
+                if format == WeightFormat::W8a8 {
+                    return w8a8(constants, &[include_str!("../shaders/model/w8a8_rows.wgsl")]);
+                }
                 let sum = if variant.subgroups {
                     include_str!("../shaders/model/sum_subgroups.wgsl")
                 } else {
                     include_str!("../shaders/model/sum_plain.wgsl")
                 };
-                let constants = format!("const ROWS = {rows}u;\n");
-                product(format, constants, &[include_str!("../shaders/model/rows.wgsl"), sum])
+                float(format, constants, &[include_str!("../shaders/model/rows.wgsl"), sum])
+            }
+            Self::Tile(WeightFormat::W8a8) => {
+                let constants = format!("{of_tile}const DEPTH = {DEPTH}u;\n");
+                w8a8(constants, &[include_str!("../shaders/model/w8a8_tile.wgsl"), MULTIPLY])
             }
             Self::Tile(format) => {
-                let (tile, side) = (variant.tile, variant.tile / 4);
-                let threads = side * side;
-                let constants = format!("const TILE = {tile}u; const SIDE = {side}u; const THREADS = {threads}u;\n");
                 let shader =
-                    product(format, constants, &[variant.kept.source(), include_str!("../shaders/model/tile.wgsl")]);
+                    float(format, of_tile, &[variant.kept.source(), include_str!("../shaders/model/tile.wgsl")]);
                 if variant.kept == Kept::F16 { format!("enable f16;\n{shader}") } else { shader }
             }
+            Self::Quantize => [CALL, include_str!("../shaders/model/quantize.wgsl")].concat(),
             Self::Norm => [CALL, include_str!("../shaders/model/norm.wgsl")].concat(),
             Self::Rope(dim) => [CALL, &heads(dim), include_str!("../shaders/model/rope.wgsl")].concat(),
             Self::Attention(dim, queries) => {
@@ -301,6 +336,7 @@ impl fmt::Display for Kernel {
             Self::Rows(format, 1) => write!(f, "product of one row, weights in {}", format.name()),
             Self::Rows(format, _) => write!(f, "product of few rows, weights in {}", format.name()),
             Self::Tile(format) => write!(f, "product of many rows, weights in {}", format.name()),
+            Self::Quantize => f.write_str("quantization to INT8"),
             Self::Norm => f.write_str("norm"),
             Self::Rope(dim) => write!(f, "RoPE of heads of {dim}"),
             Self::Attention(dim, queries) => write!(f, "attention of heads of {dim}, tiles of {queries} queries"),
@@ -311,11 +347,12 @@ impl fmt::Display for Kernel {
 }
 
 const CALL: &str = include_str!("../shaders/model/call.wgsl");
+const PRODUCT: &str = include_str!("../shaders/model/product.wgsl");
 
 /// Pipelines of a model, and the layouts of what is bound to them.
 #[derive(Debug)]
 pub(super) struct Pipelines {
-    pub variant: FloatVariant,
+    pub variant: ModelVariant,
     compiled: HashMap<Kernel, wgpu::ComputePipeline>,
     layouts: HashMap<(u32, u32), wgpu::BindGroupLayout>,
     /// Code that is replaced, and by what: an error that a test expects to be found.
@@ -324,7 +361,7 @@ pub(super) struct Pipelines {
 }
 
 impl Pipelines {
-    pub fn new(variant: FloatVariant) -> Self {
+    pub fn new(variant: ModelVariant) -> Self {
         Self {
             variant,
             compiled: HashMap::new(),

@@ -1,7 +1,8 @@
 //! Whole models on a GPU: rows of embeddings in, logits or the residual stream out.
 //!
-//! A [`GpuModel`] has the weights of a [`FloatModel`] in the GPU's memory, in the formats in which the CPU has them
-//! (`weights`); shaders widen them to f32, in which everything is computed and summed. What sequences hold are pages of
+//! A [`GpuModel`] has the weights of a [`DeviceModel`] in the GPU's memory, in the formats in which the CPU has them
+//! (`weights`); shaders widen them to f32, in which everything is computed and summed. Layers that read INT8 (W8A8) have
+//! their input quantized and sum in i32; what clipping takes is multiplied beside (llm.npu, §3.3). What sequences hold are pages of
 //! keys and values in f16 that stay on the GPU (`pages`). A chunk of prompts or a step of rows that decode is one submission:
 //! or, where others are to have the GPU in between, several (`slices`):
 //! the same dispatches (`steps`) on the same buffers (`buffers`) every time, of which products have a kernel for few
@@ -25,7 +26,7 @@ use bytemuck::{Pod, Zeroable, bytes_of, cast_slice};
 use triad_kernels::attention::PAGE;
 use triad_model::description::ModelDescription;
 
-pub use kernels::FloatVariant;
+pub use kernels::ModelVariant;
 pub use pages::GpuSequence;
 pub(super) use program::GpuModelProgram;
 
@@ -34,9 +35,9 @@ use super::pace::Pace;
 use super::{Gpu, VariantState};
 use crate::device::ModelOptions;
 use crate::error::{Error, Result};
-use crate::model::{FloatModel, Outputs, Wanted};
+use crate::model::{DeviceModel, Outputs, Wanted};
 use buffers::{Buffers, Place, WORD, returned_words};
-use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, ROWS_COLUMNS, WeightFormat};
+use kernels::{ACTIVATE_THREADS, Kernel, Pipelines, WeightFormat};
 use pages::Pages;
 use slices::Chunk;
 use steps::{Step, StepBuffer, Work, steps};
@@ -58,7 +59,7 @@ pub struct GpuModel {
     description: ModelDescription,
     rows: usize,
     outputs: usize,
-    variants: Vec<(FloatVariant, VariantState)>,
+    variants: Vec<(ModelVariant, VariantState)>,
     pipelines: Pipelines,
     steps: Vec<Step>,
     /// Uniforms of the call, and of all steps.
@@ -106,7 +107,7 @@ impl GpuModel {
     /// # Errors
     /// If the model's parts don't agree or have shapes that no shader computes ([`Error::GpuModel`]), there is no memory for
     /// it, or no variant of the shaders computes rightly.
-    pub fn new(gpu: &Gpu, model: &FloatModel, options: &ModelOptions, variants: &[FloatVariant]) -> Result<Self> {
+    pub fn new(gpu: &Gpu, model: &DeviceModel, options: &ModelOptions, variants: &[ModelVariant]) -> Result<Self> {
         let context = Arc::clone(&gpu.shared.context);
         model.check(&context.name)?;
         let ModelOptions { rows, outputs } = *options;
@@ -161,7 +162,7 @@ impl GpuModel {
     }
 
     /// What came of each variant of the shaders.
-    pub fn variants(&self) -> &[(FloatVariant, VariantState)] {
+    pub fn variants(&self) -> &[(ModelVariant, VariantState)] {
         &self.variants
     }
 
@@ -339,9 +340,11 @@ impl GpuModel {
 
     /// The steps that a call has to run.
     fn steps_of(&self, call: &Call, wanted: &Wanted) -> Vec<usize> {
-        let is_needed = |index: &usize| match self.steps[*index].work {
-            Work::Combine { .. } => call.splits > 1,
-            _ => !self.steps[*index].of_outputs || (wanted.logits && call.outputs > 0),
+        let is_needed = |index: &usize| {
+            let Step { work, of_outputs, phase, .. } = &self.steps[*index];
+            let is_wanted = !of_outputs || (wanted.logits && call.outputs > 0);
+            let is_split = !matches!(work, Work::Combine { .. }) || call.splits > 1;
+            is_wanted && is_split && phase.is_none_or(|phase| phase == wanted.phase)
         };
         (0..self.steps.len()).filter(is_needed).collect()
     }
@@ -401,8 +404,8 @@ impl GpuModel {
 ///
 /// # Errors
 /// If none computes rightly, or the GPU fails.
-pub(super) fn prove_all(context: &Context, variants: &[FloatVariant]) -> Result<Vec<(FloatVariant, VariantState)>> {
-    let mut kernels = vec![Kernel::Norm, Kernel::Activate];
+pub(super) fn prove_all(context: &Context, variants: &[ModelVariant]) -> Result<Vec<(ModelVariant, VariantState)>> {
+    let mut kernels = vec![Kernel::Quantize, Kernel::Norm, Kernel::Activate];
     kernels.extend(WeightFormat::ALL.into_iter().flat_map(product_kernels));
     for head_dim in [64, 128] {
         let dim = head_dim as u32;
@@ -418,6 +421,7 @@ impl Work {
     fn kernels(self) -> impl Iterator<Item = Kernel> {
         let kernels = match self {
             Self::Norm => vec![Kernel::Norm],
+            Self::Quantize { .. } => vec![Kernel::Quantize],
             Self::Product { format, .. } => product_kernels(format).into(),
             Self::Rope { head_dim, .. } => vec![Kernel::Rope(head_dim as u32)],
             Self::Attention { head_dim, heads, kv_heads } => {
@@ -432,7 +436,9 @@ impl Work {
     /// The workgroups of a product with this kernel.
     fn groups_of_product(kernel: Kernel, rows: usize, columns: usize, tile: usize) -> [usize; 3] {
         match kernel {
-            Kernel::Rows(_, together) => [columns.div_ceil(ROWS_COLUMNS), rows.div_ceil(together as usize), 1],
+            Kernel::Rows(format, together) => {
+                [columns.div_ceil(format.rows_columns()), rows.div_ceil(together as usize), 1]
+            }
             _ => [columns.div_ceil(tile), rows.div_ceil(tile), 1],
         }
     }
@@ -441,6 +447,7 @@ impl Work {
     fn dispatch(self, rows: usize, tiles: usize, call: &Call, tile: usize) -> (Kernel, [usize; 3]) {
         match self {
             Self::Norm => (Kernel::Norm, [rows, 1, 1]),
+            Self::Quantize { .. } => (Kernel::Quantize, [rows, 1, 1]),
             Self::Product { format, columns } => {
                 let [one, few, many] = product_kernels(format);
                 let kernel = match rows {

@@ -10,7 +10,6 @@ use wgpu::BufferBinding;
 
 use super::super::context::UNIFORM;
 use super::super::pace::Pace;
-use super::description::UNIT;
 use super::kernels::{Kernel, WeightFormat};
 use super::steps::{NONE, ProductUniforms, StepBuffer, Work};
 use super::{Call, GpuModel, buffers::WORD};
@@ -161,9 +160,10 @@ impl GpuModel {
         let (offsets, groups) = match (piece, step.work) {
             (Piece::Product { rows, columns }, Work::Product { format, .. }) => {
                 let mut product: ProductUniforms = pod_read_unaligned(&uniforms);
-                let (in_features, stride) = (product.units as usize * UNIT, product.stride as usize);
+                let (in_features, stride) = (product.units as usize * format.unit(), product.stride as usize);
                 product.columns = columns.len() as u32;
                 product.first += columns.start as u32;
+                product.scales_at += columns.start as u32;
                 if product.bias_at != NONE {
                     product.bias_at += columns.start as u32;
                 }
@@ -174,13 +174,12 @@ impl GpuModel {
                     call.rows = rows.len() as u32;
                 }
                 let (row_bytes, scale_bytes) = format.bytes(in_features);
-                let offsets = [
-                    rows.start * in_features * WORD,
-                    columns.start * row_bytes,
-                    columns.start * scale_bytes,
-                    0,
-                    rows.start * stride * WORD,
-                ];
+                let [input, scales] = match format {
+                    // INT8, and the outliers of each row.
+                    WeightFormat::W8a8 => [rows.start * in_features, rows.start * 2 * WORD * (1 + in_features)],
+                    _ => [rows.start * in_features * WORD, columns.start * scale_bytes],
+                };
+                let offsets = [input, columns.start * row_bytes, scales, 0, rows.start * stride * WORD];
                 (offsets, Work::groups_of_product(kernel, rows.len(), columns.len(), pipelines.variant.tile()))
             }
             (Piece::Attention { tiles }, work) => {
@@ -223,10 +222,11 @@ impl GpuModel {
         let rows = self.rows_of(index, chunk) as f64;
         match step.work {
             Work::Norm => 8.0 * rows * self.description.hidden as f64,
-            Work::Product { columns, .. } => {
+            Work::Product { format, columns } => {
                 let product: ProductUniforms = pod_read_unaligned(&step.uniforms);
-                2.0 * rows * columns as f64 * (product.units as usize * UNIT) as f64
+                2.0 * rows * columns as f64 * (product.units as usize * format.unit()) as f64
             }
+            Work::Quantize { quads } => 16.0 * rows * quads as f64,
             Work::Rope { head_dim, heads } => 8.0 * rows * (head_dim * heads) as f64,
             Work::Attention { head_dim, heads, .. } => {
                 (0..chunk.tiles).map(|tile| chunk.units_of_tile(tile, heads * head_dim)).sum()
@@ -259,6 +259,7 @@ impl WeightFormat {
             Self::F32 => (4 * in_features, 0),
             Self::F16 | Self::Bf16 => (2 * in_features, 0),
             Self::Int8 => (in_features, WORD),
+            Self::W8a8 => (in_features, 0),
             Self::Int4 => (in_features / 2, 2 * in_features / triad_kernels::int4::GROUP),
         }
     }

@@ -1,21 +1,19 @@
-//! The dispatches of a forward pass: for every block norms, products, RoPE, attention and activation; behind the last one
-//! norm and output matrix.
+//! The dispatches of a forward pass: for every block norms, products, RoPE, attention and activation, and quantization
+//! before products in INT8; behind the last block norm and output matrix.
 
 use bytemuck::{Pod, Zeroable, bytes_of};
+use triad_kernels::Phase;
 use triad_model::description::{Activation, Linear, Residual, RopePairing};
 
 use super::super::context::Context;
-use super::buffers::Place;
-use super::description::UNIT;
+use super::buffers::{Place, QUAD};
 use super::kernels::WeightFormat;
-use super::weights::{Slab, upload};
+use super::weights::{Layer, Slab, upload};
 use crate::error::Result;
-use crate::model::{FloatBlock, FloatLinear, FloatModel, FloatNorm};
+use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input};
 
 /// Where there is no norm, no bias and no window, as in `call.wgsl`.
 pub(super) const NONE: u32 = u32::MAX;
-/// Numbers of a quad.
-pub(super) const QUAD: usize = 4;
 
 /// One dispatch, but for what differs from call to call.
 #[derive(Debug)]
@@ -26,12 +24,15 @@ pub(super) struct Step {
     pub buffers: Vec<StepBuffer>,
     /// Whether it computes the rows whose logits are wanted, and not all.
     pub of_outputs: bool,
+    /// Rows of which phase it computes, if not of either.
+    pub phase: Option<Phase>,
 }
 
 /// What is computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Work {
     Norm,
+    Quantize { quads: usize },
     Product { format: WeightFormat, columns: usize },
     Rope { head_dim: usize, heads: usize },
     Attention { head_dim: usize, heads: usize, kv_heads: usize },
@@ -60,7 +61,19 @@ pub(super) struct ProductUniforms {
     pub bias_at: u32,
     pub adds: u32,
     pub of_outputs: u32,
-    pub unused: u32,
+    pub scales_at: u32,
+}
+
+/// As `Quantize` in `quantize.wgsl`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct QuantizeUniforms {
+    pub quads: u32,
+    pub smoothing_at: u32,
+    pub scale: f32,
+    pub inverse_scale: f32,
+    pub has_shadow: u32,
+    pub unused: [u32; 3],
 }
 
 /// As `Norm` in `norm.wgsl`.
@@ -141,8 +154,9 @@ impl Parameters {
 ///
 /// # Errors
 /// If there is no memory for the weights.
-pub(super) fn steps(context: &Context, model: &FloatModel, rows: usize) -> Result<(Vec<Step>, Vec<f32>)> {
-    let mut builder = Builder { context, model, rows, steps: Vec::new(), parameters: Parameters::default() };
+pub(super) fn steps(context: &Context, model: &DeviceModel, rows: usize) -> Result<(Vec<Step>, Vec<f32>)> {
+    let mut builder =
+        Builder { context, model, rows, steps: Vec::new(), parameters: Parameters::default(), phase: None };
     (0..model.blocks.len()).try_for_each(|block| builder.block(block))?;
     let hidden = model.description.hidden;
     builder.norm(
@@ -156,11 +170,13 @@ pub(super) fn steps(context: &Context, model: &FloatModel, rows: usize) -> Resul
 
 struct Builder<'a> {
     context: &'a Context,
-    model: &'a FloatModel<'a>,
+    model: &'a DeviceModel<'a>,
     /// Rows that there is room for.
     rows: usize,
     steps: Vec<Step>,
     parameters: Parameters,
+    /// Of the steps that are pushed.
+    phase: Option<Phase>,
 }
 
 /// What a norm or product reads and writes.
@@ -219,7 +235,13 @@ impl Builder<'_> {
     }
 
     /// Adds the output of half a block to the residual stream, normed where there is a norm.
-    fn add(&mut self, layer: &[FloatLinear], shape: [usize; 2], input: Place, norm: Option<&FloatNorm>) -> Result<()> {
+    fn add(
+        &mut self,
+        layer: &[DeviceLinear],
+        shape: [usize; 2],
+        input: Place,
+        norm: Option<&DeviceNorm>,
+    ) -> Result<()> {
         let Some(norm) = norm else {
             return self.product(layer, shape, Target { adds: true, ..Target::new(input, Place::Stream) });
         };
@@ -228,7 +250,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn norm(&mut self, norm: &FloatNorm, target: Target) {
+    fn norm(&mut self, norm: &DeviceNorm, target: Target) {
         let Target { input, output, adds, of_outputs } = target;
         let uniforms = NormUniforms {
             quads: (norm.weight.len() / QUAD) as u32,
@@ -244,9 +266,9 @@ impl Builder<'_> {
     }
 
     /// Products of one input with layers whose outputs are side by side: `[in_features, features of all]`.
-    fn product(&mut self, layers: &[FloatLinear], shape: [usize; 2], target: Target) -> Result<()> {
+    fn product(&mut self, layers: &[DeviceLinear], shape: [usize; 2], target: Target) -> Result<()> {
         let [in_features, stride] = shape;
-        let bias_at = if layers.iter().any(|layer| layer.bias.is_some()) {
+        let bias_at = layers.iter().any(|layer| layer.bias.is_some()).then(|| {
             let mut bias = Vec::with_capacity(stride);
             for layer in layers {
                 match layer.bias {
@@ -254,26 +276,77 @@ impl Builder<'_> {
                     None => bias.resize(bias.len() + layer.out_features(in_features), 0.0),
                 }
             }
-            Some(self.parameters.push(&bias))
-        } else {
-            None
+            self.parameters.push(&bias)
+        });
+        let (mut weights, mut int8) = (Vec::new(), None);
+        for layer in layers {
+            weights.push(match layer.weight {
+                DeviceWeight::Float(matrix) => Layer::Float(matrix),
+                DeviceWeight::Int8(weight, input) => {
+                    int8 = Some(input);
+                    Layer::W8a8(weight)
+                }
+            });
+        }
+        let decoding: Option<Vec<_>> = layers.iter().map(|layer| layer.decode_weight.map(Layer::Float)).collect();
+        self.phase = decoding.as_ref().map(|_| Phase::Prefill);
+        let input = match int8 {
+            Some(input) => self.quantize(target.input, in_features, &input),
+            None => target.input,
         };
-        for slab in upload(self.context, layers, in_features)? {
+        self.multiply(&weights, shape, Target { input, ..target }, bias_at)?;
+        if let Some(weights) = decoding {
+            self.phase = Some(Phase::Decode);
+            self.multiply(&weights, shape, target, bias_at)?;
+        }
+        self.phase = None;
+        Ok(())
+    }
+
+    /// Quantizes `input`; returns where it is then.
+    fn quantize(&mut self, input: Place, in_features: usize, how: &Int8Input) -> Place {
+        let quads = in_features / QUAD;
+        let uniforms = QuantizeUniforms {
+            quads: quads as u32,
+            smoothing_at: how.smoothing.map_or(NONE, |smoothing| self.parameters.push(smoothing) / QUAD as u32),
+            scale: how.scale,
+            inverse_scale: how.scale.recip(),
+            has_shadow: u32::from(how.has_shadow),
+            unused: [0; 3],
+        };
+        let buffers = [input, Place::Parameters, Place::Quantized, Place::Outliers].map(StepBuffer::Of).into();
+        self.push(Work::Quantize { quads }, &uniforms, buffers, false);
+        Place::Quantized
+    }
+
+    /// Products with `weights`, all in W8A8 or none, and with the bias that is in the parameters.
+    fn multiply(&mut self, weights: &[Layer], shape: [usize; 2], target: Target, bias_at: Option<u32>) -> Result<()> {
+        let [in_features, stride] = shape;
+        let scales = weights.iter().filter_map(|layer| match layer {
+            Layer::W8a8(weight) => Some(weight.scales),
+            Layer::Float(_) => None,
+        });
+        let scales: Vec<_> = scales.collect();
+        let scales_at = self.parameters.push(&scales.concat());
+        for slab in upload(self.context, weights, in_features)? {
             let Slab { format, first, columns, weight, scales } = slab;
             let uniforms = ProductUniforms {
-                units: (in_features / UNIT) as u32,
+                units: (in_features / format.unit()) as u32,
                 columns: columns as u32,
                 first: first as u32,
                 stride: stride as u32,
                 bias_at: bias_at.map_or(NONE, |at| at + first as u32),
                 adds: u32::from(target.adds),
                 of_outputs: u32::from(target.of_outputs),
-                unused: 0,
+                scales_at: scales_at + first as u32,
             };
             let buffers = vec![
                 StepBuffer::Of(target.input),
                 StepBuffer::Weights(weight),
-                StepBuffer::Weights(scales),
+                match format {
+                    WeightFormat::W8a8 => StepBuffer::Of(Place::Outliers),
+                    _ => StepBuffer::Weights(scales),
+                },
                 StepBuffer::Of(Place::Parameters),
                 StepBuffer::Of(target.output),
             ];
@@ -282,15 +355,15 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn rope(&mut self, index: usize, block: &FloatBlock) {
-        let FloatModel { description, rotations, rotation_of_block, .. } = self.model;
+    fn rope(&mut self, index: usize, block: &DeviceBlock) {
+        let DeviceModel { description, rotations, rotation_of_block, .. } = self.model;
         let attention = &description.blocks[index].attention;
         let (heads, kv_heads, head_dim) = (attention.heads, attention.kv_heads, attention.head_dim);
         let rotation = rotation_of_block[index];
         let angles_before: usize = rotations[..rotation].iter().map(|before| before.frequencies.len()).sum();
         let words =
             |before: &triad_model::description::BlockDescription| before.attention.kv_heads * before.attention.head_dim;
-        let mut head_norm = |norm: &Option<FloatNorm>| match norm {
+        let mut head_norm = |norm: &Option<DeviceNorm>| match norm {
             Some(norm) => (self.parameters.push(norm.weight), norm.epsilon),
             None => (NONE, 0.0),
         };
@@ -335,6 +408,7 @@ impl Builder<'_> {
     }
 
     fn push<T: Pod>(&mut self, work: Work, uniforms: &T, buffers: Vec<StepBuffer>, of_outputs: bool) {
-        self.steps.push(Step { work, uniforms: bytes_of(uniforms).to_vec(), buffers, of_outputs });
+        let uniforms = bytes_of(uniforms).to_vec();
+        self.steps.push(Step { work, uniforms, buffers, of_outputs, phase: self.phase });
     }
 }

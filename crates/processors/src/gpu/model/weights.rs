@@ -1,11 +1,13 @@
 //! Weights on a GPU: layers that read one input, side by side, in parts that its buffers can hold.
 
+use std::ops::Range;
+
 use triad_kernels::Matrix;
+use triad_kernels::int8::Int8Weight;
 
 use super::super::context::Context;
-use super::kernels::{ROWS_COLUMNS, WeightFormat};
+use super::kernels::WeightFormat;
 use crate::error::Result;
-use crate::model::FloatLinear;
 
 /// Workgroups in one dimension, at most, on every GPU.
 pub(super) const MOST_GROUPS: usize = 65535;
@@ -18,6 +20,7 @@ pub(super) struct Slab {
     pub first: usize,
     pub columns: usize,
     pub weight: wgpu::Buffer,
+    /// In W8A8, whose scales are beside norms and biases, nothing.
     pub scales: wgpu::Buffer,
 }
 
@@ -26,35 +29,45 @@ struct Planned<'a> {
     format: WeightFormat,
     first: usize,
     columns: usize,
-    parts: Vec<Matrix<'a>>,
+    /// Their bytes, and those of their scales.
+    parts: Vec<[&'a [u8]; 2]>,
+}
+
+/// Weights that read one input in one way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Layer<'a> {
+    Float(Matrix<'a>),
+    W8a8(Int8Weight<'a>),
 }
 
 /// Copies `layers`, which read `in_features` features, to the GPU. The output of each is behind those before it.
 ///
 /// # Errors
 /// If there is no memory for them.
-pub(super) fn upload(context: &Context, layers: &[FloatLinear], in_features: usize) -> Result<Vec<Slab>> {
+pub(super) fn upload(context: &Context, layers: &[Layer], in_features: usize) -> Result<Vec<Slab>> {
     plan(layers, in_features, context.most_bytes()).iter().map(|slab| slab.upload(context)).collect()
 }
 
 /// The slabs of `layers`, of at most `most_bytes` each: as few as there can be with all columns in their order.
-fn plan<'a>(layers: &[FloatLinear<'a>], in_features: usize, most_bytes: u64) -> Vec<Planned<'a>> {
+fn plan<'a>(layers: &[Layer<'a>], in_features: usize, most_bytes: u64) -> Vec<Planned<'a>> {
     let mut planned: Vec<Planned> = Vec::new();
     let mut column = 0;
     for layer in layers {
-        let weight = layer.weight;
-        let (format, row_bytes) = (WeightFormat::of(weight), row_bytes(weight, in_features));
-        let most = (most_bytes / row_bytes as u64).clamp(1, (MOST_GROUPS * ROWS_COLUMNS) as u64) as usize;
+        let (format, unit) = (layer.format(), layer.columns_together());
+        let most_columns = (MOST_GROUPS * format.rows_columns()) as u64;
+        let most = (most_bytes / layer.row_bytes(in_features) as u64).clamp(1, most_columns) as usize;
+        let most = (most - most % unit).max(unit);
         let out_features = layer.out_features(in_features);
         let mut row = 0;
         while row < out_features {
-            let is_full = |last: &Planned| last.format != format || last.columns >= most;
+            let is_full =
+                |last: &Planned| last.format != format || last.columns >= most || !last.columns.is_multiple_of(unit);
             if planned.last().is_none_or(is_full) {
                 planned.push(Planned { format, first: column, columns: 0, parts: Vec::new() });
             }
             let last = planned.last_mut().expect("it was pushed");
             let taken = (out_features - row).min(most - last.columns);
-            last.parts.push(weight.rows(row..row + taken, in_features));
+            last.parts.push(layer.stored(row..row + taken, in_features));
             last.columns += taken;
             (row, column) = (row + taken, column + taken);
         }
@@ -62,13 +75,51 @@ fn plan<'a>(layers: &[FloatLinear<'a>], in_features: usize, most_bytes: u64) -> 
     planned
 }
 
+impl<'a> Layer<'a> {
+    fn format(&self) -> WeightFormat {
+        match self {
+            Self::Float(matrix) => WeightFormat::of(*matrix),
+            Self::W8a8(_) => WeightFormat::W8a8,
+        }
+    }
+
+    /// Columns that are never apart.
+    fn columns_together(&self) -> usize {
+        match self {
+            Self::Float(_) => 1,
+            Self::W8a8(_) => Int8Weight::COLUMNS,
+        }
+    }
+
+    pub fn out_features(&self, in_features: usize) -> usize {
+        match self {
+            Self::Float(matrix) => stored(*matrix).0.len() / row_bytes(*matrix, in_features),
+            Self::W8a8(weight) => weight.out_features,
+        }
+    }
+
+    fn row_bytes(&self, in_features: usize) -> usize {
+        match self {
+            Self::Float(matrix) => row_bytes(*matrix, in_features),
+            Self::W8a8(_) => in_features,
+        }
+    }
+
+    /// The bytes of some columns, and of their scales.
+    fn stored(&self, columns: Range<usize>, in_features: usize) -> [&'a [u8]; 2] {
+        match self {
+            Self::Float(matrix) => stored(matrix.rows(columns, in_features)).into(),
+            Self::W8a8(weight) => [bytemuck::cast_slice(weight.columns(columns).packed), &[]],
+        }
+    }
+}
+
 impl Planned<'_> {
     fn upload(&self, context: &Context) -> Result<Slab> {
         let Self { format, first, columns, parts } = self;
-        let parts: Vec<_> = parts.iter().map(|part| stored(*part)).collect();
-        let weight = context.uploaded("weights", &parts.iter().map(|(values, _)| *values).collect::<Vec<_>>())?;
+        let weight = context.uploaded("weights", &parts.iter().map(|[values, _]| *values).collect::<Vec<_>>())?;
         // Words must be whole.
-        let mut scales = parts.iter().map(|(_, scales)| *scales).collect::<Vec<_>>().concat();
+        let mut scales = parts.iter().map(|[_, scales]| *scales).collect::<Vec<_>>().concat();
         scales.resize(scales.len().next_multiple_of(4), 0);
         let scales = context.uploaded("scales", &[&scales])?;
         Ok(Slab { format: *format, first: *first, columns: *columns, weight, scales })
@@ -99,16 +150,17 @@ pub(super) fn stored(matrix: Matrix<'_>) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use half::f16;
+    use triad_kernels::int8::{pack, packed_len, unpack};
 
     use super::*;
 
     const FEATURES: usize = 8;
 
-    fn f32s(matrix: Matrix) -> Vec<f32> {
-        let rows = stored(matrix).0.len() / row_bytes(matrix, FEATURES);
-        let mut wide = vec![0.0; rows * FEATURES];
-        wide.chunks_exact_mut(FEATURES).enumerate().for_each(|(row, wide)| matrix.widen_row(row, wide));
-        wide
+    fn f32s(bytes: &[u8], format: WeightFormat) -> Vec<f32> {
+        match format {
+            WeightFormat::F32 => bytemuck::pod_collect_to_vec(bytes),
+            _ => bytemuck::pod_collect_to_vec::<_, f16>(bytes).into_iter().map(f16::to_f32).collect(),
+        }
     }
 
     #[test]
@@ -117,7 +169,7 @@ mod tests {
         let [a, b, d] = [(5, 0), (9, 40), (3, 160)].map(|(count, first)| numbers(count, first).collect::<Vec<_>>());
         let c: Vec<_> = numbers(6, 112).map(f16::from_f32).collect();
         let layers = [Matrix::F32(&a), Matrix::F32(&b), Matrix::F16(&c), Matrix::F32(&d)];
-        let layers = layers.map(|weight| FloatLinear { weight, bias: None });
+        let layers = layers.map(Layer::Float);
         let expected: Vec<_> = numbers(23, 0).collect();
         // Rows of 32 bytes, in f16 of 16.
         for (most_bytes, columns) in [
@@ -128,15 +180,62 @@ mod tests {
         ] {
             let slabs = plan(&layers, FEATURES, most_bytes);
             assert_eq!(slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(), columns);
-            let found: Vec<_> = slabs.iter().flat_map(|slab| slab.parts.iter().flat_map(|part| f32s(*part))).collect();
+            let found: Vec<_> = slabs
+                .iter()
+                .flat_map(|slab| slab.parts.iter().flat_map(|[values, _]| f32s(values, slab.format)))
+                .collect();
             assert_eq!(found, expected);
             let mut first = 0;
             for slab in &slabs {
                 assert_eq!(slab.first, first);
                 first += slab.columns;
-                let bytes: usize = slab.parts.iter().map(|part| stored(*part).0.len()).sum();
+                let bytes: usize = slab.parts.iter().map(|[values, _]| values.len()).sum();
                 assert!(bytes as u64 <= most_bytes);
             }
+        }
+    }
+    #[test]
+    fn parts_of_packed_weights_are_whole_blocks_and_layers_share_a_slab_only_behind_whole_blocks() {
+        // Numbers of a column are its index, its blocks are padded with zeros.
+        let weight = |columns: usize, first: usize| {
+            let row_major: Vec<i8> = (first..first + columns).flat_map(|column| [column as i8; FEATURES]).collect();
+            let mut packed = vec![0; packed_len(columns, FEATURES).unwrap()];
+            pack(&row_major, columns, FEATURES, &mut packed);
+            packed
+        };
+        let columns = [32, 40, 7];
+        let packed = [weight(32, 0), weight(40, 32), weight(7, 72)];
+        let (scales, sums) = ([0.0; 40], [0; 40]);
+        let layers: Vec<_> = columns
+            .iter()
+            .zip(&packed)
+            .map(|(columns, packed)| {
+                let (scales, sums) = (&scales[..*columns], &sums[..*columns]);
+                let (out_features, in_features) = (*columns, FEATURES);
+                Layer::W8a8(Int8Weight { out_features, in_features, packed, scales, sums })
+            })
+            .collect();
+        for (most_bytes, expected) in
+            [(u64::MAX, vec![72, 7]), (33 * FEATURES as u64, vec![32, 32, 8, 7]), (1, vec![16, 16, 16, 16, 8, 7])]
+        {
+            let slabs = plan(&layers, FEATURES, most_bytes);
+            assert_eq!(slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(), expected);
+            let mut column = 0;
+            for slab in &slabs {
+                assert_eq!(slab.first, column);
+                let numbers: Vec<i8> =
+                    slab.parts.iter().flat_map(|[values, _]| bytemuck::cast_slice(values)).copied().collect();
+                let mut row_major = vec![0; slab.columns * FEATURES];
+                let (scales, sums) = (&vec![0.0; slab.columns], &vec![0; slab.columns]);
+                let (out_features, in_features) = (slab.columns, FEATURES);
+                let weight = Int8Weight { out_features, in_features, packed: &numbers, scales, sums };
+                unpack(weight, &mut row_major);
+                for row in row_major.chunks_exact(FEATURES) {
+                    assert_eq!(row, [column as i8; FEATURES]);
+                    column += 1;
+                }
+            }
+            assert_eq!(column, 79);
         }
     }
 }

@@ -75,6 +75,41 @@ fn multiply_fused(@builtin(local_invocation_index) thread: u32) {
     keep(a + b + c + d + e + f + g + h, thread);
 }
 
+// Products of four pairs in INT8, each added to a sum on which the next one depends.
+@compute @workgroup_size(THREADS)
+fn multiply_packed(@builtin(local_invocation_index) thread: u32) {
+    let factor = bitcast<u32>(work.factor);
+    var a = vec4<i32>(0, 1, 2, 3) + i32(thread);
+    var b = a + 4;
+    var c = a + 8;
+    var d = a + 12;
+    var e = a + 16;
+    var f = a + 20;
+    var g = a + 24;
+    var h = a + 28;
+    for (var step = 0u; step < STEPS; step++) {
+        a = add_products(a, factor);
+        b = add_products(b, factor);
+        c = add_products(c, factor);
+        d = add_products(d, factor);
+        e = add_products(e, factor);
+        f = add_products(f, factor);
+        g = add_products(g, factor);
+        h = add_products(h, factor);
+    }
+    keep(vec4<f32>(a + b + c + d + e + f + g + h), thread);
+}
+
+fn add_products(sums: vec4<i32>, factor: u32) -> vec4<i32> {
+    let words = bitcast<vec4<u32>>(sums);
+    return sums + vec4<i32>(
+        dot4I8Packed(words.x, factor),
+        dot4I8Packed(words.y, factor),
+        dot4I8Packed(words.z, factor),
+        dot4I8Packed(words.w, factor),
+    );
+}
+
 // Neighbours read neighbours, all of the buffer in each round.
 @compute @workgroup_size(THREADS)
 fn read_memory(@builtin(global_invocation_id) at: vec3<u32>, @builtin(local_invocation_index) thread: u32) {

@@ -1,6 +1,6 @@
 //! Whether a GPU computes rightly: every kernel that a model uses runs on small cases beside the CPU's kernels.
 //!
-//! `products` are compared with sums in f64, norms and activations (`rows`), RoPE with what it writes to the pages
+//! `products` are compared with sums in f64, those in INT8 (`w8a8`), norms and activations (`rows`), RoPE with what it writes to the pages
 //! (`heads`), and attention over pages (`attention`) with the CPU's. Cases have shapes that are multiples of no tile,
 //! more pages than one, in another order than they are in memory, and not-a-number wherever nothing should be read.
 
@@ -10,13 +10,14 @@ mod products;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod w8a8;
 
 use bytemuck::{NoUninit, Pod, bytes_of, cast_slice};
 
 use super::super::VariantState;
 use super::super::context::Context;
 use super::Call;
-use super::kernels::{FloatVariant, Kernel, Pipelines};
+use super::kernels::{Kernel, ModelVariant, Pipelines, WeightFormat};
 use crate::error::{Error, Result};
 
 /// The pipelines of the first of `variants` whose `kernels` all compute rightly, and what came of each.
@@ -25,9 +26,9 @@ use crate::error::{Error, Result};
 /// If none does, or the GPU fails.
 pub(super) fn choose(
     context: &Context,
-    variants: &[FloatVariant],
+    variants: &[ModelVariant],
     kernels: &[Kernel],
-) -> Result<(Pipelines, Vec<(FloatVariant, VariantState)>)> {
+) -> Result<(Pipelines, Vec<(ModelVariant, VariantState)>)> {
     let (mut used, mut states) = (None, Vec::new());
     for variant in variants {
         let state = match used {
@@ -65,6 +66,8 @@ fn prove(context: &Context, pipelines: &mut Pipelines, kernels: &[Kernel]) -> Pr
         }
         let mut trial = Trial { context, pipelines, kernel: *kernel };
         let proof = match *kernel {
+            Kernel::Rows(WeightFormat::W8a8, _) | Kernel::Tile(WeightFormat::W8a8) => w8a8::prove(&mut trial),
+            Kernel::Quantize => w8a8::prove_quantize(&mut trial),
             Kernel::Rows(format, _) | Kernel::Tile(format) => products::prove(&mut trial, format),
             Kernel::Norm => rows::prove_norm(&mut trial),
             Kernel::Rope(head_dim) => heads::prove(&mut trial, head_dim as usize),

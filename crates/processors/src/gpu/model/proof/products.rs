@@ -7,12 +7,11 @@ use triad_kernels::int4::{self, quantize_int4};
 use triad_kernels::int8::quantize_weight_rows;
 
 use super::super::Call;
-use super::super::description::UNIT;
-use super::super::kernels::{FloatVariant, Kernel, ROWS_COLUMNS, WeightFormat};
+
+use super::super::kernels::{Kernel, ModelVariant, UNIT, WeightFormat};
 use super::super::steps::{NONE, ProductUniforms};
-use super::super::weights::upload;
+use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
-use crate::model::FloatLinear;
 
 /// Rows and columns: multiples of no tile, and more than one of the largest.
 const ROWS: usize = 67;
@@ -36,10 +35,10 @@ struct Case {
 
 /// Products of as many rows as the kernel is for.
 pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
-    let tile = trial.pipelines.variant.tile();
+    let (tile, columns_together) = (trial.pipelines.variant.tile(), format.rows_columns());
     let (rows, groups) = match trial.kernel {
-        Kernel::Rows(_, 1) => (1, [COLUMNS.div_ceil(ROWS_COLUMNS), 1, 1]),
-        Kernel::Rows(_, together) => (together as usize + 1, [COLUMNS.div_ceil(ROWS_COLUMNS), 2, 1]),
+        Kernel::Rows(_, 1) => (1, [COLUMNS.div_ceil(columns_together), 1, 1]),
+        Kernel::Rows(_, together) => (together as usize + 1, [COLUMNS.div_ceil(columns_together), 2, 1]),
         _ => (ROWS, [COLUMNS.div_ceil(tile), ROWS.div_ceil(tile), 1]),
     };
     let weight = Weight::new(format);
@@ -64,7 +63,7 @@ fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups
     // Those of few rows multiply in f32 in every variant.
     let variant = match trial.kernel {
         Kernel::Tile(_) => trial.pipelines.variant,
-        _ => FloatVariant::ALL[0],
+        _ => ModelVariant::ALL[0],
     };
     let (mut expected, mut tolerances) = (before.clone(), vec![0.0; before.len()]);
     for column in 0..COLUMNS {
@@ -87,12 +86,11 @@ fn prove_case(trial: &mut Trial, case: &Case, weight: &Weight, x: &[f32], groups
         bias_at: if adds { FIRST as u32 } else { NONE },
         adds: u32::from(adds),
         of_outputs: u32::from(of_outputs),
-        unused: 0,
+        scales_at: 0,
     };
     let (all, outputs) = if of_outputs { (0, rows) } else { (rows, 0) };
     let call = Call { rows: all as u32, outputs: outputs as u32, ..Call::zeroed() };
-    let layer = FloatLinear { weight: weight.matrix(), bias: None };
-    let slabs = upload(trial.context, &[layer], FEATURES)?;
+    let slabs = upload(trial.context, &[Layer::Float(weight.matrix())], FEATURES)?;
     let [slab] = &slabs[..] else { unreachable!("a small weight is in one part") };
     let [input, parameters, out] = [x, &bias, &before].map(|values| trial.buffer(values));
     let buffers = [&input?, &slab.weight, &slab.scales, &parameters?, &out?];
@@ -133,6 +131,7 @@ impl Weight {
                 quantize_int4(&values, &mut numbers, &mut scales);
                 Self::Int4(numbers, scales)
             }
+            WeightFormat::W8a8 => unreachable!("its products are proven by themselves"),
         }
     }
 

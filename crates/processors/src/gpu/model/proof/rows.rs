@@ -4,7 +4,8 @@ use bytemuck::Zeroable;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply};
 use triad_kernels::norm::{layer_norm, rms_norm};
 
-use super::super::steps::{ActivateUniforms, NONE, NormUniforms, QUAD};
+use super::super::buffers::QUAD;
+use super::super::steps::{ActivateUniforms, NONE, NormUniforms};
 use super::super::{ACTIVATE_THREADS, Call};
 use super::{Proof, Trial, ensure, near, numbers};
 

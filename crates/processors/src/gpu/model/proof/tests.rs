@@ -17,7 +17,7 @@ fn context() -> Option<Context> {
 
 /// What the proof of a kernel finds, with an error in its shader.
 fn found(context: &Context, kernel: Kernel, planted: Option<[&'static str; 2]>) -> std::result::Result<(), String> {
-    let mut pipelines = Pipelines::new(FloatVariant::ALL[1]);
+    let mut pipelines = Pipelines::new(ModelVariant::ALL[1]);
     pipelines.planted = planted;
     prove(context, &mut pipelines, &[kernel]).unwrap()
 }
@@ -30,6 +30,8 @@ fn an_error_planted_in_any_step_is_found_and_named() {
     let (rope, combine) = (Kernel::Rope(HEAD_DIM), Kernel::Combine(HEAD_DIM));
     let [tile, one] = [16, 1].map(|queries| Kernel::Attention(HEAD_DIM, queries));
     let (many, few) = (Kernel::Tile(WeightFormat::F16), Kernel::Rows(WeightFormat::Int4, 4));
+    let quantize = Kernel::Quantize;
+    let (int8_many, int8_few) = (Kernel::Tile(WeightFormat::W8a8), Kernel::Rows(WeightFormat::W8a8, 4));
     for (kernel, [right, wrong], expected) in [
         (Kernel::Norm, ["+ norm.epsilon", ""], "norm: RMS norm: number"),
         (Kernel::Norm, ["quad += THREADS", "quad += 2u * THREADS"], "norm: RMS norm: number"),
@@ -88,13 +90,36 @@ fn an_error_planted_in_any_step_is_found_and_named() {
         (many, ["value += parameters[product.bias_at + column]", "value += 0.0"], "added to bias and output: number"),
         (many, ["product.of_outputs == 1u", "false"], "of the wanted rows: number"),
         (many, ["&& at < product.units", "&& at + 1u < product.units"], "added to bias and output: number"),
-        (many, ["column >= product.columns", "column > product.columns"], "added to bias and output: number"),
+        (many, ["column < product.columns", "column <= product.columns"], "added to bias and output: number"),
         (many, ["unpack2x16float(word)", "unpack2x16float(word & 0xfff0fff0u)"], "product of many rows"),
         (few, ["row * product.stride + product.first", "row * product.stride"], "product of few rows, weights in INT4"),
         (few, ["[group % 2u]", ".x"], "product of few rows, weights in INT4: added to"),
         (few, ["row + index, last_row", "row, last_row"], "added to bias and output: number"),
+        (
+            quantize,
+            ["round(x * quantize", "floor(0.5 + x * quantize"],
+            "quantization to INT8: clipped: row 0: number 0",
+        ),
+        (quantize, ["vec4<f32>(-127.0), ", "vec4<f32>(-128.0), "], "clipped: row"),
+        (quantize, ["<< 16u", "<< 15u"], "clipped: row 0: number"),
+        (quantize, ["if any(exponents", "if all(exponents"], "clipped: row 2: scale"),
+        (quantize, ["any_broken |= broken[other]", "any_broken = broken[other]"], "clipped: row 2: scale"),
+        (quantize, ["abs(x[lane]) > clip()", "x[lane] > clip()"], "with its outliers: row 0: scale"),
+        (quantize, ["select(-clip(), clip(),", "select(clip(), clip(),"], "with its outliers: row 0: outlier"),
+        (quantize, ["other < thread", "other <= thread"], "with its outliers: row 0: outlier"),
+        (quantize, ["* parameters[quantize.smoothing_at + quad]", ""], "smoothed, with its outliers: row 0: number"),
+        (int8_many, ["f32(sum) * (", "f32(sum + 20) * ("], "activations in INT8: added to bias and output: number"),
+        (int8_many, ["if of_row.y > 0u", "if of_row.y > 1000u"], "added to bias and output: number"),
+        (int8_many, ["index <= of_row.y", "index < of_row.y"], "added to bias and output: number"),
+        (int8_many, ["24u - 8u * (outlier.x % 4u)", "24u - 8u * (outlier.x % 3u)"], "added to bias and output: number"),
+        (int8_many, ["column / 16u * product.units", "product.units"], "added to bias and output: number"),
+        (int8_many, ["&& of_input < quads()", "&& of_input + 1u < quads()"], "added to bias and output: number"),
+        (int8_many, ["column >= product.columns", "column > product.columns"], "added to bias and output: number"),
+        (int8_few, ["at += SLICES", "at += 2u * SLICES"], "product of few rows, weights in INT8, activations in INT8"),
+        (int8_few, ["first_row + index, last_row", "first_row, last_row"], "added to bias and output: number"),
+        (int8_few, ["of_slice < SLICES", "of_slice + 1u < SLICES"], "added to bias and output: number"),
     ] {
-        let source = kernel.source(FloatVariant::ALL[1]);
+        let source = kernel.source(ModelVariant::ALL[1]);
         assert!(source.contains(right), "{kernel}: {right}");
         let reason = found(&context, kernel, Some([right, wrong])).expect_err(&format!("{kernel}: {wrong}"));
         assert!(reason.contains(expected), "{wrong}: {reason}");
@@ -105,10 +130,10 @@ fn an_error_planted_in_any_step_is_found_and_named() {
 fn every_kernel_of_every_variant_computes_rightly() {
     let Some(context) = context() else { return };
     let products = WeightFormat::ALL.into_iter().flat_map(super::super::product_kernels).collect::<Vec<_>>();
-    for variant in FloatVariant::ALL.into_iter().chain(FloatVariant::ROUNDED) {
+    for variant in ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED) {
         assert_eq!(prove(&context, &mut Pipelines::new(variant), &products).unwrap(), Ok(()), "{}", variant.name);
     }
-    let mut kernels = vec![Kernel::Norm, Kernel::Activate];
+    let mut kernels = vec![Kernel::Quantize, Kernel::Norm, Kernel::Activate];
     for head_dim in [8, 64, 80, 128, 256] {
         let (most, _) = Kernel::attention_tile(head_dim);
         let dim = head_dim as u32;
@@ -120,7 +145,7 @@ fn every_kernel_of_every_variant_computes_rightly() {
         );
         kernels.extend([Kernel::Rope(dim), Kernel::Combine(dim)]);
     }
-    assert_eq!(prove(&context, &mut Pipelines::new(FloatVariant::ALL[1]), &kernels).unwrap(), Ok(()));
+    assert_eq!(prove(&context, &mut Pipelines::new(ModelVariant::ALL[1]), &kernels).unwrap(), Ok(()));
 }
 
 #[test]
@@ -136,8 +161,8 @@ fn products_in_f16_are_refused_beyond_their_bound() {
         ["Kept(value.second)", "Kept(value.second * 0.99)"],
         ["sums / SHRINK", "sums"],
     ] {
-        assert!(kernel.source(FloatVariant::ROUNDED[1]).contains(planted[0]), "{planted:?}");
-        let mut pipelines = Pipelines::new(FloatVariant::ROUNDED[1]);
+        assert!(kernel.source(ModelVariant::ROUNDED[1]).contains(planted[0]), "{planted:?}");
+        let mut pipelines = Pipelines::new(ModelVariant::ROUNDED[1]);
         pipelines.planted = Some(planted);
         let reason = prove(&context, &mut pipelines, &[kernel]).unwrap().expect_err(planted[1]);
         assert!(reason.contains("product of many rows, weights in f32"), "{reason}");

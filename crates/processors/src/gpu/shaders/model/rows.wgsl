@@ -1,6 +1,6 @@
 // Products of few rows: a workgroup computes four columns of ROWS rows, whose weights its invocations read side by side.
 //
-// Before this come ROWS, `product.wgsl`, and either of `sum_plain.wgsl` and `sum_subgroups.wgsl`, which has `main`.
+// Before this come ROWS, `float.wgsl`, and either of `sum_plain.wgsl` and `sum_subgroups.wgsl`, which has `main`.
 
 const THREADS = 64u;
 

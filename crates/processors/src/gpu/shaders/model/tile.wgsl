@@ -1,7 +1,7 @@
 // Products of many rows: a workgroup computes a tile of TILE rows by TILE columns. It brings four units of both into its
 // memory at a time, and each of its invocations sums 4 × 4 outputs, SIDE apart, in f32.
 //
-// Before this come TILE, SIDE = TILE / 4, THREADS = SIDE², `product.wgsl`, and in which numbers rows and columns are in that
+// Before this come TILE, SIDE = TILE / 4, THREADS = SIDE², `float.wgsl`, and in which numbers rows and columns are in that
 // memory: Kept, four of them, and the factor SHRINK on rows, a power of two.
 
 const QUADS = 8u;

@@ -1,0 +1,181 @@
+//! Quantization to INT8, and products of INT8 with their shadows, beside the CPU's.
+
+use bytemuck::Zeroable;
+use triad_kernels::OutputMut;
+use triad_kernels::int8::{Int8Weight, QuantizedRows, QuantizedView, matmul_int8, pack, packed_len, row_sums, shadow};
+
+use super::super::Call;
+use super::super::buffers::QUAD;
+use super::super::kernels::{Kernel, WeightFormat};
+use super::super::steps::{NONE, ProductUniforms, QuantizeUniforms};
+use super::super::weights::{Layer, upload};
+use super::{Proof, Trial, ensure, near, numbers};
+
+/// Rows and columns: multiples of no tile, and more than one of the largest.
+const ROWS: usize = 67;
+const COLUMNS: usize = 70;
+/// Where in a row of the output, which has more, they begin.
+const FIRST: usize = 3;
+const STRIDE: usize = COLUMNS + 5;
+/// Features of products: more than a workgroup brings into its memory at a time, and no multiple of that.
+const FEATURES: usize = 100;
+/// Features of quantization: more quads than a workgroup has invocations, and not twice as many.
+const WIDE: usize = 4 * 100;
+/// What one unit of the input is worth: an eighth of −1 to 1 is beyond the clip threshold.
+const SCALE: f32 = 0.007;
+/// Of a term that is multiplied and summed in f32.
+const TOLERANCE: f32 = 1e-5;
+
+/// With smoothing and without, with a shadow and without; with rows that are no numbers.
+pub(super) fn prove_quantize(trial: &mut Trial) -> Proof {
+    let smoothing: Vec<_> = numbers(WIDE, 11).into_iter().map(|x| 1.0 + 0.5 * x).collect();
+    let mut x = numbers(4 * WIDE, 12);
+    // Half way between two numbers, zero of either sign.
+    x[..4].copy_from_slice(&[0.5 * SCALE, 1.5 * SCALE, 0.0, -0.0]);
+    x[2 * WIDE + 70] = f32::NAN;
+    x[3 * WIDE + WIDE - 1] = f32::NEG_INFINITY;
+    let input = trial.buffer(&x)?;
+    // Factors are not at the beginning.
+    let parameters = trial.buffer(&[&[f32::NAN; QUAD][..], &smoothing].concat())?;
+    for (case, smoothing, has_shadow) in [
+        ("clipped", None, false),
+        ("with its outliers", None, true),
+        ("smoothed, with its outliers", Some(&smoothing[..]), true),
+    ] {
+        let mut expected = QuantizedRows::default();
+        expected.quantize_static(&x, WIDE, SCALE, smoothing, has_shadow);
+        let expected = expected.view();
+        let uniforms = QuantizeUniforms {
+            quads: (WIDE / QUAD) as u32,
+            smoothing_at: if smoothing.is_some() { 1 } else { NONE },
+            scale: SCALE,
+            inverse_scale: SCALE.recip(),
+            has_shadow: u32::from(has_shadow),
+            unused: [0; 3],
+        };
+        let rows = expected.rows();
+        let call = Call { rows: rows as u32, ..Call::zeroed() };
+        let quantized = trial.buffer(&vec![0u32; rows * WIDE / QUAD])?;
+        let outliers = trial.buffer(&vec![[0u32; 2]; rows * (1 + WIDE)])?;
+        let found = trial.run(&call, &uniforms, &[&input, &parameters, &quantized, &outliers], 2, [rows, 1, 1])?;
+        for row in 0..rows {
+            let of_row = &found[1][2 * row * (1 + WIDE)..][..2 * (1 + WIDE)];
+            ensure!(
+                same_row(expected, row, &found[0][row * WIDE / QUAD..][..WIDE / QUAD], of_row)
+                    .map_err(|reason| format!("{case}: row {row}: {reason}"))
+            );
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Whether a row has the numbers of the CPU, where those are used, and its outliers.
+fn same_row(expected: QuantizedView, row: usize, words: &[f32], outliers: &[f32]) -> Result<(), String> {
+    let (scale, count) = (outliers[0], outliers[1].to_bits() as usize);
+    if expected.scales()[row].is_nan() {
+        return if scale.is_nan() && count == 0 { Ok(()) } else { Err(format!("scale {scale}, expected NaN")) };
+    }
+    let numbers: Vec<_> = words.iter().flat_map(|word| word.to_bits().to_le_bytes()).map(|byte| byte as i8).collect();
+    let values = expected.values(row);
+    if let Some((index, (found, expected))) =
+        numbers.into_iter().zip(values).enumerate().find(|(_, (found, expected))| found != expected)
+    {
+        return Err(format!("number {index} is {found}, expected {expected}"));
+    }
+    let (channels, left) = expected.outliers_of(row);
+    if (scale, count) != (SCALE, channels.len()) {
+        return Err(format!("scale {scale} and {count} outliers, expected {SCALE} and {}", channels.len()));
+    }
+    let pairs = outliers[2..].chunks_exact(2).zip(channels.iter().zip(left));
+    for (index, (found, (channel, left))) in pairs.enumerate() {
+        let (found_channel, found_left) = (found[0].to_bits(), found[1]);
+        if found_channel != *channel || (found_left - left).abs() > TOLERANCE {
+            return Err(format!("outlier {index} is {found_left} of {found_channel}, expected {left} of {channel}"));
+        }
+    }
+    Ok(())
+}
+
+/// Products of as many rows as the kernel is for, added to bias and output, and written alone.
+pub(super) fn prove(trial: &mut Trial) -> Proof {
+    let tile = trial.pipelines.variant.tile();
+    let columns_together = WeightFormat::W8a8.rows_columns();
+    let (rows, groups) = match trial.kernel {
+        Kernel::Rows(_, 1) => (1, [COLUMNS.div_ceil(columns_together), 1, 1]),
+        Kernel::Rows(_, together) => (together as usize + 1, [COLUMNS.div_ceil(columns_together), 2, 1]),
+        _ => (ROWS, [COLUMNS.div_ceil(tile), ROWS.div_ceil(tile), 1]),
+    };
+    let weight = Weight::new();
+    let mut x = QuantizedRows::default();
+    // Rows without outliers, too.
+    let size = |index: usize| if index / FEATURES % 3 == 1 { 0.8 } else { 1.0 };
+    let values: Vec<_> =
+        numbers(rows * FEATURES, 13).into_iter().enumerate().map(|(index, x)| x * size(index)).collect();
+    x.quantize_static(&values, FEATURES, SCALE, None, true);
+    let x = x.view();
+    let words: Vec<_> = (0..rows).flat_map(|row| x.values(row)).map(|number| number as u8).collect();
+    let mut outliers = vec![[u32::MAX; 2]; rows * (1 + FEATURES)];
+    for (row, of_row) in outliers.chunks_exact_mut(1 + FEATURES).enumerate() {
+        let (channels, left) = x.outliers_of(row);
+        of_row[0] = [x.scales()[row].to_bits(), channels.len() as u32];
+        of_row[1..].iter_mut().zip(channels.iter().zip(left)).for_each(|(to, (channel, left))| {
+            *to = [*channel, left.to_bits()];
+        });
+    }
+    let mut product = vec![0.0; rows * COLUMNS];
+    matmul_int8(x, weight.view(), None, OutputMut::new(&mut product, COLUMNS));
+    shadow(x, weight.view(), OutputMut::new(&mut product, COLUMNS));
+    let (bias, before) = (numbers(STRIDE, 14), numbers(rows * STRIDE, 15));
+    let slabs = upload(trial.context, &[Layer::W8a8(weight.view())], FEATURES)?;
+    let [slab] = &slabs[..] else { unreachable!("a small weight is in one part") };
+    let (input, outliers) = (trial.buffer(&words)?, trial.buffer(&outliers)?);
+    // Scales behind the bias.
+    let parameters = trial.buffer(&[&bias[..], &weight.scales].concat())?;
+    for (case, adds) in [("added to bias and output", true), ("alone", false)] {
+        let mut expected = before.clone();
+        for (index, product) in product.iter().enumerate() {
+            let (row, column) = (index / COLUMNS, FIRST + index % COLUMNS);
+            let expected = &mut expected[row * STRIDE + column];
+            *expected = if adds { *expected + product + bias[column] } else { *product };
+        }
+        let uniforms = ProductUniforms {
+            units: (FEATURES / QUAD) as u32,
+            columns: COLUMNS as u32,
+            first: FIRST as u32,
+            stride: STRIDE as u32,
+            bias_at: if adds { FIRST as u32 } else { NONE },
+            adds: u32::from(adds),
+            of_outputs: 0,
+            scales_at: STRIDE as u32,
+        };
+        let call = Call { rows: rows as u32, ..Call::zeroed() };
+        let out = trial.buffer(&before)?;
+        let found = trial.run(&call, &uniforms, &[&input, &slab.weight, &outliers, &parameters, &out], 1, groups)?;
+        ensure!(near(case, &found[0], &expected, |index| TOLERANCE * (1.0 + expected[index].abs())));
+    }
+    Ok(Ok(()))
+}
+
+/// A weight `[COLUMNS, FEATURES]` over all of INT8.
+struct Weight {
+    packed: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+}
+
+impl Weight {
+    fn new() -> Self {
+        let numbers_of: Vec<_> = numbers(COLUMNS * FEATURES, 16).into_iter().map(|x| (x * 127.9) as i8).collect();
+        let length = packed_len(COLUMNS, FEATURES).expect("a small weight");
+        let (mut packed, mut sums) = (vec![0; length], vec![0; COLUMNS]);
+        pack(&numbers_of, COLUMNS, FEATURES, &mut packed);
+        row_sums(&numbers_of, FEATURES, &mut sums);
+        let scales = numbers(COLUMNS, 17).into_iter().map(|x| 0.002 + 0.001 * x).collect();
+        Self { packed, scales, sums }
+    }
+
+    fn view(&self) -> Int8Weight<'_> {
+        let Self { packed, scales, sums } = self;
+        Int8Weight { out_features: COLUMNS, in_features: FEATURES, packed, scales, sums }
+    }
+}
