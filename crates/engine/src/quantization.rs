@@ -5,6 +5,7 @@
 //! ([`crate::package::preparation`]).
 
 use serde::{Deserialize, Serialize};
+use triad_processors::model::Int8Input;
 
 use crate::linear_input::LinearInput;
 
@@ -95,6 +96,16 @@ impl InputQuantization {
     pub fn smoothing(&self) -> Option<&[f32]> {
         match self {
             Self::Static { smoothing, .. } => smoothing.as_deref(),
+            Self::Dynamic { .. } => None,
+        }
+    }
+
+    /// As devices take it; `None` where scales are found for each token.
+    pub(crate) fn fixed(&self) -> Option<Int8Input<'_>> {
+        match self {
+            Self::Static { clip, shadow, smoothing } => {
+                Some(Int8Input { scale: clip / INT8_MAX, smoothing: smoothing.as_deref(), has_shadow: *shadow })
+            }
             Self::Dynamic { .. } => None,
         }
     }

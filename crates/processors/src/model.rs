@@ -85,6 +85,16 @@ pub enum DeviceWeight<'a> {
     Int8(Int8Weight<'a>, Int8Input<'a>),
 }
 
+impl<'a> DeviceWeight<'a> {
+    /// How what the layer reads becomes INT8, if it does.
+    pub fn input(self) -> Option<Int8Input<'a>> {
+        match self {
+            Self::Float(_) => None,
+            Self::Int8(_, input) => Some(input),
+        }
+    }
+}
+
 /// How activations become INT8, as in [`QuantizedRows::quantize_static`](triad_kernels::int8::QuantizedRows::quantize_static).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Int8Input<'a> {

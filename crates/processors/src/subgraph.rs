@@ -128,8 +128,7 @@ impl DeviceSubgraph {
     /// Whether all parts agree.
     pub(crate) fn check(&self) -> Result<()> {
         let scale = |part: &str, scale: f32| {
-            let usable = scale.is_normal() && scale > 0.0 && (LARGEST * scale).is_finite();
-            check(usable, part, || scale.to_string(), "a positive scale to divide by")
+            check(is_scale(scale), part, || scale.to_string(), "a positive scale to divide by")
         };
         scale("input scale", self.input_scale())?;
         check(self.layers().next().is_some(), "layers", || "none".to_owned(), "one at least")?;
@@ -161,6 +160,11 @@ impl DeviceSubgraph {
         }
         Ok(())
     }
+}
+
+/// Whether activations can be quantized with this scale.
+pub(crate) fn is_scale(scale: f32) -> bool {
+    scale.is_normal() && scale > 0.0 && (LARGEST * scale).is_finite()
 }
 
 fn check_layer(name: &str, layer: &dyn Layer) -> Result<()> {

@@ -8,6 +8,7 @@ use triad_kernels::int8::{Int8Weight, QuantizedView};
 use triad_model::description;
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::Part;
+use triad_processors::model::Int8Input;
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, LayerColumns, Linear, Program};
 
 use crate::error::{Error, Result, SubgraphError};
@@ -15,7 +16,6 @@ use crate::forward::activation;
 use crate::linear::{Backend, LinearOutput, OwnKernels, columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::weights::{Int8Matrix, Weight};
 
 /// What a device runs of a model: programs of whole subgraphs, and of parts of their outputs. Shadows are in no program.
@@ -144,13 +144,6 @@ struct Preparing<'a> {
     block: usize,
 }
 
-/// How one input becomes INT8.
-struct Scaled<'a> {
-    scale: f32,
-    has_shadow: bool,
-    smoothing: Option<&'a [f32]>,
-}
-
 impl Preparing<'_> {
     /// Some columns of the layers of a role, side by side.
     fn products(&self, role: Role, columns: &Range<usize>) -> Result<(Outputs, DeviceSubgraph), SubgraphError> {
@@ -180,14 +173,9 @@ impl Preparing<'_> {
         }))
     }
 
-    fn scaled(&self, input: LinearInput) -> Result<Scaled<'_>, SubgraphError> {
-        match self.model.weights().blocks[self.block].inputs.as_ref().map(|inputs| &inputs[input.index()]) {
-            Some(InputQuantization::Static { clip, shadow, smoothing }) => {
-                Ok(Scaled { scale: clip / INT8_MAX, has_shadow: *shadow, smoothing: smoothing.as_deref() })
-            }
-            Some(InputQuantization::Dynamic { .. }) => Err(SubgraphError::DynamicScales),
-            None => Err(SubgraphError::Float),
-        }
+    fn scaled(&self, input: LinearInput) -> Result<Int8Input<'_>, SubgraphError> {
+        let inputs = self.model.weights().blocks[self.block].inputs.as_ref().ok_or(SubgraphError::Float)?;
+        inputs[input.index()].fixed().ok_or(SubgraphError::DynamicScales)
     }
 
     fn columns(&self, linear: description::Linear, columns: &Range<usize>) -> triad_processors::Result<Arc<dyn Layer>> {

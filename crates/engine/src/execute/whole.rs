@@ -22,7 +22,6 @@ use crate::forward::{Pass, Rotation};
 use crate::kv::{KvCache, KvFormat};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::weights::{Block, Linear, Norm, Weight};
 
 /// A model on a device.
@@ -92,8 +91,7 @@ impl WholeModel {
             });
         }
         let weights = model.weights();
-        let is_dynamic = |input: &InputQuantization| matches!(input, InputQuantization::Dynamic { .. });
-        if weights.blocks.iter().flat_map(|block| block.inputs.iter().flatten()).any(is_dynamic) {
+        if weights.blocks.iter().flat_map(|block| block.inputs.iter().flatten()).any(|input| input.fixed().is_none()) {
             let expected = "static scales, with which devices run whole models: prepare the package by another method";
             return Err(Error::Option {
                 name: "the scale of activations",
@@ -229,18 +227,15 @@ fn norm(norm: &Norm) -> DeviceNorm<'_> {
 }
 
 /// How what a layer of a block reads becomes INT8, if it does.
-fn input(block: &Block, layer: description::Linear) -> Option<&InputQuantization> {
-    block.inputs.as_ref().map(|inputs| &inputs[LinearInput::of(layer).index()])
+fn input(block: &Block, layer: description::Linear) -> Option<Int8Input<'_>> {
+    block.inputs.as_ref().and_then(|inputs| inputs[LinearInput::of(layer).index()].fixed())
 }
 
-fn linear<'a>(linear: &'a Linear, input: Option<&'a InputQuantization>) -> DeviceLinear<'a> {
+fn linear<'a>(linear: &'a Linear, input: Option<Int8Input<'a>>) -> DeviceLinear<'a> {
     let weight = match (&linear.weight, input) {
         (Weight::Float(weight), _) => DeviceWeight::Float(weight.view()),
-        (Weight::Int8(weight), Some(InputQuantization::Static { clip, shadow, smoothing })) => {
-            let (scale, smoothing) = (clip / INT8_MAX, smoothing.as_deref());
-            DeviceWeight::Int8(weight.view(), Int8Input { scale, smoothing, has_shadow: *shadow })
-        }
-        (Weight::Int8(_), _) => unreachable!("layers in INT8 have scales, and dynamic ones are refused"),
+        (Weight::Int8(weight), Some(input)) => DeviceWeight::Int8(weight.view(), input),
+        (Weight::Int8(_), None) => unreachable!("layers in INT8 have scales, and dynamic ones are refused"),
     };
     let decode_weight = linear.decode_weight.as_ref().map(|weight| weight.view());
     DeviceLinear { weight, decode_weight, bias: linear.bias.as_deref() }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::context::Context;
-use super::peak::MultiplyAdds;
+use super::peak::{ADDED, MultiplyAdds};
 use super::{Gpu, GpuOptions, adapters};
 use crate::error::Result;
 
@@ -38,7 +38,7 @@ impl Frames {
     }
 
     fn new(context: Arc<Context>, seconds: f64) -> Result<Self> {
-        let work = MultiplyAdds::new(&context, "multiply")?;
+        let work = MultiplyAdds::new(&context, ADDED)?;
         let fastest = |groups| -> Result<f64> {
             let times = (0..ROUNDS).map(|_| work.seconds(&context, groups)).collect::<Result<Vec<_>>>()?;
             Ok(times.into_iter().fold(f64::INFINITY, f64::min))

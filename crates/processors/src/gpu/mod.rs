@@ -1,4 +1,4 @@
-//! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8, and whole models in float (`model`).
+//! GPUs through Vulkan, Metal or Direct3D 12: subgraphs in INT8, and whole models (`model`).
 //!
 //! A GPU is opened once ([`Gpu::open`]): it is found by name (`adapters`), its queue is opened (`context`), and the
 //! first of several variants of the shaders is taken that computes rightly on it (`kernels`, `proof`); what others get
@@ -77,26 +77,26 @@ impl GpuOptions {
     /// # Errors
     /// If one is named that there is not.
     fn tried(&self) -> Result<(Vec<Variant>, Vec<ModelVariant>)> {
-        let (mut variants, mut float_variants) = (Vec::new(), Vec::new());
-        let all_float = || ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED);
+        let (mut variants, mut model_variants) = (Vec::new(), Vec::new());
+        let all_models = || ModelVariant::ALL.into_iter().chain(ModelVariant::ROUNDED);
         for name in self.named.iter().flat_map(|names| names.split(',')).map(str::trim) {
-            let (variant, float_variant) =
-                (Variant::ALL.iter().find(|one| one.name == name), all_float().find(|one| one.name == name));
-            if variant.is_none() && float_variant.is_none() {
-                let names = Variant::ALL.iter().map(|one| one.name).chain(all_float().map(|one| one.name));
+            let (variant, model_variant) =
+                (Variant::ALL.iter().find(|one| one.name == name), all_models().find(|one| one.name == name));
+            if variant.is_none() && model_variant.is_none() {
+                let names = Variant::ALL.iter().map(|one| one.name).chain(all_models().map(|one| one.name));
                 let expected = names.collect::<Vec<_>>().join(", ");
                 return Err(Error::GpuVariant { variable: VARIANTS, wanted: name.to_owned(), expected });
             }
             variants.extend(variant);
-            float_variants.extend(float_variant);
+            model_variants.extend(model_variant);
         }
         if variants.is_empty() {
             variants = self.variants.clone().unwrap_or_else(|| Variant::ALL.into());
         }
-        if float_variants.is_empty() {
-            float_variants = ModelVariant::ALL.into();
+        if model_variants.is_empty() {
+            model_variants = ModelVariant::ALL.into();
         }
-        Ok((variants, float_variants))
+        Ok((variants, model_variants))
     }
 }
 
@@ -107,7 +107,7 @@ pub struct Gpu {
     capabilities: Capabilities,
     variants: Vec<(Variant, VariantState)>,
     /// Those that models try.
-    float_variants: Vec<ModelVariant>,
+    model_variants: Vec<ModelVariant>,
     shared: Arc<Shared>,
 }
 
@@ -148,7 +148,7 @@ impl Gpu {
     fn with(
         listed: &wgpu::Adapter,
         adapter: Adapter,
-        (all, float_variants): (Vec<Variant>, Vec<ModelVariant>),
+        (all, model_variants): (Vec<Variant>, Vec<ModelVariant>),
         slice: Option<Duration>,
         kept: Option<&Path>,
     ) -> Result<Self> {
@@ -183,7 +183,7 @@ impl Gpu {
             window: None,
             whole_models: true,
         };
-        Ok(Self { adapter, capabilities, variants, float_variants, shared: Arc::new(shared) })
+        Ok(Self { adapter, capabilities, variants, model_variants, shared: Arc::new(shared) })
     }
 
     /// What its driver says of it.
@@ -212,7 +212,7 @@ impl Gpu {
     /// # Errors
     /// If no variant computes rightly, or the GPU fails.
     pub fn prove_models(&self) -> Result<Vec<(ModelVariant, VariantState)>> {
-        let states = model::prove_all(&self.shared.context, &self.float_variants)?;
+        let states = model::prove_all(&self.shared.context, &self.model_variants)?;
         self.shared.context.keep_pipelines();
         Ok(states)
     }
@@ -251,7 +251,7 @@ impl Device for Gpu {
     }
 
     fn prepare_model(&self, model: &DeviceModel, options: &ModelOptions) -> Result<Box<dyn ModelProgram>> {
-        let model = GpuModel::new(self, model, options, &self.float_variants)?;
+        let model = GpuModel::new(self, model, options, &self.model_variants)?;
         Ok(Box::new(GpuModelProgram::new(model)))
     }
 

@@ -37,6 +37,24 @@ struct Work {
     factor: f32,
 }
 
+/// A sum and the next one: products in f32 are added as shader compilers do it best,
+pub(super) const ADDED: &str =
+    "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> { return sum * factor + factor; }\n";
+/// or by the function that must not round in between, which some compilers do better with;
+const FUSED: &str = "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> { return fma(sum, factor, factor); }\n";
+/// and products of four pairs in INT8, to the bits of four sums in i32.
+const PACKED: &str = "fn next(sum: vec4<f32>, factor: vec4<f32>) -> vec4<f32> {
+    let words = bitcast<vec4<u32>>(sum);
+    let other = bitcast<u32>(factor.x);
+    return bitcast<vec4<f32>>(bitcast<vec4<i32>>(sum) + vec4<i32>(
+        dot4I8Packed(words.x, other),
+        dot4I8Packed(words.y, other),
+        dot4I8Packed(words.z, other),
+        dot4I8Packed(words.w, other),
+    ));
+}
+";
+
 /// Multiply-adds that keep a GPU at work for as long as is wanted.
 #[derive(Debug)]
 pub(super) struct MultiplyAdds {
@@ -49,25 +67,25 @@ pub(super) struct MultiplyAdds {
 /// # Errors
 /// If the GPU or its driver refuses the shaders, has no memory for the buffer, or fails.
 pub(super) fn measure(context: &Context, processor: String) -> Result<Peaks> {
-    let rate = |entry: &str, operations: u64| {
-        let work = MultiplyAdds::new(context, entry)?;
+    let rate = |next: &str, operations: u64| {
+        let work = MultiplyAdds::new(context, next)?;
         Ok(fastest(|groups| work.seconds(context, groups))? * (THREADS * operations) as f64)
     };
     Ok(Peaks {
         processor,
-        f32_operations_per_second: rate("multiply", OPERATIONS)?.max(rate("multiply_fused", OPERATIONS)?),
-        int8_operations_per_second: rate("multiply_packed", INT8_OPERATIONS)?,
+        f32_operations_per_second: rate(ADDED, OPERATIONS)?.max(rate(FUSED, OPERATIONS)?),
+        int8_operations_per_second: rate(PACKED, INT8_OPERATIONS)?,
         bytes_read_per_second: read(context)?,
     })
 }
 
 impl MultiplyAdds {
-    /// Of the entry point `multiply`, `multiply_fused` or `multiply_packed`.
+    /// By this function `next`.
     ///
     /// # Errors
     /// If the GPU or its driver refuses the shader.
-    pub fn new(context: &Context, entry: &str) -> Result<Self> {
-        let pipeline = compile(context, entry)?;
+    pub fn new(context: &Context, next: &str) -> Result<Self> {
+        let pipeline = compile(context, next, "multiply")?;
         let out = context.buffer("a measurement", THREADS * QUAD, Usage::STORAGE)?;
         let uniforms = uniforms(context, Work { factor: 0.999, ..Work::zeroed() })?;
         let group = group(context, &pipeline, &[&uniforms, &out]);
@@ -98,10 +116,10 @@ fn read(context: &Context) -> Result<f64> {
     let out = context.buffer("a measurement", THREADS * QUAD, Usage::STORAGE)?;
     let work = Work { rounds: 1, quads: (bytes / QUAD) as u32, invocations, factor: 0.0 };
     let uniforms = uniforms(context, work)?;
-    let fill = compile(context, "fill")?;
+    let fill = compile(context, ADDED, "fill")?;
     let filled = group(context, &fill, &[&uniforms, &data]);
     context.run_without_outputs(encode(context, &fill, &filled, [READERS, 1]))?;
-    let read = compile(context, "read_memory")?;
+    let read = compile(context, ADDED, "read_memory")?;
     let group = group(context, &read, &[&uniforms, &out, &data]);
     let rate = fastest(|rounds| {
         context.queue.write_buffer(&uniforms, 0, bytes_of(&Work { rounds, ..work }));
@@ -127,9 +145,10 @@ fn seconds(context: &Context, encoder: wgpu::CommandEncoder) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-fn compile(context: &Context, entry: &str) -> Result<wgpu::ComputePipeline> {
+fn compile(context: &Context, next: &str, entry: &str) -> Result<wgpu::ComputePipeline> {
+    let source = [next, include_str!("shaders/peak.wgsl")].concat();
     let compile = || {
-        let source = wgpu::ShaderSource::Wgsl(include_str!("shaders/peak.wgsl").into());
+        let source = wgpu::ShaderSource::Wgsl(source.into());
         let module = context.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some("peak"), source });
         context.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(entry),

@@ -89,11 +89,11 @@ impl Buffers {
         let widest =
             |width: &dyn Fn(&BlockDescription) -> usize| rows * description.blocks.iter().map(width).max().unwrap_or(0);
         let post_norms = model.blocks.iter().any(|block| block.attention_post_norm.is_some());
-        let widest_int8 =
-            model.blocks.iter().flat_map(|block| &block.linears).filter_map(|(_, layer)| match layer.weight {
-                DeviceWeight::Int8(weight, _) => Some(weight.in_features),
-                DeviceWeight::Float(_) => None,
-            });
+        let linears = model.blocks.iter().flat_map(|block| &block.linears);
+        let widest_int8 = linears.filter_map(|(_, layer)| match layer.weight {
+            DeviceWeight::Int8(weight, _) => Some(weight.in_features),
+            DeviceWeight::Float(_) => None,
+        });
         let widest_int8 = widest_int8.max().unwrap_or(0);
         let words = |place: Place| match place {
             Place::Stream | Place::Normed => hidden,

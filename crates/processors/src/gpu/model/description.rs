@@ -8,16 +8,12 @@ use super::kernels::UNIT;
 use super::weights::{Layer, row_bytes, stored};
 use crate::error::{Error, Result};
 use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input};
-use crate::subgraph::LARGEST;
+use crate::subgraph::is_scale;
 
 impl DeviceLinear<'_> {
     /// Rows of the weight, which reads so many features.
     pub(super) fn out_features(&self, in_features: usize) -> usize {
-        match self.weight {
-            DeviceWeight::Float(matrix) => Layer::Float(matrix),
-            DeviceWeight::Int8(weight, _) => Layer::W8a8(weight),
-        }
-        .out_features(in_features)
+        Layer::from(self.weight).out_features(in_features)
     }
 }
 
@@ -124,11 +120,7 @@ const READERS: [&[Linear]; 2] = [&[Linear::Query, Linear::Key, Linear::Value], &
 
 /// How its input becomes INT8, and whether in decode it does not.
 fn input<'a>(layer: &DeviceLinear<'a>) -> (Option<Int8Input<'a>>, bool) {
-    let how = match layer.weight {
-        DeviceWeight::Float(_) => None,
-        DeviceWeight::Int8(_, input) => Some(input),
-    };
-    (how, layer.decode_weight.is_some())
+    (layer.weight.input(), layer.decode_weight.is_some())
 }
 
 fn norm_fits(norm: &DeviceNorm, features: usize) -> std::result::Result<(), String> {
@@ -201,9 +193,8 @@ fn int8_fits(
             return Err(format!("{found} {what}, expected {expected}"));
         }
     }
-    let Int8Input { scale, .. } = *input;
-    if !(scale.is_normal() && scale > 0.0 && (LARGEST * scale).is_finite()) {
-        return Err(format!("an input scale of {scale}, expected a positive one to divide by"));
+    if !is_scale(input.scale) {
+        return Err(format!("an input scale of {}, expected a positive one to divide by", input.scale));
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::buffers::{Place, QUAD};
 use super::kernels::WeightFormat;
 use super::weights::{Layer, Slab, upload};
 use crate::error::Result;
-use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input};
+use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, Int8Input};
 
 /// Where there is no norm, no bias and no window, as in `call.wgsl`.
 pub(super) const NONE: u32 = u32::MAX;
@@ -278,19 +278,11 @@ impl Builder<'_> {
             }
             self.parameters.push(&bias)
         });
-        let (mut weights, mut int8) = (Vec::new(), None);
-        for layer in layers {
-            weights.push(match layer.weight {
-                DeviceWeight::Float(matrix) => Layer::Float(matrix),
-                DeviceWeight::Int8(weight, input) => {
-                    int8 = Some(input);
-                    Layer::W8a8(weight)
-                }
-            });
-        }
+        let weights: Vec<_> = layers.iter().map(|layer| Layer::from(layer.weight)).collect();
         let decoding: Option<Vec<_>> = layers.iter().map(|layer| layer.decode_weight.map(Layer::Float)).collect();
         self.phase = decoding.as_ref().map(|_| Phase::Prefill);
-        let input = match int8 {
+        // Layers that read one input have the same.
+        let input = match layers.first().and_then(|layer| layer.weight.input()) {
             Some(input) => self.quantize(target.input, in_features, &input),
             None => target.input,
         };

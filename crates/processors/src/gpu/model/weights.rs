@@ -8,6 +8,7 @@ use triad_kernels::int8::Int8Weight;
 use super::super::context::Context;
 use super::kernels::WeightFormat;
 use crate::error::Result;
+use crate::model::DeviceWeight;
 
 /// Workgroups in one dimension, at most, on every GPU.
 pub(super) const MOST_GROUPS: usize = 65535;
@@ -73,6 +74,15 @@ fn plan<'a>(layers: &[Layer<'a>], in_features: usize, most_bytes: u64) -> Vec<Pl
         }
     }
     planned
+}
+
+impl<'a> From<DeviceWeight<'a>> for Layer<'a> {
+    fn from(weight: DeviceWeight<'a>) -> Self {
+        match weight {
+            DeviceWeight::Float(matrix) => Self::Float(matrix),
+            DeviceWeight::Int8(weight, _) => Self::W8a8(weight),
+        }
+    }
 }
 
 impl<'a> Layer<'a> {

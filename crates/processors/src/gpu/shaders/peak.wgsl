@@ -25,7 +25,8 @@ fn keep(value: vec4<f32>, thread: u32) {
     }
 }
 
-// Eight independent sums of four numbers hide the latency of an instruction.
+// Eight independent sums of four numbers hide the latency of an instruction. `next`, of which there are several, comes
+// before this.
 @compute @workgroup_size(THREADS)
 fn multiply(@builtin(local_invocation_index) thread: u32) {
     let factor = vec4<f32>(work.factor);
@@ -38,76 +39,16 @@ fn multiply(@builtin(local_invocation_index) thread: u32) {
     var g = a + 6.0;
     var h = a + 7.0;
     for (var step = 0u; step < STEPS; step++) {
-        a = a * factor + factor;
-        b = b * factor + factor;
-        c = c * factor + factor;
-        d = d * factor + factor;
-        e = e * factor + factor;
-        f = f * factor + factor;
-        g = g * factor + factor;
-        h = h * factor + factor;
+        a = next(a, factor);
+        b = next(b, factor);
+        c = next(c, factor);
+        d = next(d, factor);
+        e = next(e, factor);
+        f = next(f, factor);
+        g = next(g, factor);
+        h = next(h, factor);
     }
     keep(a + b + c + d + e + f + g + h, thread);
-}
-
-// The same by the function that must not round in between, which some compilers do better with.
-@compute @workgroup_size(THREADS)
-fn multiply_fused(@builtin(local_invocation_index) thread: u32) {
-    let factor = vec4<f32>(work.factor);
-    var a = factor + f32(thread);
-    var b = a + 1.0;
-    var c = a + 2.0;
-    var d = a + 3.0;
-    var e = a + 4.0;
-    var f = a + 5.0;
-    var g = a + 6.0;
-    var h = a + 7.0;
-    for (var step = 0u; step < STEPS; step++) {
-        a = fma(a, factor, factor);
-        b = fma(b, factor, factor);
-        c = fma(c, factor, factor);
-        d = fma(d, factor, factor);
-        e = fma(e, factor, factor);
-        f = fma(f, factor, factor);
-        g = fma(g, factor, factor);
-        h = fma(h, factor, factor);
-    }
-    keep(a + b + c + d + e + f + g + h, thread);
-}
-
-// Products of four pairs in INT8, each added to a sum on which the next one depends.
-@compute @workgroup_size(THREADS)
-fn multiply_packed(@builtin(local_invocation_index) thread: u32) {
-    let factor = bitcast<u32>(work.factor);
-    var a = vec4<i32>(0, 1, 2, 3) + i32(thread);
-    var b = a + 4;
-    var c = a + 8;
-    var d = a + 12;
-    var e = a + 16;
-    var f = a + 20;
-    var g = a + 24;
-    var h = a + 28;
-    for (var step = 0u; step < STEPS; step++) {
-        a = add_products(a, factor);
-        b = add_products(b, factor);
-        c = add_products(c, factor);
-        d = add_products(d, factor);
-        e = add_products(e, factor);
-        f = add_products(f, factor);
-        g = add_products(g, factor);
-        h = add_products(h, factor);
-    }
-    keep(vec4<f32>(a + b + c + d + e + f + g + h), thread);
-}
-
-fn add_products(sums: vec4<i32>, factor: u32) -> vec4<i32> {
-    let words = bitcast<vec4<u32>>(sums);
-    return sums + vec4<i32>(
-        dot4I8Packed(words.x, factor),
-        dot4I8Packed(words.y, factor),
-        dot4I8Packed(words.z, factor),
-        dot4I8Packed(words.w, factor),
-    );
 }
 
 // Neighbours read neighbours, all of the buffer in each round.

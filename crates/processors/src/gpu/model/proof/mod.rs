@@ -1,8 +1,9 @@
 //! Whether a GPU computes rightly: every kernel that a model uses runs on small cases beside the CPU's kernels.
 //!
-//! `products` are compared with sums in f64, those in INT8 (`w8a8`), norms and activations (`rows`), RoPE with what it writes to the pages
-//! (`heads`), and attention over pages (`attention`) with the CPU's. Cases have shapes that are multiples of no tile,
-//! more pages than one, in another order than they are in memory, and not-a-number wherever nothing should be read.
+//! `products` are compared with sums in f64; quantization and products in INT8 (`w8a8`), norms and activations (`rows`),
+//! RoPE with what it writes to the pages (`heads`), and attention over pages (`attention`) with the CPU's. Cases have
+//! shapes that are multiples of no tile, more pages than one, in another order than they are in memory, and not-a-number
+//! wherever nothing should be read.
 
 mod attention;
 mod heads;
@@ -18,6 +19,7 @@ use super::super::VariantState;
 use super::super::context::Context;
 use super::Call;
 use super::kernels::{Kernel, ModelVariant, Pipelines, WeightFormat};
+use super::steps::Work;
 use crate::error::{Error, Result};
 
 /// The pipelines of the first of `variants` whose `kernels` all compute rightly, and what came of each.
@@ -55,6 +57,9 @@ pub(super) fn choose(
     Ok((pipelines, states))
 }
 
+/// Rows of a product of many: a multiple of no tile, and more than one of the largest.
+const MANY_ROWS: usize = 67;
+
 /// Whether a step computed what it should, or what is wrong; an error where the GPU failed.
 type Proof = Result<std::result::Result<(), String>>;
 
@@ -90,6 +95,16 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
+    /// Of a kernel of products, as many rows as it is for, and its workgroups for those and `columns`: more than one tile.
+    fn product(&self, columns: usize) -> (usize, [usize; 3]) {
+        let rows = match self.kernel {
+            Kernel::Rows(_, 1) => 1,
+            Kernel::Rows(_, together) => together as usize + 1,
+            _ => MANY_ROWS,
+        };
+        (rows, Work::groups_of_product(self.kernel, rows, columns, self.pipelines.variant.tile()))
+    }
+
     /// A buffer that holds `values`.
     fn buffer<T: NoUninit>(&self, values: &[T]) -> Result<wgpu::Buffer> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;

@@ -7,14 +7,12 @@ use triad_kernels::int4::{self, quantize_int4};
 use triad_kernels::int8::quantize_weight_rows;
 
 use super::super::Call;
-
 use super::super::kernels::{Kernel, ModelVariant, UNIT, WeightFormat};
 use super::super::steps::{NONE, ProductUniforms};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 
-/// Rows and columns: multiples of no tile, and more than one of the largest.
-const ROWS: usize = 67;
+/// A multiple of no tile, and more than one of the largest.
 const COLUMNS: usize = 70;
 /// Where in a row of the output, which has more, they begin.
 const FIRST: usize = 3;
@@ -35,12 +33,7 @@ struct Case {
 
 /// Products of as many rows as the kernel is for.
 pub(super) fn prove(trial: &mut Trial, format: WeightFormat) -> Proof {
-    let (tile, columns_together) = (trial.pipelines.variant.tile(), format.rows_columns());
-    let (rows, groups) = match trial.kernel {
-        Kernel::Rows(_, 1) => (1, [COLUMNS.div_ceil(columns_together), 1, 1]),
-        Kernel::Rows(_, together) => (together as usize + 1, [COLUMNS.div_ceil(columns_together), 2, 1]),
-        _ => (ROWS, [COLUMNS.div_ceil(tile), ROWS.div_ceil(tile), 1]),
-    };
+    let (rows, groups) = trial.product(COLUMNS);
     let weight = Weight::new(format);
     let x = numbers(rows * FEATURES, 7);
     for case in [

@@ -6,13 +6,11 @@ use triad_kernels::int8::{Int8Weight, QuantizedRows, QuantizedView, matmul_int8,
 
 use super::super::Call;
 use super::super::buffers::QUAD;
-use super::super::kernels::{Kernel, WeightFormat};
 use super::super::steps::{NONE, ProductUniforms, QuantizeUniforms};
 use super::super::weights::{Layer, upload};
 use super::{Proof, Trial, ensure, near, numbers};
 
-/// Rows and columns: multiples of no tile, and more than one of the largest.
-const ROWS: usize = 67;
+/// A multiple of no tile, and more than one of the largest.
 const COLUMNS: usize = 70;
 /// Where in a row of the output, which has more, they begin.
 const FIRST: usize = 3;
@@ -98,13 +96,7 @@ fn same_row(expected: QuantizedView, row: usize, words: &[f32], outliers: &[f32]
 
 /// Products of as many rows as the kernel is for, added to bias and output, and written alone.
 pub(super) fn prove(trial: &mut Trial) -> Proof {
-    let tile = trial.pipelines.variant.tile();
-    let columns_together = WeightFormat::W8a8.rows_columns();
-    let (rows, groups) = match trial.kernel {
-        Kernel::Rows(_, 1) => (1, [COLUMNS.div_ceil(columns_together), 1, 1]),
-        Kernel::Rows(_, together) => (together as usize + 1, [COLUMNS.div_ceil(columns_together), 2, 1]),
-        _ => (ROWS, [COLUMNS.div_ceil(tile), ROWS.div_ceil(tile), 1]),
-    };
+    let (rows, groups) = trial.product(COLUMNS);
     let weight = Weight::new();
     let mut x = QuantizedRows::default();
     // Rows without outliers, too.
