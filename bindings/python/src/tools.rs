@@ -1,13 +1,14 @@
 //! Packages.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use triad_engine::LoadOptions;
 use triad_engine::package::Package;
 use triad_engine::quantization::{LinearFormat, WeightScales};
 use triad_frontend::{models, open, packages};
+use triad_model::checkpoint::Checkpoint;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::plan::PlanOptions;
@@ -67,7 +68,7 @@ pub fn prepare(
     };
     let plan = PlanOptions { linears, weight_scales, ..usual.plan };
     let options = PrepareOptions { plan, prune, tokens };
-    let load = LoadOptions { threads: chosen_threads(threads) };
+    let threads = chosen_threads(threads);
     let name = model_name(model)?;
     wait(py, progress, move |cancel, step| {
         let path = models::path_of(&name, &()).map_err(error::frontend)?;
@@ -86,8 +87,8 @@ pub fn prepare(
             Some(output) => output,
             None => packages::cached(&path, &options, &text, &mut |_, _| {}).map_err(error::frontend)?,
         };
-        let checkpoint = packages::open(&path, &name).map_err(error::frontend)?;
-        let recipe = Recipe { checkpoint, text, options, load, existing };
+        let checkpoint = Arc::new(Checkpoint::open(&path).map_err(|error| error::frontend(error.into()))?);
+        let recipe = Recipe { checkpoint, text, options, threads, existing };
         let mut latest = "";
         let prepared = packages::prepare(&recipe, &destination, cancel, &mut |progress| {
             let next = open::sentence(progress);

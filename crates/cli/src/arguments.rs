@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use triad_engine::package::Package;
-use triad_engine::{Cores, Error, KvFormat, Model, Threads};
+use triad_engine::{Cores, Error, KvFormat, LoadOptions, Model, Threads};
 use triad_frontend::{machine, models};
+use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, DeviceProfile};
@@ -192,16 +193,34 @@ impl ModelArgument {
     }
 }
 
+/// Whether a model file runs as it is.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct FloatArguments {
+    /// Run a model file as it is, in float, without preparing it; beside quantized weights activations are rounded to 16 bits
+    #[arg(long)]
+    pub float: bool,
+    /// Compute with quantized weights as if they were in f32: slower, to compare with other engines
+    #[arg(long, requires = "float")]
+    pub exact: bool,
+}
+
+impl FloatArguments {
+    /// How products with quantized weights of a model file are computed.
+    pub fn block_arithmetic(self) -> BlockArithmetic {
+        if self.exact { BlockArithmetic::Exact } else { BlockArithmetic::Rounded }
+    }
+}
+
 impl ModelArguments {
     /// Another model on as many threads.
     pub fn named(&self, model: &str) -> Self {
         Self { name: ModelArgument { model: model.to_owned() }, threads: self.threads.clone() }
     }
 
-    /// The model as it is, ready to run: a model file in float, a package in INT8.
+    /// The model as it is, ready to be compared: a model file in float, its products in f32; a package as it was prepared.
     pub fn load(&self) -> Result<Arc<Model>> {
         let path = self.name.path()?;
-        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen())?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen(), BlockArithmetic::Exact)?))
     }
 
     /// The model in float, to be quantized in several ways; a package has been quantized in one.
@@ -212,22 +231,27 @@ impl ModelArguments {
             "{} is a package, which is quantized already: expected the model file that it was prepared from",
             path.display()
         );
-        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen())?))
+        Ok(Arc::new(load(&path, &self.name.model, self.threads.chosen(), BlockArithmetic::Exact)?))
     }
 
-    /// The model, ready to run: prepared, unless it is wanted in `float`.
-    pub fn load_prepared(&self, float: bool) -> Result<Arc<Model>> {
+    /// The model, ready to run: prepared.
+    pub fn load_prepared(&self) -> Result<Arc<Model>> {
+        self.load_for(FloatArguments { float: false, exact: false })
+    }
+
+    /// The model, ready to run: prepared, unless it is wanted in float.
+    pub fn load_for(&self, float: FloatArguments) -> Result<Arc<Model>> {
         let Self { name, threads } = self;
         let path = name.path()?;
-        let path = if float { path } else { preparing::package_of(&path, &name.model, threads.chosen())? };
-        Ok(Arc::new(load(&path, &name.model, threads.chosen())?))
+        let path = if float.float { path } else { preparing::package_of(&path, &name.model, threads.chosen())? };
+        Ok(Arc::new(load(&path, &name.model, threads.chosen(), float.block_arithmetic())?))
     }
 }
 
 /// The model at `path`, which the user calls `name`, ready to run.
-pub fn load(path: &Path, name: &str, threads: Threads) -> Result<Model> {
+pub fn load(path: &Path, name: &str, threads: Threads, block_arithmetic: BlockArithmetic) -> Result<Model> {
     let _spinner = progress::spinner(format!("loading {name}"));
-    Ok(models::load(path, name, threads, &mut progress::checking(path))?)
+    Ok(models::load(path, &LoadOptions { threads, block_arithmetic }, &mut progress::checking(path))?)
 }
 
 /// Reads a number of threads.

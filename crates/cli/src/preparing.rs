@@ -17,7 +17,7 @@ use crate::progress::{self, Shown};
 /// The package of the model at `path`, which the user calls `name`; prints a note if it is made now.
 pub fn package_of(path: &Path, name: &str, threads: Threads) -> Result<PathBuf> {
     let mut read = progress::reading(path);
-    let found = shown(|cancel, show| packages::package_of(path, name, threads, cancel, &mut read, show), name)?;
+    let found = shown(|cancel, show| packages::package_of(path, threads, cancel, &mut read, show), name)?;
     if let Some(time) = found.prepared {
         let (seconds, path) = (time.as_secs_f64(), found.path.display());
         output::note(&format!("prepared {name} for INT8 in {seconds:.1} s, once (--float runs it without): {path}"));

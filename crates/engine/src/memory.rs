@@ -5,7 +5,6 @@ use std::ops::Range;
 use serde::Serialize;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
-use triad_model::tensor::Format;
 use triad_model::tensor_map::TensorSlice;
 
 use crate::execute::ProcessorOptions;
@@ -64,40 +63,18 @@ pub fn of_chunks_in_flight(
     chunk * (Buffers::bytes_per_row(description) * chunks.saturating_sub(1) + shadows * chunks)
 }
 
-/// Bytes of the weights of an opened model, by where they come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WeightBytes {
-    /// Used in place, from the mapped file: what does not fit in memory is read again.
-    pub mapped: usize,
-    /// Widened to f32, in memory of their own: what does not fit cannot run.
-    pub widened: usize,
-}
-
-impl WeightBytes {
-    /// All of them, as [`Weights::bytes`](crate::weights::Weights::bytes) counts them.
-    pub fn total(&self) -> usize {
-        self.mapped + self.widened
-    }
-}
-
-/// What the weights of an opened model will take, without loading them. (Floats that are not aligned in
-/// their file are widened, too, and not counted as such here.)
-pub fn of_weights(checkpoint: &Checkpoint) -> WeightBytes {
+/// Bytes that the weights of an opened model will take, without loading them: they are used where the file is mapped, and
+/// what does not fit in memory is read again.
+pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let map = checkpoint.tensor_map();
-    let mut bytes = WeightBytes::default();
     let linears = map.blocks.iter().flat_map(|block| block.linears.values()).chain([&map.output]);
-    for TensorSlice { name, rows } in linears.map(|linear| &linear.weight) {
-        let Ok(info) = checkpoint.tensor(name) else { continue };
-        let rows = rows.as_ref().map_or(info.shape[0], Range::len);
-        let elements = rows * info.shape.iter().skip(1).product::<usize>();
-        match info.format {
-            Format::F32 => bytes.mapped += 4 * elements,
-            Format::F16 | Format::Bf16 => bytes.mapped += 2 * elements,
-            _ => bytes.widened += 4 * elements,
-        }
-    }
-    bytes.mapped += checkpoint.tensor(&map.embedding.name).map_or(0, |info| info.bytes.len());
-    bytes
+    let bytes_of = |slice: &TensorSlice| {
+        let Ok(info) = checkpoint.tensor(&slice.name) else { return 0 };
+        let rows = info.shape.first().copied().unwrap_or(1).max(1);
+        info.bytes.len() / rows * slice.rows.as_ref().map_or(rows, Range::len)
+    };
+    let embedding = checkpoint.tensor(&map.embedding.name).map_or(0, |info| info.bytes.len());
+    linears.map(|linear| bytes_of(&linear.weight)).sum::<usize>() + embedding
 }
 
 /// Bytes of random bf16 weights in the shapes of `description`.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+use triad_kernels::BlockArithmetic;
 use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
@@ -24,6 +25,8 @@ use crate::weights::Weights;
 pub struct LoadOptions {
     /// Threads that compute.
     pub threads: Threads,
+    /// How products with quantized blocks of a GGUF file are computed.
+    pub block_arithmetic: BlockArithmetic,
 }
 
 /// Description, weights, tokenizer, template, threads: everything that sessions share.
@@ -58,7 +61,7 @@ impl Model {
         let pool = pool(options)?;
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
         let text = || text(checkpoint.source(), checkpoint.generation_defaults(), checkpoint.path());
-        let (weights, text) = beside(|| pool.install(|| Weights::load(checkpoint)), text);
+        let (weights, text) = beside(|| pool.install(|| Weights::load(checkpoint, options.block_arithmetic)), text);
         Ok(Self {
             description: checkpoint.description().clone(),
             weights: weights?,
@@ -111,7 +114,7 @@ impl Model {
     /// # Errors
     /// If the threads cannot be started.
     pub fn with_threads(self, threads: usize) -> Result<Self> {
-        Ok(Self { pool: pool(&LoadOptions { threads: Threads::Count(threads) })?, ..self })
+        Ok(Self { pool: pool(&LoadOptions { threads: Threads::Count(threads), ..Default::default() })?, ..self })
     }
 
     /// This float model with its linear layers in INT8.

@@ -51,7 +51,7 @@ fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
 }
 
 fn model(checkpoint: &str) -> Arc<Model> {
-    let options = LoadOptions { threads: Threads::Count(2) };
+    let options = LoadOptions { threads: Threads::Count(2), ..Default::default() };
     Arc::new(Model::load(&golden_folder("families").join(checkpoint), &options).expect(checkpoint))
 }
 

@@ -72,18 +72,28 @@ fn of_tokens(model: &Arc<Model>, context: usize, sequences: usize) -> (usize, us
 fn a_token_of_an_answer_allocates_the_same_few_bytes_whatever_the_model_and_the_context() {
     let path = format!("{}/../../tests/golden/families/gemma3", env!("CARGO_MANIFEST_DIR"));
     // On one thread: another one allocates its buffers when it is first faster than the others, whenever that is.
-    let float = Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1) }).unwrap());
+    let float = Arc::new(
+        Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap(),
+    );
     let core = Cores::of_this_thread().and_then(|cores| cores.iter().next()).map(|core| Cores::from_iter([core]));
     let pinned = core.map_or(Threads::Count(1), Threads::On);
     let mut deep = triad_model::family::shape("smollm2-135m").unwrap();
     deep.vocab = 500;
     deep.blocks.truncate(16);
     let models = [
-        ("float on a core", Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: pinned }).unwrap())),
+        (
+            "float on a core",
+            Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: pinned, ..Default::default() }).unwrap()),
+        ),
         ("INT8", Arc::new(int8(&float, DecodeWeights::Int8))),
         ("INT4", Arc::new(int8(&float, DecodeWeights::Int4))),
         ("W4A16", Arc::new(testing::quantize_int4(&float))),
-        ("sixteen blocks", Arc::new(Model::random(deep, &LoadOptions { threads: Threads::Count(1) }, 1).unwrap())),
+        (
+            "sixteen blocks",
+            Arc::new(
+                Model::random(deep, &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 1).unwrap(),
+            ),
+        ),
         ("float", float),
     ];
     for (name, model) in models {

@@ -56,7 +56,10 @@ fn golden(session: &str) -> (Vec<u32>, Vec<f32>) {
 }
 
 fn model(checkpoint: &str) -> Arc<Model> {
-    Arc::new(Model::load(&folder().join(checkpoint), &LoadOptions { threads: Threads::Count(2) }).expect(checkpoint))
+    Arc::new(
+        Model::load(&folder().join(checkpoint), &LoadOptions { threads: Threads::Count(2), ..Default::default() })
+            .expect(checkpoint),
+    )
 }
 
 fn logits(model: &Arc<Model>, tokens: &[u32], context: usize, chunk: usize) -> Vec<f32> {

@@ -55,7 +55,8 @@ fn opted_in(name: &str) -> Option<PathBuf> {
 }
 
 fn load(path: &Path) -> Arc<Model> {
-    Arc::new(Model::load(path, &LoadOptions::default()).expect("a model that loads"))
+    let options = LoadOptions { block_arithmetic: BlockArithmetic::Exact, ..Default::default() };
+    Arc::new(Model::load(path, &options).expect("a model that loads"))
 }
 
 fn session(model: &Arc<Model>) -> Session {

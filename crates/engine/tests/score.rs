@@ -129,7 +129,12 @@ fn what_cannot_be_scored_is_refused_by_name() {
     description.blocks.truncate(1);
     (description.vocab, description.context) = (VOCAB, CONTEXT);
     let model = Arc::new(
-        Model::random(description, &triad_engine::LoadOptions { threads: triad_engine::Threads::Count(1) }, 1).unwrap(),
+        Model::random(
+            description,
+            &triad_engine::LoadOptions { threads: triad_engine::Threads::Count(1), ..Default::default() },
+            1,
+        )
+        .unwrap(),
     );
     let mut session = session(&model, 16, KvFormat::F16);
     let mut message = |tokens: &[u32], scored_from| {

@@ -117,7 +117,7 @@ fn tiny() -> Arc<Model> {
     description.blocks.truncate(1);
     description.vocab = VOCAB;
     description.context = CONTEXT;
-    Arc::new(Model::random(description, &LoadOptions { threads: Threads::Count(1) }, 1).unwrap())
+    Arc::new(Model::random(description, &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 1).unwrap())
 }
 
 fn message<T>(result: Result<T, Error>) -> String {
@@ -151,7 +151,11 @@ fn what_cannot_be_run_is_refused_by_name() {
     assert_eq!(error, "a context of 81 tokens was asked for, but the model was made for at most 80");
     let error = message(Session::new(&model, &options(80, 0)));
     assert_eq!(error, "the chunk length is 0, expected at least 1 token");
-    let threads = message(Model::random(model.description().clone(), &LoadOptions { threads: Threads::Count(0) }, 1));
+    let threads = message(Model::random(
+        model.description().clone(),
+        &LoadOptions { threads: Threads::Count(0), ..Default::default() },
+        1,
+    ));
     assert_eq!(threads, "the number of threads is 0, expected 1 to 1024");
 }
 
@@ -159,7 +163,9 @@ fn what_cannot_be_run_is_refused_by_name() {
 fn weights_that_are_not_finite_are_an_error_not_an_answer() {
     let mut description = tiny().description().clone();
     description.embedding_scale = f32::INFINITY;
-    let model = Arc::new(Model::random(description, &LoadOptions { threads: Threads::Count(1) }, 1).unwrap());
+    let model = Arc::new(
+        Model::random(description, &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 1).unwrap(),
+    );
     let result = session(&model, 16).prefill(&[1], &Cancel::new(), |_| {}).map(<[f32]>::to_vec);
     assert!(matches!(result, Err(Error::NotFinite)));
 }

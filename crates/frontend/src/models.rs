@@ -4,14 +4,14 @@
 use std::path::{Path, PathBuf};
 
 use triad_engine::package::Package;
-use triad_engine::{LoadOptions, Model, Threads, memory};
+use triad_engine::{LoadOptions, Model, memory};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::description::ModelDescription;
 use triad_model::fetch::{self, Progress};
 use triad_model::tokenizer::Tokenizer;
 
 use crate::error::Result;
-use crate::{hashes, packages};
+use crate::hashes;
 
 /// The path of the model called `name`; fetches the model if it is not there.
 ///
@@ -21,24 +21,23 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Ok(fetch::resolve(name, progress)?)
 }
 
-/// The model at `path`, which the user calls `name`, ready to run: a model file in float, a package in INT8.
+/// The model at `path`, ready to run: a model file in float, a package as it was prepared.
 /// Files of a package that changed since their hashes were last checked are checked first: `read` is called with the bytes
 /// that were read of them and the bytes of all that are to be read.
 ///
 /// # Errors
-/// If a file is damaged or holds what Triad does not run; if a model file does not fit into memory.
-pub fn load(path: &Path, name: &str, threads: Threads, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
-    let options = LoadOptions { threads };
+/// If a file is damaged or holds what Triad does not run.
+pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
     if Package::is_at(path) {
-        return Ok(Model::from_package(&hashes::open_package(path, read)?, &options)?);
+        return Ok(Model::from_package(&hashes::open_package(path, read)?, options)?);
     }
-    Ok(Model::from_checkpoint(&packages::open(path, name)?, &options)?)
+    Ok(Model::load(path, options)?)
 }
 
 /// What the model at `path` is, without its weights; `read` is as in [`load`].
 ///
 /// # Errors
-/// As [`load`], but for memory.
+/// As [`load`].
 pub fn description(path: &Path, read: &mut dyn FnMut(u64, u64)) -> Result<ModelDescription> {
     Ok(if Package::is_at(path) {
         hashes::open_package(path, read)?.description().clone()
@@ -58,7 +57,7 @@ pub fn weight_bytes(path: &Path) -> Result<u64> {
         let files: Vec<std::fs::Metadata> = files.map_err(error)?;
         return Ok(files.iter().map(std::fs::Metadata::len).sum());
     }
-    Ok(memory::of_weights(&Checkpoint::open(path)?).total() as u64)
+    Ok(memory::of_weights(&Checkpoint::open(path)?) as u64)
 }
 
 /// The tokenizer of the model at `path`, without its weights; `read` is as in [`load`].

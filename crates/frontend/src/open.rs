@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use triad_engine::{Cancel, Engine, EngineOptions, Error as EngineError, SessionOptions, Threads};
+use triad_engine::{Cancel, Engine, EngineOptions, Error as EngineError, LoadOptions, SessionOptions, Threads};
 use triad_model::fetch;
 use triad_prepare::package::Progress;
 
@@ -50,11 +50,12 @@ pub fn open(name: &str, options: &OpenOptions, cancel: &Cancel, step: &mut dyn F
     let path = if options.float {
         path
     } else {
-        packages::package_of(&path, name, options.threads.clone(), cancel, &mut |_, _| {}, &mut prepare)?.path
+        packages::package_of(&path, options.threads.clone(), cancel, &mut |_, _| {}, &mut prepare)?.path
     };
     cancel.check()?;
     step(&format!("loading {name}"));
-    let model = Arc::new(models::load(&path, name, options.threads.clone(), &mut |_, _| {})?);
+    let load = LoadOptions { threads: options.threads.clone(), ..Default::default() };
+    let model = Arc::new(models::load(&path, &load, &mut |_, _| {})?);
     cancel.check()?;
     let context = options.context.unwrap_or(CONTEXT.min(model.description().context));
     if context == 0 {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use triad_engine::package::{self, Package};
-use triad_engine::{Cancel, LoadOptions, Threads, memory};
+use triad_engine::{Cancel, Threads};
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
@@ -17,7 +17,6 @@ use triad_prepare::package::{Existing, Prepared, Progress, Recipe};
 
 use crate::error::{Error, Result};
 use crate::hashes::Hashes;
-use crate::machine;
 
 /// Hexadecimal digits of a key in the name of a folder: enough that no two packages of one user share them.
 const KEY_DIGITS: usize = 16;
@@ -31,14 +30,13 @@ pub struct Found {
     pub prepared: Option<Duration>,
 }
 
-/// The package of the model at `path`, which the user calls `name`: itself if it is one, else one in the cache that is
+/// The package of the model at `path`: itself if it is one, else one in the cache that is
 /// made now, with the default options, if it is not there. `read` is as in [`cached`].
 ///
 /// # Errors
-/// As [`cached`], [`open`] and [`prepare`].
+/// As [`cached`] and [`prepare`]; if the file is damaged or holds what Triad does not run.
 pub fn package_of(
     path: &Path,
-    name: &str,
     threads: Threads,
     cancel: &Cancel,
     read: &mut dyn FnMut(u64, u64),
@@ -53,20 +51,10 @@ pub fn package_of(
         return Ok(Found { path: destination, prepared: None });
     }
     let start = Instant::now();
-    let checkpoint = open(path, name)?;
-    let recipe = Recipe { checkpoint, text, options, load: LoadOptions { threads }, existing: Existing::Keep };
+    let checkpoint = Arc::new(Checkpoint::open(path)?);
+    let recipe = Recipe { checkpoint, text, options, threads, existing: Existing::Keep };
     prepare(&recipe, &destination, cancel, progress)?;
     Ok(Found { path: destination, prepared: Some(start.elapsed()) })
-}
-
-/// Opens the model file at `path`, which the user calls `name`, if it fits into memory in float.
-///
-/// # Errors
-/// If it does not, or the file is damaged or holds what Triad does not run.
-pub fn open(path: &Path, name: &str) -> Result<Arc<Checkpoint>> {
-    let checkpoint = Arc::new(Checkpoint::open(path)?);
-    machine::check_memory(name, memory::of_weights(&checkpoint).widened)?;
-    Ok(checkpoint)
 }
 
 /// The path of the package of the model at `path` in the cache: each model, as its files are now, and each way to

@@ -4,7 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use triad_engine::{Cancel, EngineOptions, Event, Finish, GenerateOptions, Model, SessionOptions, Threads};
+use triad_engine::{
+    Cancel, EngineOptions, Event, Finish, GenerateOptions, LoadOptions, Model, SessionOptions, Threads,
+};
 use triad_frontend::{Error, answer, chat, models};
 use triad_model::gguf::Value;
 use triad_model::template::Message;
@@ -26,7 +28,8 @@ fn write_model(folder: &Path) -> PathBuf {
 
 fn model() -> Arc<Model> {
     let folder = tempfile::tempdir().unwrap();
-    Arc::new(models::load(&write_model(folder.path()), "tiny", Threads::Count(1), &mut |_, _| {}).unwrap())
+    let options = LoadOptions { threads: Threads::Count(1), ..Default::default() };
+    Arc::new(models::load(&write_model(folder.path()), &options, &mut |_, _| {}).unwrap())
 }
 
 fn of_context(context: usize) -> EngineOptions {

@@ -11,8 +11,8 @@ use crate::int8::{
     shadow_apart, shadow_float,
 };
 use crate::kernel::available;
-use crate::testing::{bits, values};
-use crate::{Matrix, OutputMut, Phase, Product, int4, matmul_each, pool};
+use crate::testing::{bits, blocks, values};
+use crate::{BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, Product, int4, matmul_each, pool};
 
 /// Rows and columns of a part.
 type Part = (Range<usize>, Range<usize>);
@@ -148,12 +148,16 @@ proptest! {
         let bytes: Vec<i8> = wide.iter().map(|x| (x * 127.0) as i8).collect();
         let (mut nibbles, mut of_groups) = (vec![0; wide.len() / 2], vec![f16::ZERO; wide.len() / int4::GROUP]);
         int4::quantize_int4(&wide, &mut nibbles, &mut of_groups);
+        let in_blocks = blocks(BlockFormat::Q5_1, out_features * groups, seed ^ 7);
+        let in_blocks = Blocks { format: BlockFormat::Q5_1, bytes: &in_blocks, arithmetic: BlockArithmetic::Rounded };
         let formats = [
             ("f32", Matrix::F32(&wide)),
             ("f16", Matrix::F16(&half)),
             ("bf16", Matrix::Bf16(&brain)),
             ("INT8", Matrix::Int8 { values: &bytes, scales: &scales }),
             ("INT4", Matrix::Int4 { values: &nibbles, scales: &of_groups }),
+            ("Q5_1", Matrix::Blocks(in_blocks)),
+            ("Q5_1 in f32", Matrix::Blocks(Blocks { arithmetic: BlockArithmetic::Exact, ..in_blocks })),
         ];
         let before = vec![f32::NAN; rows * out_features];
         let parts = parts(&cut(rows, 1, &row_cuts), &cut(out_features, 1, &column_cuts));

@@ -49,6 +49,7 @@ pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
 pub use kernel::{KernelNames, kernel_names};
 pub use matmul::{Product, matmul, matmul_each};
-pub use matrix::Matrix;
+pub use matrix::{BlockArithmetic, Blocks, Matrix};
 pub use output::OutputMut;
 pub use phase::Phase;
+pub use triad_blocks::BlockFormat;

@@ -2,21 +2,21 @@
 //!
 //! The [`Phase`] of a call decides how it is computed, whatever the number of rows. Prefill has many rows: the output is
 //! cut into blocks of columns, one task each, and the block's weights are packed for a `product`; with weights in INT8,
-//! which bf16 represents exactly, and in INT4, which is rounded to it, activations are rounded to bf16 where the processor
-//! multiplies that faster. Decode has
-//! few rows: each output is one scalar product, with weights in INT8 and INT4 one of integers, and memory bandwidth is the
-//! limit, so that each weight is read from memory once for all rows.
+//! which bf16 represents exactly, and in INT4 and blocks of GGUF, which are rounded to it, activations are rounded to bf16
+//! where the processor multiplies that faster. Decode has
+//! few rows: each output is one scalar product, with weights in INT8, INT4 and blocks one of integers, and memory bandwidth
+//! is the limit, so that each weight is read from memory once for all rows. [`BlockArithmetic::Exact`] keeps to f32.
 
 use std::cell::RefCell;
 
 use crate::dot::{dot, dot_bf16};
 use crate::kernel::float::PANEL;
-use crate::kernel::int16::{Int4Columns, Int8Columns, Int16Rows};
+use crate::kernel::int16::{BlockColumns, Int4Columns, Int8Columns, Int16Rows};
 use crate::kernel::{Kernels, best};
 use crate::output::{OutputMut, SharedOutput};
 use crate::product::{Bf16Rows, Write, product};
 use crate::vectorize::vectorize_fused;
-use crate::{Matrix, Phase, pool};
+use crate::{BlockArithmetic, Blocks, Matrix, Phase, pool};
 
 /// Weights read by one task of scalar products, at least.
 const DOT_WEIGHTS: usize = 1 << 17;
@@ -109,9 +109,9 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
 /// Activations in the forms that products want them in.
 #[derive(Default)]
 struct Forms {
-    /// For a prefill with weights in INT8 and INT4, where the processor multiplies bf16.
+    /// For a prefill with weights beside which they are rounded, where the processor multiplies bf16.
     bf16: Option<Bf16Rows>,
-    /// For a decode with weights in INT8 and INT4.
+    /// For a decode with these.
     int16: Int16Rows,
 }
 
@@ -119,19 +119,19 @@ impl Forms {
     /// Takes `x`, `[rows, in_features]`.
     fn fill(&mut self, x: &[f32], phase: Phase, in_features: usize, products: &[Product]) {
         let any = |is: fn(&Matrix) -> bool| products.iter().any(|product| is(&product.weight));
-        let (int8, int4) =
-            (any(|weight| matches!(weight, Matrix::Int8 { .. })), any(|weight| matches!(weight, Matrix::Int4 { .. })));
-        if phase == Phase::Prefill {
-            if int8 || int4 {
-                self.bf16 = Bf16Rows::new(x, in_features);
-            }
+        if !any(|weight| weight.rounds_activations()) {
             return;
         }
-        if int8 || int4 {
-            self.int16.fill(x, in_features);
+        if phase == Phase::Prefill {
+            self.bf16 = Bf16Rows::new(x, in_features);
+            return;
         }
-        if int4 {
+        self.int16.fill(x, in_features);
+        if any(|weight| matches!(weight, Matrix::Int4 { .. })) {
             self.int16.fill_steps();
+        }
+        if any(|weight| matches!(weight, Matrix::Blocks(_))) {
+            self.int16.fill_sums();
         }
     }
 }
@@ -158,7 +158,10 @@ impl Task<'_> {
             Matrix::Int4 { values: weights, scales } => {
                 Int4Columns { x, weights, scales, columns, out }.multiply(kernel);
             }
-            Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) => self.by_float_dot(),
+            Matrix::Blocks(Blocks { format, bytes, arithmetic: BlockArithmetic::Rounded }) => {
+                BlockColumns { x, format, bytes, columns, out }.multiply(kernel);
+            }
+            Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) | Matrix::Blocks(_) => self.by_float_dot(),
         }
     }
 
@@ -169,7 +172,7 @@ impl Task<'_> {
                 |fused| {
                     for (index, column) in self.columns.clone().enumerate() {
                         let weight = match self.weight.rows(index..index + 1, self.in_features) {
-                            half @ Matrix::F16(_) => Matrix::F32(half.as_f32(scratch)),
+                            narrow @ (Matrix::F16(_) | Matrix::Blocks(_)) => Matrix::F32(narrow.as_f32(scratch)),
                             weight => weight,
                         };
                         for (row, x) in self.x.chunks_exact(self.in_features).enumerate() {
@@ -190,8 +193,7 @@ impl Task<'_> {
 
     fn by_product(&self) {
         let (out, columns) = (self.out, self.columns.clone());
-        let is_quantized = matches!(self.weight, Matrix::Int8 { .. } | Matrix::Int4 { .. });
-        let Some(x) = self.forms.bf16.as_ref().filter(|_| is_quantized) else {
+        let Some(x) = self.forms.bf16.as_ref().filter(|_| self.weight.rounds_activations()) else {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
+use triad_blocks::{BlockFormat, dequantize};
+
 use crate::dot::{widen_bf16, widen_f16};
 use crate::int4;
 use crate::vectorize::vectorize;
@@ -32,6 +34,43 @@ pub enum Matrix<'a> {
         /// `[out_features, in_features / 32]`.
         scales: &'a [f16],
     },
+    /// Quantized blocks of GGUF.
+    Blocks(Blocks<'a>),
+}
+
+/// A weight matrix in quantized blocks of GGUF, as its file has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'a> {
+    /// Of all blocks; rows are whole blocks.
+    pub format: BlockFormat,
+    /// `[out_features, in_features / elements of a block]` blocks.
+    pub bytes: &'a [u8],
+    /// How products with them are computed.
+    pub arithmetic: BlockArithmetic,
+}
+
+/// How products with quantized blocks are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockArithmetic {
+    /// Activations are rounded to INT16 in decode, and in prefill to bf16, as the weights are, where the processor multiplies
+    /// that: as beside INT4.
+    #[default]
+    Rounded,
+    /// In f32, as if the weights were widened to it: slower, and the reference.
+    Exact,
+}
+
+impl Blocks<'_> {
+    /// Number of elements.
+    pub fn elements(self) -> usize {
+        self.bytes.len() / self.format.bytes() * self.format.elements()
+    }
+
+    /// Some blocks; starts and ends in elements.
+    fn part(self, elements: Range<usize>) -> Self {
+        let place = |elements: usize| elements / self.format.elements() * self.format.bytes();
+        Self { bytes: &self.bytes[place(elements.start)..place(elements.end)], ..self }
+    }
 }
 
 impl<'a> Matrix<'a> {
@@ -43,6 +82,7 @@ impl<'a> Matrix<'a> {
             Self::Bf16(values) => values.len(),
             Self::Int8 { values, .. } => values.len(),
             Self::Int4 { values, .. } => values.len() * 2,
+            Self::Blocks(blocks) => blocks.elements(),
         }
     }
 
@@ -56,6 +96,23 @@ impl<'a> Matrix<'a> {
                 assert!(columns.is_multiple_of(int4::GROUP), "{columns} columns in groups of {}", int4::GROUP);
                 int4::check(values, scales);
             }
+            Self::Blocks(Blocks { format, bytes, .. }) => {
+                assert!(
+                    columns.is_multiple_of(format.elements()),
+                    "{columns} columns in blocks of {}",
+                    format.elements()
+                );
+                assert!(bytes.len().is_multiple_of(format.bytes()), "{} bytes in blocks of {format}", bytes.len());
+            }
+        }
+    }
+
+    /// Whether activations are rounded beside it.
+    pub fn rounds_activations(self) -> bool {
+        match self {
+            Self::F32(_) | Self::F16(_) | Self::Bf16(_) => false,
+            Self::Int8 { .. } | Self::Int4 { .. } => true,
+            Self::Blocks(blocks) => blocks.arithmetic == BlockArithmetic::Rounded,
         }
     }
 
@@ -72,10 +129,11 @@ impl<'a> Matrix<'a> {
             Self::Bf16(values) => Self::Bf16(&values[per(1)]),
             Self::Int8 { values, scales } => Self::Int8 { values: &values[per(1)], scales: &scales[rows] },
             Self::Int4 { values, scales } => Self::Int4 { values: &values[per(2)], scales: &scales[per(int4::GROUP)] },
+            Self::Blocks(blocks) => Self::Blocks(blocks.part(per(1))),
         }
     }
 
-    /// Columns of one row, of a matrix with this many; groups of INT4 must be whole.
+    /// Columns of one row, of a matrix with this many; groups of INT4 and blocks must be whole.
     pub(crate) fn part(self, row: usize, part: Range<usize>, columns: usize) -> Self {
         let range = |divisor: usize| (row * columns + part.start) / divisor..(row * columns + part.end) / divisor;
         match self {
@@ -86,6 +144,7 @@ impl<'a> Matrix<'a> {
             Self::Int4 { values, scales } => {
                 Self::Int4 { values: &values[range(2)], scales: &scales[range(int4::GROUP)] }
             }
+            Self::Blocks(blocks) => Self::Blocks(blocks.part(range(1))),
         }
     }
 
@@ -126,6 +185,10 @@ impl<'a> Matrix<'a> {
             Self::Int4 { values, scales } => vectorize(
                 #[inline(always)]
                 || int4::widen(values, scales, wide),
+            ),
+            Self::Blocks(Blocks { format, bytes, .. }) => vectorize(
+                #[inline(always)]
+                || dequantize(format, bytes, wide),
             ),
         }
     }

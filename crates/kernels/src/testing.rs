@@ -1,5 +1,7 @@
 //! What tests of several kernels share.
 
+use triad_blocks::BlockFormat;
+
 /// Numbers from -1 to 1 that look random, the same for the same seed.
 pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
     (0..count)
@@ -10,4 +12,30 @@ pub(crate) fn values(count: usize, seed: u64) -> Vec<f32> {
 /// The bits of numbers, which tell −0 from 0 and are equal for NaN.
 pub(crate) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// So many quantized blocks of numbers that look random, with scales and minimums from −1/16 to 1/16.
+pub(crate) fn blocks(format: BlockFormat, count: usize, seed: u64) -> Vec<u8> {
+    let bytes = values(count * format.bytes(), seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+    with_scales(format, bytes, seed ^ 9)
+}
+
+/// Quantized blocks with such scales and minimums in place of what is there.
+pub(crate) fn with_scales(format: BlockFormat, mut bytes: Vec<u8>, seed: u64) -> Vec<u8> {
+    let places: &[usize] = match format {
+        BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],
+        BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4_K | BlockFormat::Q5_K => &[0, 2],
+        BlockFormat::Q2_K => &[80, 82],
+        BlockFormat::Q3_K => &[108],
+        BlockFormat::Q6_K => &[208],
+    };
+    let count = bytes.len() / format.bytes();
+    let mut scales = values(count * places.len(), seed).into_iter();
+    for block in bytes.chunks_exact_mut(format.bytes()) {
+        for place in places {
+            let scale = half::f16::from_f32(scales.next().expect("one for each place") / 16.0);
+            block[*place..][..2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+    bytes
 }

@@ -3,28 +3,20 @@
 use std::fmt;
 use std::ops::Range;
 
+pub use triad_blocks::BlockFormat;
+
 /// Element format of a stored tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names are the field's own")]
-#[expect(non_camel_case_types, reason = "GGUF writes them so")]
 pub enum Format {
+    /// 32-bit floats.
     F32,
+    /// IEEE half floats.
     F16,
+    /// Brain floats.
     Bf16,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q8_0,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
+    /// Quantized blocks of GGUF.
+    Blocks(BlockFormat),
 }
-
-/// Elements in a block of the K-quants.
-pub(crate) const SUPER_BLOCK: usize = 256;
 
 impl Format {
     /// Every format, for tables and tests.
@@ -32,16 +24,16 @@ impl Format {
         Self::F32,
         Self::F16,
         Self::Bf16,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q8_0,
-        Self::Q2_K,
-        Self::Q3_K,
-        Self::Q4_K,
-        Self::Q5_K,
-        Self::Q6_K,
+        Self::Blocks(BlockFormat::Q4_0),
+        Self::Blocks(BlockFormat::Q4_1),
+        Self::Blocks(BlockFormat::Q5_0),
+        Self::Blocks(BlockFormat::Q5_1),
+        Self::Blocks(BlockFormat::Q8_0),
+        Self::Blocks(BlockFormat::Q2_K),
+        Self::Blocks(BlockFormat::Q3_K),
+        Self::Blocks(BlockFormat::Q4_K),
+        Self::Blocks(BlockFormat::Q5_K),
+        Self::Blocks(BlockFormat::Q6_K),
     ];
 
     /// Name as GGUF writes it.
@@ -50,16 +42,7 @@ impl Format {
             Self::F32 => "F32",
             Self::F16 => "F16",
             Self::Bf16 => "BF16",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4_1 => "Q4_1",
-            Self::Q5_0 => "Q5_0",
-            Self::Q5_1 => "Q5_1",
-            Self::Q8_0 => "Q8_0",
-            Self::Q2_K => "Q2_K",
-            Self::Q3_K => "Q3_K",
-            Self::Q4_K => "Q4_K",
-            Self::Q5_K => "Q5_K",
-            Self::Q6_K => "Q6_K",
+            Self::Blocks(blocks) => blocks.name(),
         }
     }
 
@@ -67,8 +50,7 @@ impl Format {
     pub fn block_elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => SUPER_BLOCK,
+            Self::Blocks(blocks) => blocks.elements(),
         }
     }
 
@@ -77,16 +59,7 @@ impl Format {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::Q4_0 => 18,
-            Self::Q4_1 => 20,
-            Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
-            Self::Q8_0 => 34,
-            Self::Q2_K => 84,
-            Self::Q3_K => 110,
-            Self::Q4_K => 144,
-            Self::Q5_K => 176,
-            Self::Q6_K => 210,
+            Self::Blocks(blocks) => blocks.bytes(),
         }
     }
 

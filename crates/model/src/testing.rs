@@ -12,7 +12,7 @@
 //! ```
 
 use crate::gguf::{MAGIC, Value};
-use crate::tensor::Format;
+use crate::tensor::{BlockFormat, Format};
 
 /// A GGUF file in the making. What is public can be set to anything, for files that must be refused.
 #[derive(Clone, Debug)]
@@ -188,8 +188,8 @@ pub fn tiny_llama() -> GgufBuilder {
         builder = builder.tensor_f32(&format!("{norm}.weight"), &[32], &[1.0; 32]);
     }
     for (matrix, rows) in matrices {
-        let bytes = vec![0; rows * Format::Q4_0.block_bytes()];
-        builder = builder.tensor(&format!("{matrix}.weight"), &[rows, 32], Format::Q4_0, &bytes);
+        let bytes = vec![0; rows * BlockFormat::Q4_0.bytes()];
+        builder = builder.tensor(&format!("{matrix}.weight"), &[rows, 32], Format::Blocks(BlockFormat::Q4_0), &bytes);
     }
     builder
 }

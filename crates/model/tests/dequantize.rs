@@ -14,8 +14,9 @@ fn golden(format: Format) -> (Vec<u8>, Vec<f32>) {
     (stored.to_vec(), expected.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
+/// The bits of the values; of zeros without their sign, which is that of one of several factors.
 fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
+    values.iter().map(|value| (value + 0.0).to_bits()).collect()
 }
 
 #[test]

@@ -12,7 +12,9 @@ const FAMILIES: [&str; 5] = ["llama", "qwen2", "gemma3", "phi2", "phi3"];
 
 fn model(family: &str, threads: usize) -> Arc<Model> {
     let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(threads) }).unwrap())
+    Arc::new(
+        Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(threads), ..Default::default() }).unwrap(),
+    )
 }
 
 fn pieces(model: &Model, count: usize) -> Vec<Vec<u32>> {

@@ -136,7 +136,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
     let shape = |of: fn(&BlockDescription) -> usize| block.map_or(0, of);
     let mut stored_bytes = BTreeMap::new();
     for tensor in checkpoint.tensors().values() {
-        *stored_bytes.entry(format!("{:?}", tensor.format)).or_insert(0) += tensor.bytes.len();
+        *stored_bytes.entry(tensor.format.to_string()).or_insert(0) += tensor.bytes.len();
     }
     let tokenizer = match Tokenizer::from_checkpoint(checkpoint) {
         Err(error) if error.kind() == ErrorKind::Missing => None,
@@ -144,7 +144,7 @@ fn inspect(checkpoint: &Arc<Checkpoint>, arguments: &Arguments) -> Result<Info> 
     };
     let template =
         tokenizer.as_ref().map(|tokenizer| ChatTemplate::from_checkpoint(checkpoint, tokenizer)).transpose()?;
-    let weights = memory::of_weights(checkpoint).total();
+    let weights = memory::of_weights(checkpoint);
     let needed = memory::of_session(description, weights, context, arguments.chunk, arguments.kv.format());
     let Memory { weights, kv_cache, activations } = needed;
     Ok(Info {

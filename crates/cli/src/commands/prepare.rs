@@ -1,15 +1,16 @@
 //! `triad prepare`: a model file becomes a package.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use serde::Serialize;
-use triad_engine::LoadOptions;
 use triad_engine::package::Package;
 use triad_engine::quantization::{DecodeWeights, LinearFormat, WeightScales};
-use triad_frontend::{machine, packages};
+use triad_frontend::machine;
+use triad_model::checkpoint::Checkpoint;
 use triad_model::fetch;
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::plan::PlanOptions;
@@ -191,9 +192,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (None, true) => (preparing::cached(&path, &options, &text)?, Existing::Replace),
     };
     inputs::check(&destination)?;
-    let checkpoint = packages::open(&path, &arguments.model)?;
-    let load = LoadOptions { threads: arguments.threads.chosen() };
-    let recipe = Recipe { checkpoint, text, options, load, existing };
+    let checkpoint = Arc::new(Checkpoint::open(&path)?);
+    let recipe = Recipe { checkpoint, text, options, threads: arguments.threads.chosen(), existing };
     let prepared = preparing::prepare(&recipe, &destination, &arguments.model)?;
     let (tokens, calibration_seconds) = prepared.calibrated;
     let rate = if tokens == 0 { 0.0 } else { tokens as f64 / calibration_seconds };

@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         !processors.is_gpu_alone(),
         "a GPU alone runs a model whole, so that there is nothing to schedule: expected --processors cpu,gpu"
     );
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let package = model.package().context("expected a package")?;
     ensure!(
         !arguments.predict || processors.count() > 1,

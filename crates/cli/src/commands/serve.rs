@@ -14,7 +14,7 @@ use triad_plan::schedule::Policy;
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown};
 
 use crate::adapters::{self, NamedPath};
-use crate::arguments::{self, KvArgument, ModelArgument, ThreadArguments};
+use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
 use crate::interrupt::on_interrupt;
 use crate::processors::{self, ProcessorArguments};
 use crate::{output, preparing, progress};
@@ -47,9 +47,8 @@ pub struct Arguments {
     model: Vec<String>,
     #[command(flatten)]
     threads: ThreadArguments,
-    /// Run a model file in float, without preparing it
-    #[arg(long)]
-    float: bool,
+    #[command(flatten)]
+    float: FloatArguments,
     /// A LoRA adapter that requests may ask for by NAME: a GGUF file or a folder as PEFT writes it; may be given several times
     #[arg(long, value_name = "NAME=PATH")]
     lora: Vec<NamedPath>,
@@ -170,7 +169,7 @@ impl Found {
         let given = ModelArgument { model: arguments.model[index].clone() };
         let path = given.path()?;
         let threads = arguments.threads.chosen();
-        let path = if arguments.float { path } else { preparing::package_of(&path, &given.model, threads)? };
+        let path = if arguments.float.float { path } else { preparing::package_of(&path, &given.model, threads)? };
         let description = models::description(&path, &mut progress::checking(&path))?;
         let context = arguments.context.unwrap_or(CONTEXT.min(description.context));
         let kv_memory = arguments.kv_memory(&description, context);
@@ -181,7 +180,8 @@ impl Found {
 
     fn load(&self, arguments: &Arguments) -> Result<LoadedModel> {
         let Self { path, name, context, kv_memory } = self;
-        let model = Arc::new(arguments::load(path, name, arguments.threads.chosen())?);
+        let model =
+            Arc::new(arguments::load(path, name, arguments.threads.chosen(), arguments.float.block_arithmetic())?);
         model.tokenizer()?;
         if model.chat_template().is_none() {
             output::note(&format!(
@@ -215,7 +215,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     if let Some(folder) = &arguments.sessions {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
-    arguments.several.check(arguments.float)?;
+    arguments.several.check(arguments.float.float)?;
     ensure!(arguments.several.timeline.is_none(), "--timeline is of one prompt: expected it with triad run");
     let (given, names) = (arguments.model.len(), arguments.alias.len());
     ensure!(names <= given, "--alias has {names} names, but -m {given} models: expected at most one name for each");

@@ -62,7 +62,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// The verdict in words, where it is a good one.
 fn compare(arguments: &Arguments, package: &Package, processors: &Processors) -> Result<String> {
     let name = arguments.package.display().to_string();
-    let model = Arc::new(Model::from_package(package, &LoadOptions { threads: arguments.threads.chosen() })?);
+    let model = Arc::new(Model::from_package(
+        package,
+        &LoadOptions { threads: arguments.threads.chosen(), ..Default::default() },
+    )?);
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());

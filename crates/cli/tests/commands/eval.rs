@@ -67,7 +67,10 @@ struct Plain(Arc<Model>);
 
 impl Plain {
     fn new(place: &Place) -> Self {
-        Self(Arc::new(Model::load(&place.path("model.gguf"), &LoadOptions { threads: Threads::Count(1) }).unwrap()))
+        Self(Arc::new(
+            Model::load(&place.path("model.gguf"), &LoadOptions { threads: Threads::Count(1), ..Default::default() })
+                .unwrap(),
+        ))
     }
 
     /// Log-likelihood of `continuation` after `context`, and whether greedy decoding gives it. Before a text that

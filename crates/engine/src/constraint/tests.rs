@@ -17,7 +17,7 @@ const PROMPT: [u32; 6] = [3, 14, 15, 9, 26, 3];
 
 fn model() -> Arc<Model> {
     let path = format!("{}/../../tests/golden/families/llama.gguf", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1) }).unwrap())
+    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
 }
 
 /// A form in which it depends on the number of tokens so far and the latest one what may follow.

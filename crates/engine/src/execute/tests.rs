@@ -36,7 +36,7 @@ const NPU: ProcessorId = ProcessorId::new(1);
 
 fn float(family: &str) -> Arc<Model> {
     let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1) }).unwrap())
+    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
 }
 
 /// With half of its shadows.

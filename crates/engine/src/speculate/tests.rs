@@ -24,7 +24,7 @@ const PROMPT: [u32; 5] = [3, 14, 15, 9, 26];
 
 fn model(family: &str) -> Arc<Model> {
     let path = format!("{}/../../tests/golden/families/{family}.gguf", env!("CARGO_MANIFEST_DIR"));
-    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1) }).unwrap())
+    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
 }
 
 fn int8(model: &Arc<Model>) -> Arc<Model> {
@@ -283,7 +283,7 @@ fn a_draft_model_with_other_tokens_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
         std::fs::write(&path, file.build()).unwrap();
-        Arc::new(Model::load(&path, &LoadOptions { threads: Threads::Count(1) }).unwrap())
+        Arc::new(Model::load(&path, &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
     };
     let of =
         |model: &Arc<Model>| Session::new(model, &SessionOptions { context: 8, ..SessionOptions::default() }).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
-use triad_kernels::{Matrix, int4, int8};
+use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, int4, int8};
 use triad_model::mapped::MappedBytes;
 use triad_model::safetensors::Element;
 
@@ -29,6 +29,7 @@ pub(super) enum Storage {
     MappedF32(MappedBytes),
     MappedF16(MappedBytes),
     MappedBf16(MappedBytes),
+    MappedBlocks { format: BlockFormat, bytes: MappedBytes, arithmetic: BlockArithmetic },
     Int8 { values: Values<i8>, scales: Arc<Vec<f32>> },
     Int4 { values: Values<u8>, scales: Values<f16> },
 }
@@ -100,7 +101,11 @@ impl WeightMatrix {
 
     /// Lets the system drop the values from memory where they are of a mapped file.
     pub fn release(&self) {
-        if let Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) = &self.storage {
+        if let Storage::MappedF32(bytes)
+        | Storage::MappedF16(bytes)
+        | Storage::MappedBf16(bytes)
+        | Storage::MappedBlocks { bytes, .. } = &self.storage
+        {
             bytes.release();
         }
     }
@@ -123,6 +128,9 @@ impl WeightMatrix {
             Storage::MappedF32(bytes) => Matrix::F32(bytemuck::cast_slice(bytes)),
             Storage::MappedF16(bytes) => Matrix::F16(bytemuck::cast_slice::<u8, f16>(bytes)),
             Storage::MappedBf16(bytes) => Matrix::Bf16(bytemuck::cast_slice::<u8, bf16>(bytes)),
+            Storage::MappedBlocks { format, bytes, arithmetic } => {
+                Matrix::Blocks(Blocks { format: *format, bytes, arithmetic: *arithmetic })
+            }
             Storage::Int8 { values, scales } => Matrix::Int8 { values: values.get(), scales },
             Storage::Int4 { values, scales } => Matrix::Int4 { values: values.get(), scales: scales.get() },
         }
@@ -133,7 +141,10 @@ impl WeightMatrix {
         match &self.storage {
             Storage::F32(values) => size_of_val(values.as_slice()),
             Storage::Bf16(values) => size_of_val(values.as_slice()),
-            Storage::MappedF32(bytes) | Storage::MappedF16(bytes) | Storage::MappedBf16(bytes) => bytes.len(),
+            Storage::MappedF32(bytes)
+            | Storage::MappedF16(bytes)
+            | Storage::MappedBf16(bytes)
+            | Storage::MappedBlocks { bytes, .. } => bytes.len(),
             Storage::Int8 { values, scales } => size_of_val(values.get()) + size_of_val(scales.as_slice()),
             Storage::Int4 { values, scales } => size_of_val(values.get()) + size_of_val(scales.get()),
         }

@@ -1,7 +1,7 @@
 //! The weights of a model in the format used for compute.
 //!
-//! Matrices stored as f32, f16 or bf16 are used in place, straight from the mapped file. Quantized ones are
-//! widened to f32 once, at load, and the pages that they came from are given back.
+//! Matrices are used in place, straight from the mapped file, in the format in which they are stored; those of floats that
+//! are not aligned there are widened to f32 at load.
 
 mod fingerprint;
 mod int8;
@@ -11,6 +11,7 @@ mod quantized;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use triad_kernels::BlockArithmetic;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::dequantize::dequantize;
@@ -45,7 +46,7 @@ impl Weights {
         self.blocks.iter().any(|block| block.inputs.is_some())
     }
 
-    /// Whether linear layers round what they read: to INT8, or to 16 bits where their weights are in INT4.
+    /// Whether linear layers round what they read: to INT8, or to 16 bits where their weights are in INT4 or quantized blocks.
     pub fn rounds_activations(&self) -> bool {
         self.blocks.iter().any(Block::rounds_activations)
     }
@@ -83,8 +84,9 @@ pub struct Block {
 impl Block {
     /// As [`Weights::rounds_activations`], for one block.
     pub fn rounds_activations(&self) -> bool {
-        let has_int4 = |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.is_int4());
-        self.inputs.is_some() || self.linears.values().any(has_int4)
+        let rounds =
+            |linear: &Linear| matches!(&linear.weight, Weight::Float(matrix) if matrix.view().rounds_activations());
+        self.inputs.is_some() || self.linears.values().any(rounds)
     }
 }
 
@@ -157,8 +159,8 @@ pub enum Embedding {
 
 impl Weights {
     /// Reads all weights of `checkpoint`, on the threads that are installed.
-    pub(crate) fn load(checkpoint: &Arc<Checkpoint>) -> Result<Self> {
-        let reader = Reader { checkpoint };
+    pub(crate) fn load(checkpoint: &Arc<Checkpoint>, block_arithmetic: BlockArithmetic) -> Result<Self> {
+        let reader = Reader { checkpoint, block_arithmetic };
         let description = checkpoint.description();
         let map = checkpoint.tensor_map();
         let blocks = description.blocks.iter().zip(&map.blocks);
@@ -256,6 +258,7 @@ const TASK_ELEMENTS: usize = 1 << 16;
 
 struct Reader<'a> {
     checkpoint: &'a Arc<Checkpoint>,
+    block_arithmetic: BlockArithmetic,
 }
 
 impl Reader<'_> {
@@ -289,7 +292,8 @@ impl Reader<'_> {
 
     fn linear(&self, tensors: &LinearTensors, out_features: usize, in_features: usize) -> Result<Linear> {
         let bias = tensors.bias.as_ref().map(|bias| Ok(self.slice(bias)?.to_f32())).transpose()?;
-        let weight = Weight::Float(self.slice(&tensors.weight)?.into_matrix(out_features, in_features));
+        let weight =
+            Weight::Float(self.slice(&tensors.weight)?.into_matrix(out_features, in_features, self.block_arithmetic));
         Ok(Linear { weight, decode_weight: None, bias })
     }
 
@@ -328,13 +332,14 @@ struct Stored<'a> {
 }
 
 impl Stored<'_> {
-    fn into_matrix(self, out_features: usize, in_features: usize) -> WeightMatrix {
+    fn into_matrix(self, out_features: usize, in_features: usize, block_arithmetic: BlockArithmetic) -> WeightMatrix {
         let aligned = |size: usize| (self.bytes.as_ptr() as usize).is_multiple_of(size);
         let storage = match self.info.format {
             Format::F32 if aligned(4) => Storage::MappedF32(self.bytes),
             Format::F16 if aligned(2) => Storage::MappedF16(self.bytes),
             Format::Bf16 if aligned(2) => Storage::MappedBf16(self.bytes),
-            _ => Storage::F32(self.to_f32().into()),
+            Format::Blocks(format) => Storage::MappedBlocks { format, bytes: self.bytes, arithmetic: block_arithmetic },
+            Format::F32 | Format::F16 | Format::Bf16 => Storage::F32(self.to_f32().into()),
         };
         WeightMatrix::new(out_features, in_features, storage)
     }

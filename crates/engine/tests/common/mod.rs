@@ -79,6 +79,6 @@ prop_compose! {
             output_bias,
             logit_soft_cap,
         };
-        Model::random(description, &LoadOptions { threads: Threads::Count(threads) }, seed).unwrap()
+        Model::random(description, &LoadOptions { threads: Threads::Count(threads), ..Default::default() }, seed).unwrap()
     }
 }

@@ -4,7 +4,8 @@ use super::*;
 use std::ops::Range;
 
 use crate::int4;
-use crate::testing::values;
+use crate::testing::{blocks, values};
+use crate::{BlockArithmetic, BlockFormat};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
@@ -53,6 +54,8 @@ struct Owned {
     scales: Vec<f32>,
     packed: Vec<u8>,
     group_scales: Vec<f16>,
+    /// In Q5_1.
+    blocks: Vec<u8>,
 }
 
 impl Owned {
@@ -68,16 +71,20 @@ impl Owned {
             wide,
             packed,
             group_scales,
+            blocks: blocks(BlockFormat::Q5_1, columns * depth / 32, seed),
         }
     }
 
-    fn formats(&self) -> [(&'static str, Matrix<'_>); 5] {
+    fn formats(&self) -> [(&'static str, Matrix<'_>); 7] {
+        let blocks = Blocks { format: BlockFormat::Q5_1, bytes: &self.blocks, arithmetic: BlockArithmetic::Rounded };
         [
             ("f32", Matrix::F32(&self.wide)),
             ("f16", Matrix::F16(&self.half)),
             ("bf16", Matrix::Bf16(&self.brain)),
             ("INT8", Matrix::Int8 { values: &self.bytes, scales: &self.scales }),
             ("INT4", Matrix::Int4 { values: &self.packed, scales: &self.group_scales }),
+            ("Q5_1", Matrix::Blocks(blocks)),
+            ("Q5_1 in f32", Matrix::Blocks(Blocks { arithmetic: BlockArithmetic::Exact, ..blocks })),
         ]
     }
 }
@@ -126,6 +133,36 @@ proptest! {
         let (matrix, exact) = (Matrix::Int8 { values: &bytes, scales: &scales }, scaled.collect::<Vec<_>>());
         compare(&x, &rounded, rows, matrix, &exact, bias.as_deref(), Phase::Prefill)?;
         compare(&x, &in_int16(&x, depth), rows, matrix, &exact, bias.as_deref(), Phase::Decode)?;
+    }
+
+    #[test]
+    fn quantized_blocks_agree_with_the_definition(
+        rows in 1usize..41, count in prop_oneof![4 => 1usize..4, 1 => 8usize..10], columns in 1usize..140, seed: u64,
+        with_bias: bool,
+    ) {
+        for format in BlockFormat::ALL {
+            let depth = count * format.elements();
+            let bytes = blocks(format, columns * count, seed);
+            let mut exact = vec![f32::NAN; columns * depth];
+            triad_blocks::dequantize(format, &bytes, &mut exact);
+            let x = values(rows * depth, seed ^ 3);
+            let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
+            let matrix = |arithmetic| Matrix::Blocks(Blocks { format, bytes: &bytes, arithmetic });
+            for phase in PHASES {
+                let mut out = vec![f32::NAN; rows * columns];
+                matmul(&x, matrix(BlockArithmetic::Exact), bias.as_deref(), phase, OutputMut::new(&mut out, columns));
+                let mut widened = vec![f32::NAN; rows * columns];
+                matmul(&x, Matrix::F32(&exact), bias.as_deref(), phase, OutputMut::new(&mut widened, columns));
+                prop_assert!(out == widened, "{} in {:?}: exact products are those with f32", format, phase);
+            }
+            let rounded = matrix(BlockArithmetic::Rounded);
+            compare(&x, &in_int16(&x, depth), rows, rounded, &exact, bias.as_deref(), Phase::Decode)?;
+            if Bf16Rows::new(&x, depth).is_some() {
+                compare(&x, &in_bf16(&x), rows, rounded, &in_bf16(&exact), bias.as_deref(), Phase::Prefill)?;
+            } else {
+                compare(&x, &x, rows, rounded, &exact, bias.as_deref(), Phase::Prefill)?;
+            }
+        }
     }
 
     #[test]
@@ -191,7 +228,7 @@ proptest! {
         let numbered = columns.iter().enumerate();
         let owned: Vec<_> = numbered.map(|(index, columns)| Owned::new(DEPTH, *columns, seed ^ index as u64)).collect();
         let parts = owned.iter().enumerate().map(|(index, owned)| {
-            let (_, matrix) = owned.formats()[(seed as usize + index) % 5];
+            let (_, matrix) = owned.formats()[(seed as usize + index) % 7];
             (matrix, owned.scales.len(), (index % 2 == 0).then_some(&owned.scales[..]))
         });
         for phase in PHASES {

@@ -62,7 +62,7 @@ pub(crate) unsafe fn product(
     unsafe { panels(kernel, bytemuck::cast_slice(left), depth, Source::F32(weight), out, columns, write) };
 }
 
-/// Activations rounded to bf16, for products with weights in INT8 and INT4.
+/// Activations rounded to bf16, for products with weights in INT8, INT4 and blocks.
 pub(crate) struct Bf16Rows {
     words: Vec<u32>,
     in_features: usize,

@@ -67,6 +67,7 @@ impl ValueType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::BlockFormat;
 
     #[test]
     fn type_numbers_and_formats_map_both_ways() {
@@ -74,7 +75,7 @@ mod tests {
             assert_eq!(Format::from_ggml_type(format.ggml_type()), Some(format));
         }
         assert_eq!(Format::from_ggml_type(30), Some(Format::Bf16));
-        assert_eq!(Format::from_ggml_type(14), Some(Format::Q6_K));
+        assert_eq!(Format::from_ggml_type(14), Some(Format::Blocks(BlockFormat::Q6_K)));
         for unread in [4, 9, 15, 20, 39, 42, u32::MAX] {
             assert_eq!(Format::from_ggml_type(unread), None, "{unread}");
         }

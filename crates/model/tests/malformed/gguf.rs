@@ -2,7 +2,7 @@
 
 use triad_model::ErrorKind::{Malformed, Unsupported};
 use triad_model::gguf::{self, Value};
-use triad_model::tensor::Format;
+use triad_model::tensor::{BlockFormat, Format};
 use triad_model::testing::{GgufBuilder, string};
 
 use crate::assert_refused;
@@ -18,7 +18,7 @@ pub fn valid() -> GgufBuilder {
         .field("tokenizer.ggml.token_type", Value::Integers(vec![1, -1, 3]))
         .field("tokenizer.ggml.scores", Value::Floats(vec![0.5, -2.0, 1e30]))
         .tensor_f32("norm", &[5], &[1.0, 2.0, 3.0, 4.0, 5.0])
-        .tensor("matrix", &[2, 32], Format::Q8_0, &[7; 68])
+        .tensor("matrix", &[2, 32], Format::Blocks(BlockFormat::Q8_0), &[7; 68])
 }
 
 fn refused(case: &str, bytes: &[u8], mentions: &[&str]) {

@@ -17,7 +17,8 @@ use serde_json::json;
 use triad_engine::package::tensors::Formats;
 use triad_engine::package::{FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256};
 use triad_engine::quantization::LinearFormat;
-use triad_engine::{Cancel, LoadOptions, Model};
+use triad_engine::{Cancel, LoadOptions, Model, Threads};
+use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
 use triad_model::checkpoint::Checkpoint;
 
@@ -41,7 +42,7 @@ pub struct Recipe {
     /// How it is prepared.
     pub options: PrepareOptions,
     /// Threads that compute. They change nothing in the package.
-    pub load: LoadOptions,
+    pub threads: Threads,
     /// What becomes of a package that is there already.
     pub existing: Existing,
 }
@@ -107,7 +108,9 @@ pub fn prepare(
         return Ok(Prepared { package: Package::open(destination)?, calibrated: (0, 0.0) });
     };
     progress(Progress::Loading);
-    let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &recipe.load)?);
+    // What is seen does not depend on what this processor rounds to.
+    let load = LoadOptions { threads: recipe.threads.clone(), block_arithmetic: BlockArithmetic::Exact };
+    let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
     let source = source(&recipe.checkpoint)?;
     let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
     if recipe.options.plan.linears == LinearFormat::W8a8 {

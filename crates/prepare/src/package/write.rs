@@ -109,7 +109,8 @@ fn release(linear: &Linear) {
 
 fn float_element(matrix: Matrix<'_>) -> Option<Element> {
     match matrix {
-        Matrix::F32(_) => Some(Element::F32),
+        // Quantized blocks are widened.
+        Matrix::F32(_) | Matrix::Blocks(_) => Some(Element::F32),
         Matrix::F16(_) => Some(Element::F16),
         Matrix::Bf16(_) => Some(Element::Bf16),
         Matrix::Int8 { .. } | Matrix::Int4 { .. } => None,
@@ -206,6 +207,7 @@ impl Output {
                 self.put(&name, bytemuck::cast_slice(values))?;
                 self.put(&format!("{OUTPUT}.scales"), bytemuck::cast_slice(scales))?;
             }
+            Matrix::Blocks(_) => self.put(&name, bytemuck::cast_slice(&matrix.to_f32()))?,
             Matrix::Int4 { .. } => unreachable!("the output matrix is never in INT4"),
         }
         self.bias(OUTPUT, output)

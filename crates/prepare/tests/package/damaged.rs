@@ -22,7 +22,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 /// Opens and loads the package at `path`; the error if there is one.
 fn load(path: &Path) -> Result<Model, String> {
-    Model::load(path, &LoadOptions { threads: Threads::Count(1) }).map_err(|error| chain(&error))
+    Model::load(path, &LoadOptions { threads: Threads::Count(1), ..Default::default() }).map_err(|error| chain(&error))
 }
 
 /// Changes a file of a fresh package; the error names it and has these words.

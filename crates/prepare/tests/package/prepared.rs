@@ -40,7 +40,7 @@ fn a_package_computes_the_logits_of_the_model_that_was_quantized_in_memory() {
         recipe.options.plan.decode_weights = decode_weights;
         recipe.options.plan.output_weights = output_weights;
         let package = place.prepare(&recipe, &index.to_string()).unwrap().package;
-        let load = LoadOptions { threads: Threads::Count(2) };
+        let load = LoadOptions { threads: Threads::Count(2), ..Default::default() };
         let float = Model::from_checkpoint(&recipe.checkpoint, &load).unwrap();
         let plan = package.manifest().preparation.quantization().unwrap();
         assert_eq!(plan.shadows(), 4, "half of eight inputs");
@@ -70,7 +70,7 @@ fn a_package_in_w4a16_computes_the_logits_of_the_model_that_was_quantized_in_mem
             assert!(preparation.quantization().is_none() && preparation.inputs.is_empty());
             assert!(preparation.calibration_tokens > 0);
 
-            let load = LoadOptions { threads: Threads::Count(2) };
+            let load = LoadOptions { threads: Threads::Count(2), ..Default::default() };
             let float = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load).unwrap());
             let tokens = recipe.options.tokens;
             let (calibration, _) =

@@ -8,7 +8,7 @@ use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, LoadOptions, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
-use triad_model::tensor::Format;
+use triad_model::tensor::{BlockFormat, Format};
 use triad_model::testing::GgufBuilder;
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::package::{Existing, Prepared, Progress, Recipe, prepare};
@@ -45,7 +45,7 @@ pub fn gguf(width: usize) -> Vec<u8> {
     }
     let mut random = Random(1);
     let rows: Vec<u8> = (0..VOCAB * HIDDEN / 32).flat_map(|_| random.q8_0()).collect();
-    builder = builder.tensor("token_embd.weight", &[VOCAB, HIDDEN], Format::Q8_0, &rows);
+    builder = builder.tensor("token_embd.weight", &[VOCAB, HIDDEN], Format::Blocks(BlockFormat::Q8_0), &rows);
     builder = builder.tensor_f32("output_norm.weight", &[HIDDEN], &random.floats(HIDDEN, 1.0));
     for block in 0..BLOCKS {
         for norm in ["attn_norm", "ffn_norm"] {
@@ -112,7 +112,7 @@ impl Place {
             checkpoint: Arc::new(Checkpoint::open(self.path("model.gguf")).unwrap()),
             text: text(12),
             options: PrepareOptions { prune: Prune::Rate(0.5), ..PrepareOptions::default() },
-            load: LoadOptions { threads: Threads::Count(2) },
+            threads: Threads::Count(2),
             existing: Existing::Refuse,
         }
     }

@@ -83,7 +83,7 @@ pub fn model(folder: &Path) -> Model {
     }
     let path = folder.join("tiny.gguf");
     std::fs::write(&path, builder.build()).unwrap();
-    Model::load(&path, &LoadOptions { threads: Threads::Count(1) }).unwrap()
+    Model::load(&path, &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap()
 }
 
 /// Of rank 1 on the values of all blocks: all of its numbers are `value`.

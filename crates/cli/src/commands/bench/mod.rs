@@ -21,7 +21,7 @@ use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::schedule::Policy;
 
-use crate::arguments::{self, KvArgument, ModelArgument};
+use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument};
 use crate::output_file::OutputFile;
 use crate::processors::{self, ProcessorArguments};
 use crate::{output, preparing, progress};
@@ -60,9 +60,8 @@ pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
     #[arg(short, long, value_name = "MODEL", default_value = fetch::DEFAULT_MODEL, conflicts_with = "shape")]
     model: String,
-    /// Run a model file in float, without preparing it
-    #[arg(long)]
-    float: bool,
+    #[command(flatten)]
+    float: FloatArguments,
     /// Random weights in the shape of this model, made in memory
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
     shape: Option<String>,
@@ -109,7 +108,7 @@ pub struct Arguments {
 
 /// Loads, measures, prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    arguments.several.check(arguments.float)?;
+    arguments.several.check(arguments.float.float)?;
     if arguments.shape.is_none() {
         // Resolved first: no output may be one of the model's files.
         ModelArgument { model: arguments.model.clone() }.path()?;
@@ -210,15 +209,15 @@ fn lengths(asked: &[usize]) -> Vec<usize> {
     asked.iter().copied().filter(|length| *length > 0).collect()
 }
 
-fn load(name: &str, threads: usize, float: bool) -> Result<(String, Model, f64)> {
+fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Model, f64)> {
     let path = ModelArgument { model: name.into() }.path()?;
     let prepared = || {
         let package = preparing::package_of(&path, name, Threads::Count(threads));
         package.with_context(|| format!("cannot prepare {name}, --float measures it without"))
     };
-    let path = if float { path.clone() } else { prepared()? };
+    let path = if float.float { path.clone() } else { prepared()? };
     let start = Instant::now();
-    let model = arguments::load(&path, name, Threads::Count(threads))?;
+    let model = arguments::load(&path, name, Threads::Count(threads), float.block_arithmetic())?;
     Ok((name.into(), model, start.elapsed().as_secs_f64()))
 }
 
@@ -227,7 +226,8 @@ fn random(shape: &str, plan: &Plan, threads: usize) -> Result<(String, Model, f6
     machine::check_memory(shape, needed_memory(&description, plan))?;
     let _spinner = progress::spinner(format!("making random weights in the shape of {shape}"));
     let start = Instant::now();
-    let model = Model::random(description, &LoadOptions { threads: Threads::Count(threads) }, SEED)?;
+    let model =
+        Model::random(description, &LoadOptions { threads: Threads::Count(threads), ..Default::default() }, SEED)?;
     Ok((shape.into(), model, start.elapsed().as_secs_f64()))
 }
 

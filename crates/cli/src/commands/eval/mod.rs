@@ -15,6 +15,7 @@ use triad_engine::package::Package;
 use triad_engine::{Cancel, Error, Model, memory};
 use triad_evaluate::{Dataset, EvaluateOptions, Evaluation, evaluate};
 use triad_frontend::machine;
+use triad_kernels::BlockArithmetic;
 use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
@@ -97,7 +98,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let path = arguments.model.name.path()?;
     let package = Package::is_at(&path).then(|| Package::open(&path)).transpose()?;
     let variants = if package.is_some() { vec![arguments.methods.package(name)?] } else { variants };
-    let model = Arc::new(arguments::load(&path, name, arguments.model.threads.chosen())?);
+    let model = Arc::new(arguments::load(&path, name, arguments.model.threads.chosen(), BlockArithmetic::Exact)?);
     let context = arguments.window.max(arguments.chunk).min(model.description().context);
     let session = memory::of_session(model.description(), 0, context, arguments.chunk, arguments.kv.format());
     machine::check_memory(&format!("a context of {context} tokens"), session.total())?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use triad_engine::KvFormat;
 use triad_kernels::attention::{PAGE, Shape, Slab};
-use triad_kernels::{Matrix, int4};
+use triad_kernels::{BlockArithmetic, Blocks, Matrix, int4};
 
 use super::forms::Numbers;
 
@@ -53,6 +53,7 @@ impl Arena {
             Numbers::F16 | Numbers::Bf16 => 2 * elements,
             Numbers::Int8 => elements,
             Numbers::Int4 => elements / 2,
+            Numbers::Blocks(format) => format.bytes_for(elements),
         };
         let scales = if numbers == Numbers::Int4 { elements / int4::GROUP * 2 } else { 0 };
         let exact = |place: Range<usize>, bytes: usize| place.start..place.start + bytes;
@@ -73,6 +74,9 @@ impl Arena {
             Numbers::Bf16 => Matrix::Bf16(bytemuck::cast_slice(values)),
             Numbers::Int8 => Matrix::Int8 { values: bytemuck::cast_slice(values), scales },
             Numbers::Int4 => Matrix::Int4 { values, scales: bytemuck::cast_slice(groups) },
+            Numbers::Blocks(format) => {
+                Matrix::Blocks(Blocks { format, bytes: values, arithmetic: BlockArithmetic::Rounded })
+            }
         }
     }
 }

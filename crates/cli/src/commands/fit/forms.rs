@@ -16,7 +16,7 @@ use triad_model::checkpoint::Checkpoint;
 use triad_model::description::{BlockDescription, ModelDescription};
 use triad_model::safetensors::Element;
 use triad_model::safetensors::write::Layout;
-use triad_model::tensor::Format;
+use triad_model::tensor::{BlockFormat, Format};
 use triad_model::tensor_map::TensorSlice;
 
 /// Number format of a weight matrix where kernels read it.
@@ -28,6 +28,13 @@ pub enum Numbers {
     Bf16,
     Int8,
     Int4,
+    /// Quantized blocks of a GGUF file.
+    #[serde(untagged, serialize_with = "block_name")]
+    Blocks(BlockFormat),
+}
+
+fn block_name<S: serde::Serializer>(format: &BlockFormat, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(format.name())
 }
 
 /// What multiplies a linear layer.
@@ -54,8 +61,6 @@ pub struct Form {
     /// shadow, and the share of its values that are outliers there.
     pub shadows: [(f64, f64); 4],
     pub weight_bytes: usize,
-    /// Bytes of the float model, which preparing the package reads once.
-    pub prepare_bytes: Option<usize>,
     /// What makes it, and runs it.
     pub command: String,
 }
@@ -71,6 +76,7 @@ impl Product {
             Self::W8a8 => elements + 8 * out_features,
             Self::Weights(Numbers::Int8) => elements + 4 * out_features,
             Self::Weights(Numbers::Int4) => elements / 2 + elements / triad_kernels::int4::GROUP * 2,
+            Self::Weights(Numbers::Blocks(format)) => format.bytes_for(elements),
         }
     }
 
@@ -99,9 +105,8 @@ impl Subject {
         let checkpoint = Arc::new(Checkpoint::open(path)?);
         let (linears, output) = stored(&checkpoint);
         let embedding = checkpoint.tensor(&checkpoint.tensor_map().embedding.name)?.format;
-        let bytes = memory::of_weights(&checkpoint);
         let float = Form {
-            weight_bytes: bytes.total(),
+            weight_bytes: memory::of_weights(&checkpoint),
             command: format!("triad run --float -m {name}"),
             ..float_form(linears, output)
         };
@@ -130,7 +135,6 @@ fn float_form(linears: Numbers, output: Numbers) -> Form {
         output,
         shadows: [(0.0, 0.0); 4],
         weight_bytes: 0,
-        prepare_bytes: None,
         command: String::new(),
     }
 }
@@ -152,7 +156,6 @@ fn forms(description: &ModelDescription, float: Form, embedding: Format, name: &
             format!("triad prepare {name} --weights int4 -o w4a16.triad"),
         ),
     ];
-    let prepare_bytes = Some(float.weight_bytes);
     let mut all = vec![float];
     for (name, linears, decode, command) in packages {
         let formats = Formats { linears, decode, output: Element::I8, embedding };
@@ -161,7 +164,6 @@ fn forms(description: &ModelDescription, float: Form, embedding: Format, name: &
         all.push(Form {
             name,
             weight_bytes,
-            prepare_bytes,
             command,
             ..package_form(linears, decode, Numbers::Int8, usual_shadows(linears))
         });
@@ -176,7 +178,7 @@ fn package_form(linears: LinearFormat, decode: DecodeWeights, output: Numbers, s
         (LinearFormat::W8a8, DecodeWeights::Int4) => ("INT8, decode INT4", Product::W8a8, int4),
         (LinearFormat::W4a16, _) => ("INT4 (W4A16)", int4, int4),
     };
-    Form { name, prefill, decode, output, shadows, weight_bytes: 0, prepare_bytes: None, command: String::new() }
+    Form { name, prefill, decode, output, shadows, weight_bytes: 0, command: String::new() }
 }
 
 /// Those that the default preparation keeps: of all inputs the most important ones, which are mostly what down reads.
@@ -216,7 +218,8 @@ fn stored(checkpoint: &Checkpoint) -> (Numbers, Numbers) {
         let numbers = match info.format {
             Format::F16 => Numbers::F16,
             Format::Bf16 => Numbers::Bf16,
-            _ => Numbers::F32,
+            Format::F32 => Numbers::F32,
+            Format::Blocks(format) => Numbers::Blocks(format),
         };
         Some((numbers, elements))
     };

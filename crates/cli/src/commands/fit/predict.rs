@@ -4,7 +4,7 @@ use serde::Serialize;
 use triad_kernels::attention::Precision;
 use triad_model::description::{BlockDescription, ModelDescription};
 
-use super::forms::{Form, Group, Product, groups};
+use super::forms::{Form, Group, Numbers, Product, groups};
 use super::rates::Rates;
 use crate::commands::bench::limit::seen;
 
@@ -91,7 +91,7 @@ impl Form {
     /// Of attention: where linear layers round what they read, it need not be more exact.
     fn precision(&self) -> Precision {
         match self.prefill {
-            Product::W8a8 | Product::Weights(super::forms::Numbers::Int4) => Precision::Fast,
+            Product::W8a8 | Product::Weights(Numbers::Int4 | Numbers::Blocks(_)) => Precision::Fast,
             Product::Weights(_) => Precision::Exact,
         }
     }

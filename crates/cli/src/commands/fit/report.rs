@@ -203,15 +203,6 @@ impl Report {
                 output::count(self.context),
             ));
         }
-        if let Some(float) = chosen.form.prepare_bytes.filter(|float| *float as u64 > available) {
-            advice.push(format!(
-                "preparing {} reads the model in float once, {}, and {} are available: prepare it on a machine with more \
-                 memory, and copy the package",
-                chosen.form.name,
-                bytes(float),
-                output::bytes(available)
-            ));
-        }
         advice
     }
 }
@@ -343,7 +334,9 @@ impl Report {
         let arithmetic = &limit.arithmetic;
         let (peak, of) = match prediction.form.prefill {
             Product::W8a8 => (arithmetic.int8_operations_per_second, "INT8"),
-            Product::Weights(Numbers::Int4 | Numbers::Int8) if arithmetic.bf16_operations_per_second.is_some() => {
+            Product::Weights(Numbers::Int4 | Numbers::Int8 | Numbers::Blocks(_))
+                if arithmetic.bf16_operations_per_second.is_some() =>
+            {
                 (arithmetic.bf16_operations_per_second, "bf16")
             }
             Product::Weights(_) => (Some(arithmetic.f32_operations_per_second), "f32"),
@@ -389,7 +382,6 @@ mod tests {
             output: Numbers::Int8,
             shadows: [(0.0, 0.0); 4],
             weight_bytes,
-            prepare_bytes: Some(1 << 30),
             command: String::new(),
         };
         Prediction {

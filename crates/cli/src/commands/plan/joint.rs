@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::execute::PlannedPrompt;
 use triad_engine::{Engine, EngineOptions, SessionOptions};
+use triad_kernels::BlockArithmetic;
 use triad_plan::joint::{JointPlan, Kind};
 use triad_plan::partition::solve::Restriction;
 
@@ -50,7 +51,12 @@ pub fn plan(
     (prompt, chunk): (usize, usize),
 ) -> Result<Joint> {
     let package = model.package()?;
-    let model = arguments::load(&package, &package.display().to_string(), triad_engine::Threads::Count(1))?;
+    let model = arguments::load(
+        &package,
+        &package.display().to_string(),
+        triad_engine::Threads::Count(1),
+        BlockArithmetic::default(),
+    )?;
     let devices = DeviceArguments { partition: Some(Restriction::Auto), ..devices.clone() };
     let context = model.description().context;
     let session = SessionOptions { context, chunk, ..SessionOptions::default() };

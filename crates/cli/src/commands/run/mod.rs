@@ -22,7 +22,7 @@ use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
 use crate::adapters::{self, ScaledPath};
-use crate::arguments::{self, KvArgument, ModelArguments};
+use crate::arguments::{self, FloatArguments, KvArgument, ModelArguments};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::output;
@@ -58,9 +58,8 @@ const CHAT_CONTEXT: usize = 4096;
 pub struct Arguments {
     #[command(flatten)]
     model: ModelArguments,
-    /// Run a model file in float, without preparing it
-    #[arg(long)]
-    float: bool,
+    #[command(flatten)]
+    float: FloatArguments,
     #[command(flatten)]
     prompt: PromptArguments,
     /// Tokens of an answer at most
@@ -152,13 +151,13 @@ impl SamplerArguments {
 /// Answers one prompt or starts a conversation.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let prompt = arguments.prompt.read()?;
-    arguments.several.check(arguments.float)?;
+    arguments.several.check(arguments.float.float)?;
     ensure!(
         prompt.is_some() || !arguments.json,
         "--json needs a prompt: give one with -p, with -f, or on standard input"
     );
     let form = arguments.form.read()?;
-    let model = arguments.model.load_prepared(arguments.float)?;
+    let model = arguments.model.load_for(arguments.float)?;
     model.tokenizer()?;
     let form = form.map(|form| form::compile(&model, form)).transpose()?;
     let adapters = adapters::open(&model, &arguments.lora)?;

@@ -9,7 +9,7 @@ use triad_engine::speculate::{Draft, Speculate, Speculation};
 use triad_engine::{EngineOptions, Generation, Model, Session, SessionOptions};
 use triad_frontend::answer;
 
-use crate::arguments::ModelArguments;
+use crate::arguments::{FloatArguments, ModelArguments};
 
 /// What proposes tokens.
 #[derive(Clone, Debug)]
@@ -36,12 +36,17 @@ impl FromStr for Proposer {
 
 impl Proposer {
     /// What it is for answers of `session`. A draft model is prepared as the model is, unless wanted in `float`.
-    pub fn options(&self, model: &ModelArguments, float: bool, session: &Session) -> Result<Option<Speculate>> {
+    pub fn options(
+        &self,
+        model: &ModelArguments,
+        float: FloatArguments,
+        session: &Session,
+    ) -> Result<Option<Speculate>> {
         match self {
             Self::Off => Ok(None),
             Self::Lookup => Ok(Some(Speculate::lookup())),
             Self::Draft(name) => {
-                let draft = draft(&model.named(name).load_prepared(float)?, session);
+                let draft = draft(&model.named(name).load_for(float)?, session);
                 let draft = draft.with_context(|| format!("{name} cannot propose tokens to {}", model.name.model))?;
                 Ok(Some(Speculate::draft(draft)))
             }

@@ -115,7 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn measured(arguments: &Arguments, processors: &Processors) -> Result<Found> {
     let (name, devices) = (&arguments.model.name.model, &arguments.devices);
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let costs =
         crate::partition::product_costs(model.package(), &processors.list_key(devices), &processors.to_string())?;
     let names = processors.names(devices);

@@ -115,7 +115,7 @@ struct Bench<'a> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { processors, devices, prompt, chunk, repeat, .. } = arguments;
     let name = &arguments.model.name.model;
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let costs =
         crate::partition::product_costs(model.package(), &processors.list_key(devices), &processors.to_string())?;
     let is_static = |one: &triad_engine::execute::MeasuredProcessor| one.lengths.is_some();

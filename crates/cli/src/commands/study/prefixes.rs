@@ -45,7 +45,7 @@ struct Found {
 
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let Arguments { shared, own, conversations, .. } = *arguments;
     let prompt = arguments::prompt_tokens(Some(shared.saturating_add(own)), model.description())?;
     let session = SessionOptions { context: prompt, kv_format: arguments.kv.format(), ..SessionOptions::default() };

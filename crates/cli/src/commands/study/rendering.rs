@@ -81,7 +81,7 @@ struct Measured {
 
 pub fn run(arguments: &Arguments) -> Result<()> {
     let name = &arguments.model.name.model;
-    let model = arguments.model.load_prepared(true)?;
+    let model = arguments.model.load()?;
     let context = arguments::prompt_tokens(Some(arguments.prompt), model.description())?;
     let plan = Plan {
         prompt: arguments.prompt,

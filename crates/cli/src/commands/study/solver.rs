@@ -123,7 +123,7 @@ fn measured(arguments: &Arguments, processors: &Processors) -> Result<()> {
     let Arguments { devices, repeat, .. } = arguments;
     ensure!(processors.count() > 1, "nothing can be cut on one processor: expected more than one in --processors");
     let name = &arguments.model.name.model;
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let costs =
         crate::partition::product_costs(model.package(), &processors.list_key(devices), &processors.to_string())?;
     let usual = || (1..).map(|number| number * ROW_MULTIPLE).take_while(|rows| *rows <= costs.chunk).collect();

@@ -59,7 +59,7 @@ struct Found {
 pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.several.check(false)?;
     let name = &arguments.model.name.model;
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let plan =
         Plan { sequences: arguments.sequences, context: 64, prompt: arguments.prompt, around: Duration::from_secs(2) };
     let longest = model.description().context;

@@ -70,7 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { processors, devices, chunk, repeat, .. } = arguments;
     ensure!(processors.count() > 1, "nobody waits for another processor: expected more than one in --processors");
     let name = &arguments.model.name.model;
-    let model = arguments.model.load_prepared(false)?;
+    let model = arguments.model.load_prepared()?;
     let equal = ":1".repeat(processors.count());
     let equal = CUTS.map(|product| format!("{product}=columns{equal}").parse().expect("a cut"));
     let is_cut = !devices.cuts.is_empty() || devices.partition.is_some();

@@ -342,7 +342,7 @@ fn with_a_bad_token(token: usize) -> Arc<Model> {
         }
         std::fs::write(folder.path().join(path.file_name().unwrap()), bytes).unwrap();
     }
-    Arc::new(Model::load(folder.path(), &LoadOptions { threads: Threads::Count(1) }).unwrap())
+    Arc::new(Model::load(folder.path(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
 }
 
 #[test]

@@ -52,7 +52,8 @@ pub(super) fn description() -> ModelDescription {
 
 /// In float, in INT8, with smaller weights for decode, and in W4A16 but for down, whose rows are no whole groups.
 pub(super) static MODELS: LazyLock<[(&str, Arc<Model>); 4]> = LazyLock::new(|| {
-    let float = Model::random(description(), &LoadOptions { threads: Threads::Count(1) }, 7).unwrap();
+    let float =
+        Model::random(description(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }, 7).unwrap();
     let float = Arc::new(float);
     let quantize = |weights| Arc::new(testing::quantize(&float, &prompt(&float, 60), 0.5, weights));
     let (int8, int4) = (quantize(DecodeWeights::Int8), quantize(DecodeWeights::Int4));

@@ -4,13 +4,16 @@ use std::arch::x86_64::{
     __m128, __m256, __m256i, _mm_add_ps, _mm_add_ss, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
     _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_castps128_ps256,
     _mm256_castps256_ps128, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_permutevar8x32_ps, _mm256_set1_epi32, _mm256_setr_epi32,
-    _mm256_setzero_ps, _mm256_setzero_si256, _mm256_srli_epi32, _mm256_storeu_si256,
+    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi32, _mm256_permutevar8x32_ps, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_srli_epi32, _mm256_storeu_si256,
 };
 
 use half::f16;
 
-use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
+use triad_blocks::super_block::PARTS;
+
+use super::blocks::{self, Sums};
+use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, SUMS, Step};
 use super::tiles::{ROWS, each_tile};
 use crate::int4::HALF;
@@ -49,6 +52,14 @@ impl Int16Kernel for Avx2 {
         #[allow(unsafe_code)]
         unsafe {
             multiply_int4(columns);
+        }
+    }
+
+    fn multiply_blocks(&self, columns: &BlockColumns) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            multiply_blocks(columns);
         }
     }
 }
@@ -198,4 +209,76 @@ fn sum(sums: __m256) -> f32 {
     let sums: __m128 = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
     let sums = _mm_add_ps(sums, _mm_movehl_ps(sums, sums));
     _mm_cvtss_f32(_mm_add_ss(sums, _mm_shuffle_ps::<1>(sums, sums)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply_blocks(task: &BlockColumns) {
+    blocks::multiply::<TwoHalves>(task);
+}
+
+/// Sixteen sums as two registers of eight.
+#[derive(Clone, Copy)]
+struct TwoHalves([__m256; 2]);
+
+// SAFETY (of all functions): they are inlined into `multiply_blocks`, which is called where the processor has the
+// instructions.
+#[allow(unsafe_code)]
+impl Sums for TwoHalves {
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: as above.
+        Self(unsafe { [_mm256_setzero_ps(); 2] })
+    }
+
+    #[inline(always)]
+    fn add_products(self, integers: &[i16], x: &[i16], scale: f32) -> Self {
+        let numbers = integers.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0);
+        // SAFETY: as above; sixteen numbers each.
+        unsafe {
+            let mut exact = [_mm256_setzero_si256(); 2];
+            for (index, (integers, x)) in numbers.enumerate() {
+                let [integers, x] = [integers, x].map(|numbers| _mm256_loadu_si256(numbers.as_ptr().cast()));
+                exact[index % 2] = _mm256_add_epi32(exact[index % 2], _mm256_madd_epi16(integers, x));
+            }
+            self.add(exact, scale)
+        }
+    }
+
+    #[inline(always)]
+    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
+        let half = |half: usize| {
+            // SAFETY: as above; eight numbers each.
+            unsafe {
+                let [minimums, sums] =
+                    [minimums, sums].map(|numbers| _mm256_loadu_si256(numbers[8 * half..].as_ptr().cast()));
+                _mm256_mullo_epi32(minimums, sums)
+            }
+        };
+        self.add([half(0), half(1)], -scale)
+    }
+
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn total(self) -> f32 {
+        // SAFETY: as above.
+        unsafe { sum(_mm256_add_ps(self.0[0], self.0[1])) }
+    }
+}
+
+impl TwoHalves {
+    /// Adds integers, times `scale`.
+    #[inline(always)]
+    fn add(self, exact: [__m256i; 2], scale: f32) -> Self {
+        let Self([low, high]) = self;
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            let add = |exact, sums| _mm256_fmadd_ps(_mm256_cvtepi32_ps(exact), _mm256_set1_ps(scale), sums);
+            Self([add(exact[0], low), add(exact[1], high)])
+        }
+    }
 }

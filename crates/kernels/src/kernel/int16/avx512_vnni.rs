@@ -13,10 +13,10 @@ use std::arch::x86_64::{
     _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
     _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256,
     _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64,
-    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_permutexvar_ps,
-    _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps,
-    _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi32,
+    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use std::arch::asm;
@@ -24,7 +24,10 @@ use std::ops::Range;
 
 use half::f16;
 
-use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
+use triad_blocks::super_block::PARTS;
+
+use super::blocks::{self, Sums};
+use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use crate::chunks::parts;
 use crate::int4::HALF;
@@ -75,6 +78,14 @@ impl Int16Kernel for Avx512Vnni {
         #[allow(unsafe_code)]
         unsafe {
             multiply_int4(columns);
+        }
+    }
+
+    fn multiply_blocks(&self, columns: &BlockColumns) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            multiply_blocks(columns);
         }
     }
 }
@@ -517,4 +528,59 @@ fn quarter(sums: __m512) -> __m128 {
     let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sums)));
     let sums = _mm256_add_ps(_mm512_castps512_ps256(sums), upper);
     _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums))
+}
+
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn multiply_blocks(task: &BlockColumns) {
+    blocks::multiply::<Sixteen>(task);
+}
+
+/// Sixteen sums in one register.
+#[derive(Clone, Copy)]
+struct Sixteen(__m512);
+
+// SAFETY (of all functions): they are inlined into `multiply_blocks`, which is called where the processor has the
+// instructions.
+#[allow(unsafe_code)]
+impl Sums for Sixteen {
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: as above.
+        Self(unsafe { _mm512_setzero_ps() })
+    }
+
+    #[inline(always)]
+    fn add_products(self, integers: &[i16], x: &[i16], scale: f32) -> Self {
+        let numbers = integers.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0);
+        // SAFETY: as above; 32 numbers each.
+        unsafe {
+            let mut exact = _mm512_setzero_si512();
+            for (integers, x) in numbers {
+                let [integers, x] = [integers, x].map(|numbers| _mm512_loadu_si512(numbers.as_ptr().cast()));
+                exact = _mm512_dpwssd_epi32(exact, integers, x);
+            }
+            Self(_mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_set1_ps(scale), self.0))
+        }
+    }
+
+    #[inline(always)]
+    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
+        // SAFETY: as above; sixteen numbers each.
+        unsafe {
+            let [minimums, sums] = [minimums, sums].map(|numbers| _mm512_loadu_si512(numbers.as_ptr().cast()));
+            let exact = _mm512_mullo_epi32(minimums, sums);
+            Self(_mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_set1_ps(-scale), self.0))
+        }
+    }
+
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn total(self) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm512_reduce_add_ps(self.0) }
+    }
 }

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use half::f16;
+use triad_blocks::BlockFormat;
 
 use super::steps::Step;
-use super::{Int16Rows, check_int4};
+use super::{Int16Rows, PART, check_int4};
 use crate::int4::{GROUP, HALF};
 use crate::output::SharedOutput;
 
@@ -15,7 +16,13 @@ use crate::output::SharedOutput;
 ///
 /// With weights in INT4, each step of four groups gives sixteen exact sums, which are converted to f32, multiplied by
 /// their group's scale and added to sixteen sums of the row and column. The output is the sum of these, halves first, times
-/// the row's unit. Kernels differ only in whether products are rounded before they are added: where a processor has an
+/// the row's unit.
+///
+/// With quantized blocks, each block gives sixteen exact sums of products of neighbouring pairs, which are added in the same
+/// way, those of super-blocks with a minimum for each sixteen numbers behind them; super-blocks, and blocks of 32 at odd and
+/// at even places, have sixteen sums each. Minimums of blocks of 32 have a sum for even and one for odd places.
+///
+/// Kernels differ only in whether products are rounded before they are added: where a processor has an
 /// instruction that rounds once, they are not.
 pub(crate) trait Int16Kernel: Send + Sync {
     /// Instruction set and, after it, the instruction that multiplies.
@@ -26,6 +33,9 @@ pub(crate) trait Int16Kernel: Send + Sync {
 
     /// All rows of some columns of weights in INT4.
     fn multiply_int4(&self, columns: &Int4Columns);
+
+    /// All rows of some columns of weights in quantized blocks.
+    fn multiply_blocks(&self, columns: &BlockColumns);
 }
 
 /// Columns of an output matrix that belong to one task alone, with weights in INT8.
@@ -47,6 +57,17 @@ pub(crate) struct Int4Columns<'a> {
     pub weights: &'a [u8],
     /// `[columns, groups]`.
     pub scales: &'a [f16],
+    pub columns: Range<usize>,
+    pub out: SharedOutput<'a>,
+}
+
+/// Columns of an output matrix that belong to one task alone, with weights in quantized blocks.
+pub(crate) struct BlockColumns<'a> {
+    /// With the sums of parts: [`Int16Rows::fill_sums`].
+    pub x: &'a Int16Rows,
+    pub format: BlockFormat,
+    /// `[columns, in_features / elements of a block]` blocks.
+    pub bytes: &'a [u8],
     pub columns: Range<usize>,
     pub out: SharedOutput<'a>,
 }
@@ -96,6 +117,39 @@ impl Int4Columns<'_> {
     /// The steps of a row.
     pub(super) fn steps(&self, row: usize) -> &[Step] {
         &self.x.steps[row * self.x.steps_of_row()..][..self.x.steps_of_row()]
+    }
+
+    /// As [`Int8Columns::write`].
+    #[inline]
+    pub(super) fn write(&self, row: usize, column: usize, value: f32) {
+        write(self.out, row, &self.columns, column, value);
+    }
+}
+
+impl BlockColumns<'_> {
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub(crate) fn multiply(&self, kernel: &dyn Int16Kernel) {
+        let (count, column) = (self.columns.len(), self.column_bytes());
+        assert_eq!(
+            self.bytes.len(),
+            count * column,
+            "weights are [{count}, {}] in {}",
+            self.x.in_features,
+            self.format
+        );
+        assert_eq!(self.x.sums.len(), self.x.rows() * self.x.in_features / PART, "sums of all rows");
+        kernel.multiply_blocks(self);
+    }
+
+    /// Bytes of a column.
+    pub(super) fn column_bytes(&self) -> usize {
+        self.format.bytes_for(self.x.in_features)
+    }
+
+    /// The blocks of a column of these.
+    pub(super) fn column(&self, column: usize) -> &[u8] {
+        &self.bytes[column * self.column_bytes()..][..self.column_bytes()]
     }
 
     /// As [`Int8Columns::write`].

@@ -1,4 +1,4 @@
-//! Activations in INT16, for scalar products with weights in INT8 and INT4: exact sums of integers, twice as fast as
+//! Activations in INT16, for scalar products with weights in INT8, INT4 and quantized blocks of GGUF: exact sums of integers, twice as fast as
 //! widening every weight to a float, and closer to the activations than bf16.
 //!
 //! A kernel loads and widens a vector of weights once for several rows, and
@@ -9,6 +9,7 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_vnni;
+mod blocks;
 mod columns;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
@@ -16,7 +17,6 @@ pub(super) mod reference;
 mod steps;
 #[cfg(test)]
 mod tests;
-#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod tiles;
 
 use half::f16;
@@ -24,8 +24,9 @@ use half::f16;
 use crate::int4::{self, GROUP};
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
-pub(crate) use columns::{Int4Columns, Int8Columns, Int16Kernel};
+pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use steps::{GROUPS, Step};
+use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
 
 /// Rows of activations, each with a scale so small that neither a number nor a sum of products overflows.
 #[derive(Debug, Default)]
@@ -36,10 +37,14 @@ pub(crate) struct Int16Rows {
     scales: Vec<f32>,
     /// `[rows, steps_of_row]`, by [`fill_steps`](Self::fill_steps).
     steps: Vec<Step>,
+    /// `[rows, in_features / PART]`, by [`fill_sums`](Self::fill_sums).
+    sums: Vec<i32>,
 }
 
 /// Numbers of a cache line.
 const LINE: usize = 32;
+/// Numbers of a part of a block.
+const PART: usize = SUPER_BLOCK / PARTS;
 /// What is added to a weight in INT4 to store it.
 const INT4_OFFSET: i32 = 8;
 /// The largest magnitude of a number: 256 times one byte's.
@@ -61,6 +66,7 @@ impl Int16Rows {
         self.values.resize(x.len() / in_features * stride, 0);
         self.scales.clear();
         self.steps.clear();
+        self.sums.clear();
         for (x, values) in x.chunks_exact(in_features).zip(self.values.chunks_exact_mut(stride)) {
             self.scales.push(quantize(x, &mut values[..in_features]));
         }
@@ -75,6 +81,19 @@ impl Int16Rows {
         self.steps.clear();
         for row in self.values.chunks_exact(self.stride()) {
             Step::append(&row[..self.in_features], &mut self.steps);
+        }
+    }
+
+    /// Sums up the numbers of each part of a block as well, for minimums.
+    ///
+    /// # Panics
+    /// If rows are no whole number of parts.
+    pub(crate) fn fill_sums(&mut self) {
+        assert!(self.in_features.is_multiple_of(PART), "{} features in parts of {PART}", self.in_features);
+        self.sums.clear();
+        for row in self.values.chunks_exact(self.stride()) {
+            let parts = row[..self.in_features].as_chunks::<PART>().0;
+            self.sums.extend(parts.iter().map(|part| part.iter().map(|x| i32::from(*x)).sum::<i32>()));
         }
     }
 
@@ -104,6 +123,12 @@ impl Int16Rows {
     /// The numbers of a row, from −32512 to 32512: 127 · 256.
     fn row(&self, row: usize) -> &[i16] {
         &self.values[row * self.stride()..][..self.in_features]
+    }
+
+    /// The sums of a row's parts, if they were filled.
+    fn sums(&self, row: usize) -> &[i32] {
+        let parts = self.in_features / PART;
+        &self.sums[row * parts..][..parts]
     }
 
     /// What one unit is worth `[rows]`; NaN for a row with an activation that is not finite.

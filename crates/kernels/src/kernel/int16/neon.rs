@@ -3,13 +3,16 @@
 use std::arch::aarch64::{
     float32x4_t, int16x8_t, int32x4_t, vaddq_f32, vaddq_s32, vaddvq_s32, vandq_s32, vcvtq_f32_s32, vdupq_n_f32,
     vdupq_n_s32, vfmaq_n_f32, vget_low_s16, vld1_s8, vld1q_s16, vld1q_s32, vld1q_u8, vmlal_high_s16, vmlal_s16,
-    vmovl_s8, vpaddq_s32, vreinterpretq_s16_s32, vreinterpretq_s32_u8, vreinterpretq_s32_u32, vreinterpretq_u32_s32,
-    vshrq_n_u32, vst1q_f32,
+    vmovl_s8, vmulq_s32, vpaddq_s32, vreinterpretq_s16_s32, vreinterpretq_s32_u8, vreinterpretq_s32_u32,
+    vreinterpretq_u32_s32, vshrq_n_u32, vst1q_f32,
 };
 
 use half::f16;
 
-use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
+use triad_blocks::super_block::PARTS;
+
+use super::blocks::{self, Sums};
+use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use super::tiles::{ROWS, each_tile};
 use crate::dot::sum;
@@ -42,6 +45,10 @@ impl Int16Kernel for Neon {
             3 => int4_tile::<3>(task, row, column),
             _ => int4_tile::<ROWS>(task, row, column),
         });
+    }
+
+    fn multiply_blocks(&self, task: &BlockColumns) {
+        blocks::multiply::<FourQuarters>(task);
     }
 }
 
@@ -133,5 +140,80 @@ fn add(sums: float32x4_t, factors: [int16x8_t; SHIFTS], step: &Step, group: usiz
         let offset = vld1q_s32(step.offset[4 * group..][..4].as_ptr());
         let exact = vaddq_s32(vpaddq_s32(pairs[0], pairs[1]), offset);
         vfmaq_n_f32(sums, vcvtq_f32_s32(exact), scale.to_f32())
+    }
+}
+
+/// Sixteen sums as four registers of four.
+#[derive(Clone, Copy)]
+struct FourQuarters([float32x4_t; 4]);
+
+// SAFETY (of all functions): NEON is part of aarch64.
+#[allow(unsafe_code)]
+impl Sums for FourQuarters {
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: as above.
+        Self(unsafe { [vdupq_n_f32(0.0); 4] })
+    }
+
+    #[inline(always)]
+    fn add_products(self, integers: &[i16], x: &[i16], scale: f32) -> Self {
+        let numbers = integers.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0);
+        // SAFETY: as above; eight numbers each.
+        unsafe {
+            // Of each register, the lower and the upper four products.
+            let mut exact = [[vdupq_n_s32(0); 2]; 4];
+            for (index, (integers, x)) in numbers.enumerate() {
+                let [integers, x] = [integers, x].map(|numbers| vld1q_s16(numbers.as_ptr()));
+                let [low, high] = &mut exact[index % 4];
+                *low = vmlal_s16(*low, vget_low_s16(integers), vget_low_s16(x));
+                *high = vmlal_high_s16(*high, integers, x);
+            }
+            self.add(exact.map(|[low, high]| vpaddq_s32(low, high)), scale)
+        }
+    }
+
+    #[inline(always)]
+    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
+        let quarter = |quarter: usize| {
+            // SAFETY: as above; four numbers each.
+            unsafe {
+                let [minimums, sums] = [minimums, sums].map(|numbers| vld1q_s32(numbers[4 * quarter..].as_ptr()));
+                vmulq_s32(minimums, sums)
+            }
+        };
+        self.add(std::array::from_fn(quarter), -scale)
+    }
+
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn total(self) -> f32 {
+        let Self(sums) = self;
+        let mut halves = [0.0; 4];
+        // SAFETY: as above; four numbers. Halves of sixteen sums first, then those of eight.
+        unsafe {
+            let sums = vaddq_f32(vaddq_f32(sums[0], sums[2]), vaddq_f32(sums[1], sums[3]));
+            vst1q_f32(halves.as_mut_ptr(), sums);
+        }
+        sum(halves)
+    }
+}
+
+impl FourQuarters {
+    /// Adds integers, times `scale`.
+    #[inline(always)]
+    fn add(mut self, exact: [int32x4_t; 4], scale: f32) -> Self {
+        for (sums, exact) in self.0.iter_mut().zip(exact) {
+            // SAFETY: as above.
+            #[allow(unsafe_code)]
+            unsafe {
+                *sums = vfmaq_n_f32(*sums, vcvtq_f32_s32(exact), scale);
+            }
+        }
+        self
     }
 }

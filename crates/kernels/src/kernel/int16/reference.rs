@@ -2,7 +2,8 @@
 
 use half::f16;
 
-use super::columns::{Int4Columns, Int8Columns, Int16Kernel};
+use super::blocks::{self, Plain};
+use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, STEP, SUMS, Step};
 use crate::dot::sum;
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
@@ -51,6 +52,13 @@ impl Int16Kernel for Reference {
                     }
                 }
             },
+        );
+    }
+
+    fn multiply_blocks(&self, columns: &BlockColumns) {
+        vectorize(
+            #[inline(always)]
+            || blocks::multiply::<Plain>(columns),
         );
     }
 }

@@ -2,13 +2,14 @@
 
 use half::f16;
 use proptest::prelude::*;
+use triad_blocks::{BlockFormat, dequantize};
 
 use super::*;
 use crate::OutputMut;
 use crate::dot::sum;
 use crate::int4::HALF;
 use crate::kernel::{Kernels, available};
-use crate::testing::values;
+use crate::testing::{blocks, values, with_scales};
 use crate::tier::Tier;
 
 /// All rows of a product with weights in INT8 `[columns, in_features]`.
@@ -26,6 +27,29 @@ fn int4(kernel: &dyn Int16Kernel, x: &Int16Rows, weights: &[u8], scales: &[f16])
     let shared = OutputMut::new(&mut out, columns).into_shared();
     Int4Columns { x, weights, scales, columns: 0..columns, out: shared }.multiply(kernel);
     out
+}
+
+/// All rows of a product with weights in quantized blocks.
+fn in_blocks(kernel: &dyn Int16Kernel, x: &Int16Rows, format: BlockFormat, bytes: &[u8]) -> Vec<f32> {
+    let columns = bytes.len() / format.bytes_for(x.in_features);
+    let mut out = vec![f32::NAN; x.rows() * columns];
+    let shared = OutputMut::new(&mut out, columns).into_shared();
+    BlockColumns { x, format, bytes, columns: 0..columns, out: shared }.multiply(kernel);
+    out
+}
+
+/// Rows in INT16 with the sums that blocks need.
+fn rows_for_blocks(x: &[f32], depth: usize) -> Int16Rows {
+    let mut rows = Int16Rows::default();
+    rows.fill(x, depth);
+    rows.fill_sums();
+    rows
+}
+
+/// Whether an output is the sum of products of `x` and `weights`, up to rounding in f32.
+fn is_near(out: f32, x: &[f32], weights: &[f32]) -> bool {
+    let products = || x.iter().zip(weights).map(|(x, weight)| f64::from(*x) * f64::from(*weight));
+    (f64::from(out) - products().sum::<f64>()).abs() <= 1e-5 * products().map(f64::abs).sum::<f64>()
 }
 
 /// One output of a row and a column in INT4, as [`Int16Kernel`] defines it.
@@ -102,6 +126,61 @@ proptest! {
                 let expected =
                     int4_definition(x16.row(row), x16.scales[row], weights, scales, fuses(kernels));
                 prop_assert_eq!(*out, expected, "{}, row {}, column {}", kernels.int16.name(), row, column);
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn products_with_blocks_agree_with_those_with_their_values_and_a_row_alone_has_the_same_bits(
+        rows in prop_oneof![1usize..12, 60usize..66], count in 1usize..5, columns in 1usize..14, seed: u64,
+    ) {
+        for format in BlockFormat::ALL {
+            let depth = count * format.elements();
+            let bytes = blocks(format, columns * count, seed ^ 1);
+            let mut weights = vec![f32::NAN; columns * depth];
+            dequantize(format, &bytes, &mut weights);
+            let x = values(rows * depth, seed);
+            let x16 = rows_for_blocks(&x, depth);
+            let rounded = x16.to_f32();
+            let row = seed as usize % rows;
+            let alone = rows_for_blocks(&x[row * depth..][..depth], depth);
+            for kernel in available().iter().map(|kernels| kernels.int16) {
+                let out = in_blocks(kernel, &x16, format, &bytes);
+                for (index, out) in out.iter().enumerate() {
+                    let (x, weights) = (&rounded[index / columns * depth..], &weights[index % columns * depth..]);
+                    prop_assert!(
+                        is_near(*out, &x[..depth], &weights[..depth]),
+                        "{}, {}, output {}: {}", kernel.name(), format, index, out
+                    );
+                }
+                let alone = in_blocks(kernel, &alone, format, &bytes);
+                prop_assert_eq!(&alone[..], &out[row * columns..][..columns], "{}, {}", kernel.name(), format);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_sum_overflows_with_the_largest_numbers_of_all_blocks() {
+    for format in BlockFormat::ALL {
+        // Bytes that give numbers and scales of the largest magnitudes, of either sign.
+        for byte in [0x00, 0x7f, 0x80, 0xff] {
+            let mut bytes = vec![byte; 2 * format.bytes()];
+            if format == BlockFormat::Q6_K {
+                bytes[192..208].fill(0x80);
+            }
+            let (bytes, depth) = (with_scales(format, bytes, 3), 2 * format.elements());
+            let mut weights = vec![f32::NAN; depth];
+            dequantize(format, &bytes, &mut weights);
+            for sign in [1.0, -1.0] {
+                let x16 = rows_for_blocks(&vec![sign; depth], depth);
+                for kernel in available().iter().map(|kernels| kernels.int16) {
+                    let out = in_blocks(kernel, &x16, format, &bytes)[0];
+                    assert!(is_near(out, &x16.to_f32(), &weights), "{}, {format}, {byte:#x}: {out}", kernel.name());
+                }
             }
         }
     }

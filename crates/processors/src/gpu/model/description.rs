@@ -5,7 +5,7 @@ use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
 use triad_model::description::{BlockDescription, Linear, LinearShape, Residual};
 
 use super::kernels::UNIT;
-use super::weights::{Layer, row_bytes, stored};
+use super::weights::{Layer, row_bytes, stored_bytes};
 use crate::error::{Error, Result};
 use crate::model::{DeviceBlock, DeviceLinear, DeviceModel, DeviceNorm, DeviceWeight, Int8Input};
 use crate::subgraph::is_scale;
@@ -157,10 +157,10 @@ fn matrix_fits(matrix: Matrix, (out_features, in_features): (usize, usize)) -> s
             (group, Some((scales.len(), out_features * in_features / group)))
         }
         Matrix::Int8 { scales, .. } => (UNIT, Some((scales.len(), out_features))),
-        Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) => (UNIT, None),
+        Matrix::F32(_) | Matrix::F16(_) | Matrix::Bf16(_) | Matrix::Blocks(_) => (UNIT, None),
     };
     reads_multiple_of(multiple, in_features)?;
-    let (found, row) = (stored(matrix).0.len(), row_bytes(matrix, in_features));
+    let (found, row) = (stored_bytes(matrix), row_bytes(matrix, in_features));
     if out_features.checked_mul(row) != Some(found) {
         return Err(format!("weights of {found} bytes, expected {out_features} rows of {row}"));
     }

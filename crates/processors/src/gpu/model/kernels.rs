@@ -142,7 +142,8 @@ impl WeightFormat {
 
     pub fn of(matrix: Matrix) -> Self {
         match matrix {
-            Matrix::F32(_) => Self::F32,
+            // Quantized blocks are widened when they are uploaded.
+            Matrix::F32(_) | Matrix::Blocks(_) => Self::F32,
             Matrix::F16(_) => Self::F16,
             Matrix::Bf16(_) => Self::Bf16,
             Matrix::Int8 { .. } => Self::Int8,

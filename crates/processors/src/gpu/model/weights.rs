@@ -1,5 +1,6 @@
 //! Weights on a GPU: layers that read one input, side by side, in parts that its buffers can hold.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use triad_kernels::Matrix;
@@ -30,8 +31,14 @@ struct Planned<'a> {
     format: WeightFormat,
     first: usize,
     columns: usize,
-    /// Their bytes, and those of their scales.
-    parts: Vec<[&'a [u8]; 2]>,
+    parts: Vec<Part<'a>>,
+}
+
+/// Some columns of a layer.
+struct Part<'a> {
+    layer: Layer<'a>,
+    columns: Range<usize>,
+    in_features: usize,
 }
 
 /// Weights that read one input in one way.
@@ -68,7 +75,7 @@ fn plan<'a>(layers: &[Layer<'a>], in_features: usize, most_bytes: u64) -> Vec<Pl
             }
             let last = planned.last_mut().expect("it was pushed");
             let taken = (out_features - row).min(most - last.columns);
-            last.parts.push(layer.stored(row..row + taken, in_features));
+            last.parts.push(Part { layer: *layer, columns: row..row + taken, in_features });
             last.columns += taken;
             (row, column) = (row + taken, column + taken);
         }
@@ -103,7 +110,7 @@ impl<'a> Layer<'a> {
 
     pub fn out_features(&self, in_features: usize) -> usize {
         match self {
-            Self::Float(matrix) => stored(*matrix).0.len() / row_bytes(*matrix, in_features),
+            Self::Float(matrix) => stored_bytes(*matrix) / row_bytes(*matrix, in_features),
             Self::W8a8(weight) => weight.out_features,
         }
     }
@@ -114,12 +121,17 @@ impl<'a> Layer<'a> {
             Self::W8a8(_) => in_features,
         }
     }
+}
 
-    /// The bytes of some columns, and of their scales.
-    fn stored(&self, columns: Range<usize>, in_features: usize) -> [&'a [u8]; 2] {
-        match self {
-            Self::Float(matrix) => stored(matrix.rows(columns, in_features)).into(),
-            Self::W8a8(weight) => [bytemuck::cast_slice(weight.columns(columns).packed), &[]],
+impl<'a> Part<'a> {
+    /// The bytes as the GPU has them, and those of their scales.
+    fn bytes(&self) -> [Cow<'a, [u8]>; 2] {
+        let Self { layer, columns, in_features } = self;
+        match layer {
+            Layer::Float(matrix) => stored(matrix.rows(columns.clone(), *in_features), *in_features),
+            Layer::W8a8(weight) => {
+                [bytemuck::cast_slice(weight.columns(columns.clone()).packed).into(), Cow::default()]
+            }
         }
     }
 }
@@ -127,9 +139,10 @@ impl<'a> Layer<'a> {
 impl Planned<'_> {
     fn upload(&self, context: &Context) -> Result<Slab> {
         let Self { format, first, columns, parts } = self;
-        let weight = context.uploaded("weights", &parts.iter().map(|[values, _]| *values).collect::<Vec<_>>())?;
+        let parts: Vec<_> = parts.iter().map(Part::bytes).collect();
+        let weight = context.uploaded("weights", &parts.iter().map(|[values, _]| &**values).collect::<Vec<_>>())?;
         // Words must be whole.
-        let mut scales = parts.iter().map(|[_, scales]| *scales).collect::<Vec<_>>().concat();
+        let mut scales = parts.iter().map(|[_, scales]| &**scales).collect::<Vec<_>>().concat();
         scales.resize(scales.len().next_multiple_of(4), 0);
         let scales = context.uploaded("scales", &[&scales])?;
         Ok(Slab { format: *format, first: *first, columns: *columns, weight, scales })
@@ -143,17 +156,37 @@ pub(super) fn row_bytes(matrix: Matrix, in_features: usize) -> usize {
         Matrix::F16(_) | Matrix::Bf16(_) => 2 * in_features,
         Matrix::Int8 { .. } => in_features,
         Matrix::Int4 { .. } => in_features / 2,
+        Matrix::Blocks(_) => 4 * in_features,
     }
 }
 
-/// The bytes of a matrix and of its scales.
-pub(super) fn stored(matrix: Matrix<'_>) -> (&[u8], &[u8]) {
+/// Bytes of a matrix without its scales.
+pub(super) fn stored_bytes(matrix: Matrix) -> usize {
     match matrix {
-        Matrix::F32(values) => (bytemuck::cast_slice(values), &[]),
-        Matrix::F16(values) => (bytemuck::cast_slice(values), &[]),
-        Matrix::Bf16(values) => (bytemuck::cast_slice(values), &[]),
-        Matrix::Int8 { values, scales } => (bytemuck::cast_slice(values), bytemuck::cast_slice(scales)),
-        Matrix::Int4 { values, scales } => (values, bytemuck::cast_slice(scales)),
+        Matrix::F32(values) => size_of_val(values),
+        Matrix::F16(values) => size_of_val(values),
+        Matrix::Bf16(values) => size_of_val(values),
+        Matrix::Int8 { values, .. } => values.len(),
+        Matrix::Int4 { values, .. } => values.len(),
+        Matrix::Blocks(blocks) => 4 * blocks.elements(),
+    }
+}
+
+/// The bytes of a matrix with rows of `in_features`, and of its scales; quantized blocks are widened to f32.
+fn stored(matrix: Matrix<'_>, in_features: usize) -> [Cow<'_, [u8]>; 2] {
+    match matrix {
+        Matrix::F32(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
+        Matrix::F16(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
+        Matrix::Bf16(values) => [bytemuck::cast_slice(values).into(), Cow::default()],
+        Matrix::Int8 { values, scales } => [bytemuck::cast_slice(values).into(), bytemuck::cast_slice(scales).into()],
+        Matrix::Int4 { values, scales } => [values.into(), bytemuck::cast_slice(scales).into()],
+        Matrix::Blocks(blocks) => {
+            let mut wide = vec![0.0f32; blocks.elements()];
+            for (row, wide) in wide.chunks_exact_mut(in_features).enumerate() {
+                matrix.widen_row(row, wide);
+            }
+            [bytemuck::cast_slice(&wide).to_vec().into(), Cow::default()]
+        }
     }
 }
 
@@ -192,14 +225,14 @@ mod tests {
             assert_eq!(slabs.iter().map(|slab| slab.columns).collect::<Vec<_>>(), columns);
             let found: Vec<_> = slabs
                 .iter()
-                .flat_map(|slab| slab.parts.iter().flat_map(|[values, _]| f32s(values, slab.format)))
+                .flat_map(|slab| slab.parts.iter().flat_map(|part| f32s(&part.bytes()[0], slab.format)))
                 .collect();
             assert_eq!(found, expected);
             let mut first = 0;
             for slab in &slabs {
                 assert_eq!(slab.first, first);
                 first += slab.columns;
-                let bytes: usize = slab.parts.iter().map(|[values, _]| values.len()).sum();
+                let bytes: usize = slab.parts.iter().map(|part| part.bytes()[0].len()).sum();
                 assert!(bytes as u64 <= most_bytes);
             }
         }
@@ -234,7 +267,7 @@ mod tests {
             for slab in &slabs {
                 assert_eq!(slab.first, column);
                 let numbers: Vec<i8> =
-                    slab.parts.iter().flat_map(|[values, _]| bytemuck::cast_slice(values)).copied().collect();
+                    slab.parts.iter().flat_map(|part| bytemuck::pod_collect_to_vec(&part.bytes()[0])).collect();
                 let mut row_major = vec![0; slab.columns * FEATURES];
                 let (scales, sums) = (&vec![0.0; slab.columns], &vec![0; slab.columns]);
                 let (out_features, in_features) = (slab.columns, FEATURES);

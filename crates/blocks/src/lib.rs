@@ -1,0 +1,211 @@
+//! The quantized blocks of GGUF: how many bytes and elements they have, the integers in them, and their values.
+//!
+//! A quantized row is a sequence of blocks: integers of few bits, and one or two scales in f16 for all of them. Blocks of
+//! [`simple`] formats have 32 elements, those of the K-quants ([`super_block`]) 256, whose parts of 16 or 32 have integer
+//! scales of their own. Both are unpacked to integers of 16 bits, from which [`dequantize`] computes the values, and
+//! products their sums.
+
+pub mod simple;
+pub mod super_block;
+
+use std::fmt;
+
+use simple::{Block, ELEMENTS};
+use super_block::{PARTS, SUPER_BLOCK, SuperBlock};
+
+/// Format of a quantized row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names are the field's own")]
+#[expect(non_camel_case_types, reason = "GGUF writes them so")]
+pub enum BlockFormat {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+}
+
+/// Evaluates an expression with a type that stands for the layout of a format: one for those that implement [`Block`],
+/// another for those that implement [`SuperBlock`].
+#[macro_export]
+macro_rules! with_layout {
+    ($format:expr, Block $block:ident => $simple:expr, SuperBlock $super_block:ident => $super:expr) => {
+        match $format {
+            $crate::BlockFormat::Q4_0 => {
+                type $block = $crate::simple::Q4_0;
+                $simple
+            }
+            $crate::BlockFormat::Q4_1 => {
+                type $block = $crate::simple::Q4_1;
+                $simple
+            }
+            $crate::BlockFormat::Q5_0 => {
+                type $block = $crate::simple::Q5_0;
+                $simple
+            }
+            $crate::BlockFormat::Q5_1 => {
+                type $block = $crate::simple::Q5_1;
+                $simple
+            }
+            $crate::BlockFormat::Q8_0 => {
+                type $block = $crate::simple::Q8_0;
+                $simple
+            }
+            $crate::BlockFormat::Q2_K => {
+                type $super_block = $crate::super_block::Q2_K;
+                $super
+            }
+            $crate::BlockFormat::Q3_K => {
+                type $super_block = $crate::super_block::Q3_K;
+                $super
+            }
+            $crate::BlockFormat::Q4_K => {
+                type $super_block = $crate::super_block::Q4_K;
+                $super
+            }
+            $crate::BlockFormat::Q5_K => {
+                type $super_block = $crate::super_block::Q5_K;
+                $super
+            }
+            $crate::BlockFormat::Q6_K => {
+                type $super_block = $crate::super_block::Q6_K;
+                $super
+            }
+        }
+    };
+}
+
+impl BlockFormat {
+    /// Every format, for tables and tests.
+    pub const ALL: [Self; 10] = [
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+    ];
+
+    /// Name as GGUF writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Q4_0 => "Q4_0",
+            Self::Q4_1 => "Q4_1",
+            Self::Q5_0 => "Q5_0",
+            Self::Q5_1 => "Q5_1",
+            Self::Q8_0 => "Q8_0",
+            Self::Q2_K => "Q2_K",
+            Self::Q3_K => "Q3_K",
+            Self::Q4_K => "Q4_K",
+            Self::Q5_K => "Q5_K",
+            Self::Q6_K => "Q6_K",
+        }
+    }
+
+    /// Elements of a block: a row is a whole number of blocks.
+    pub fn elements(self) -> usize {
+        match self {
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => ELEMENTS,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => SUPER_BLOCK,
+        }
+    }
+
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        with_layout!(self, Block B => B::BYTES, SuperBlock B => B::BYTES)
+    }
+
+    /// Bytes of so many elements.
+    ///
+    /// # Panics
+    /// If they are no whole number of blocks.
+    #[inline]
+    pub fn bytes_for(self, elements: usize) -> usize {
+        assert!(elements.is_multiple_of(self.elements()), "{elements} elements in blocks of {}", self.elements());
+        elements / self.elements() * self.bytes()
+    }
+}
+
+impl fmt::Display for BlockFormat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// Writes the values of some blocks to `out`: the bits of GGUF's reference, but for the sign of zeros.
+///
+/// # Panics
+/// If `bytes` is not exactly what `out.len()` elements take.
+#[inline(always)]
+pub fn dequantize(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(bytes.len(), format.bytes_for(out.len()), "bytes of {} elements in {format}", out.len());
+    with_layout!(format, Block B => dequantize_simple::<B>(bytes, out), SuperBlock B => dequantize_super_blocks::<B>(bytes, out));
+}
+
+#[inline(always)]
+fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
+    let mut integers = [0; ELEMENTS];
+    for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<ELEMENTS>().0) {
+        let (scale, minimum) = B::unpack(block, &mut integers);
+        for (out, integer) in out.iter_mut().zip(integers) {
+            let value = scale * f32::from(integer);
+            *out = if B::HAS_MINIMUM { value + minimum } else { value };
+        }
+    }
+}
+
+/// `scale · integer` has at most 24 significant bits, so that the order of the factors changes nothing.
+#[inline(always)]
+fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
+    let (mut integers, mut minimums) = ([0; SUPER_BLOCK], [0; PARTS]);
+    for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<SUPER_BLOCK>().0) {
+        let (scale, minimum_scale) = B::unpack(block, &mut integers, &mut minimums);
+        let parts = out.as_chunks_mut::<{ SUPER_BLOCK / PARTS }>().0.iter_mut();
+        let parts = parts.zip(integers.as_chunks::<{ SUPER_BLOCK / PARTS }>().0).zip(minimums);
+        for ((out, integers), minimum) in parts {
+            let minimum = minimum_scale * minimum as f32;
+            for (out, integer) in out.iter_mut().zip(integers) {
+                let value = scale * f32::from(*integer);
+                *out = if B::HAS_MINIMUMS { value - minimum } else { value };
+            }
+        }
+    }
+}
+
+/// The f16 at a place of a block. In plain integers, so that it is inlined: the library's conversion is a call, which checks
+/// what the processor has.
+#[inline(always)]
+fn half_at(block: &[u8], place: usize) -> f32 {
+    const SMALLEST_NORMAL: u32 = 113 << 23;
+    let bits = u32::from(u16::from_le_bytes([block[place], block[place + 1]]));
+    let magnitude = (bits & 0x7fff) << 13;
+    // Exponents of f32 are 112 larger; those of infinities and what is not a number are 255.
+    let wide = match bits & 0x7c00 {
+        0 => (f32::from_bits(magnitude | SMALLEST_NORMAL) - f32::from_bits(SMALLEST_NORMAL)).to_bits(),
+        0x7c00 => magnitude | 255 << 23,
+        _ => magnitude + (112 << 23),
+    };
+    f32::from_bits(wide | (bits & 0x8000) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_f16_is_widened_to_its_value() {
+        for bits in 0..=u16::MAX {
+            let (wide, expected) = (half_at(&bits.to_le_bytes(), 0), half::f16::from_bits(bits).to_f32());
+            assert!(wide.to_bits() == expected.to_bits() || wide.is_nan() && expected.is_nan(), "{bits:#x}: {wide}");
+        }
+    }
+}

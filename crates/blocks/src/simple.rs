@@ -1,0 +1,113 @@
+//! Blocks of 32 elements with one scale `d`: `x = d · q`, or `x = d · q + m` with a minimum.
+//!
+//! Four-bit numbers are packed two to a byte: element `i` in the low half of byte `i`, element `i + 16` in the high
+//! half. The fifth bit of element `i` is bit `i` of a little-endian `u32`.
+
+use crate::half_at;
+
+/// Elements of a block.
+pub const ELEMENTS: usize = 32;
+
+/// The layout of a block.
+pub trait Block {
+    /// Its bytes.
+    const BYTES: usize;
+    /// Whether there is a minimum.
+    const HAS_MINIMUM: bool;
+
+    /// Writes the numbers `q` of a block of [`Block::BYTES`], and returns `d` and `m`, which is 0 where there is none.
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32);
+}
+
+/// `d: f16, q: [u4; 32]`; stored with 8 added.
+pub struct Q4_0;
+
+impl Block for Q4_0 {
+    const BYTES: usize = 18;
+    const HAS_MINIMUM: bool = false;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+        four_bits(&block[2..18], integers, 8);
+        (half_at(block, 0), 0.0)
+    }
+}
+
+/// `d: f16, m: f16, q: [u4; 32]`.
+pub struct Q4_1;
+
+impl Block for Q4_1 {
+    const BYTES: usize = 20;
+    const HAS_MINIMUM: bool = true;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+        four_bits(&block[4..20], integers, 0);
+        (half_at(block, 0), half_at(block, 2))
+    }
+}
+
+/// `d: f16, high: u32, q: [u4; 32]`; stored with 16 added.
+pub struct Q5_0;
+
+impl Block for Q5_0 {
+    const BYTES: usize = 22;
+    const HAS_MINIMUM: bool = false;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+        five_bits(&block[2..6], &block[6..22], integers, 16);
+        (half_at(block, 0), 0.0)
+    }
+}
+
+/// `d: f16, m: f16, high: u32, q: [u4; 32]`.
+pub struct Q5_1;
+
+impl Block for Q5_1 {
+    const BYTES: usize = 24;
+    const HAS_MINIMUM: bool = true;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+        five_bits(&block[4..8], &block[8..24], integers, 0);
+        (half_at(block, 0), half_at(block, 2))
+    }
+}
+
+/// `d: f16, q: [i8; 32]`.
+pub struct Q8_0;
+
+impl Block for Q8_0 {
+    const BYTES: usize = 34;
+    const HAS_MINIMUM: bool = false;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+        for (integer, byte) in integers.iter_mut().zip(&block[2..34]) {
+            *integer = i16::from(*byte as i8);
+        }
+        (half_at(block, 0), 0.0)
+    }
+}
+
+#[inline(always)]
+fn four_bits(packed: &[u8], integers: &mut [i16; ELEMENTS], offset: i16) {
+    let (low, high) = integers.split_at_mut(ELEMENTS / 2);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(packed) {
+        *low = i16::from(byte & 0xF) - offset;
+        *high = i16::from(byte >> 4) - offset;
+    }
+}
+
+#[inline(always)]
+fn five_bits(fifth: &[u8], packed: &[u8], integers: &mut [i16; ELEMENTS], offset: i16) {
+    let (low, high) = integers.split_at_mut(ELEMENTS / 2);
+    // Sixteen bits at a time, so that lanes are as wide as the numbers.
+    let [low_bits, high_bits] = [0, 2].map(|byte| u16::from_le_bytes([fifth[byte], fifth[byte + 1]]));
+    for (bit, ((low, high), byte)) in (0u16..).zip(low.iter_mut().zip(high).zip(packed)) {
+        let fifth = |bits: u16| (bits >> bit & 1) << 4;
+        *low = (u16::from(byte & 0xF) | fifth(low_bits)) as i16 - offset;
+        *high = (u16::from(byte >> 4) | fifth(high_bits)) as i16 - offset;
+    }
+}

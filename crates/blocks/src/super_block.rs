@@ -1,0 +1,208 @@
+//! K-quants: super-blocks of 256 elements in 16 parts of 16 (Q2_K, Q3_K, Q6_K) or 8 parts of 32 (Q4_K, Q5_K). A part's
+//! scale is itself an integer of few bits, times the super-block's scale `d`; where there is a minimum, it is likewise an
+//! integer times `dmin`: `x = d · scale · q − dmin · minimum`.
+//!
+//! Two-bit numbers are packed four to a byte, 32 bytes for 128 elements: the lowest bits of all 32 bytes first.
+
+#![expect(non_camel_case_types, reason = "GGUF writes them so")]
+
+use std::array::from_fn;
+
+use crate::half_at;
+
+/// Elements of a super-block.
+pub const SUPER_BLOCK: usize = 256;
+/// Parts of 16 elements.
+pub const PARTS: usize = 16;
+/// The largest magnitude of `scale · q` of any format: −128 · −32 of [`Q6_K`].
+pub const LARGEST: i16 = 4096;
+
+/// The layout of a super-block.
+pub trait SuperBlock {
+    /// Its bytes.
+    const BYTES: usize;
+    /// Whether parts have minimums.
+    const HAS_MINIMUMS: bool;
+
+    /// Writes `scale · q` of each element, at most [`LARGEST`], and `minimum` of each 16 elements of a super-block of
+    /// [`SuperBlock::BYTES`]; returns `d` and `dmin`. Where there are no minimums, it leaves them, and `dmin` is 0.
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32);
+}
+
+/// `scales: [u4 scale, u4 minimum; 16], q: [u2; 256], d: f16, dmin: f16`.
+pub struct Q2_K;
+
+impl SuperBlock for Q2_K {
+    const BYTES: usize = 84;
+    const HAS_MINIMUMS: bool = true;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32) {
+        let scales = array::<PARTS>(block, 0);
+        for (minimum, scale) in minimums.iter_mut().zip(scales) {
+            *minimum = i32::from(scale >> 4);
+        }
+        let packed = array::<64>(block, 16);
+        for (half, (integers, bytes)) in halves(integers, &packed).enumerate() {
+            let scales = &scales.as_chunks::<8>().0[half];
+            for (pair, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                for index in 0..32 {
+                    integers[index] = i16::from(bytes[index] >> (2 * pair) & 3);
+                }
+                scale(integers, [scales[2 * pair], scales[2 * pair + 1]].map(|scale| i16::from(scale & 0xF)));
+            }
+        }
+        (half_at(block, 80), half_at(block, 82))
+    }
+}
+
+/// `high: [u1; 256], q: [u2; 256], scales: [u6; 16], d: f16`; a number is stored with 4 added (its third bit in `high`),
+/// a scale with 32.
+pub struct Q3_K;
+
+impl SuperBlock for Q3_K {
+    const BYTES: usize = 110;
+    const HAS_MINIMUMS: bool = false;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> (f32, f32) {
+        let packed = array::<12>(block, 96);
+        let scales: [i16; PARTS] = from_fn(|part| {
+            let low = packed[part % 8] >> (4 * (part / 8)) & 0xF;
+            let top = packed[8 + part % 4] >> (2 * (part / 4)) & 3;
+            i16::from(low | top << 4) - 32
+        });
+        let (high, bytes) = (array::<32>(block, 0), array::<64>(block, 32));
+        for (half, (integers, bytes)) in halves(integers, &bytes).enumerate() {
+            for (pair, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let bit = 4 * half + pair;
+                for index in 0..32 {
+                    let q = bytes[index] >> (2 * pair) & 3 | (high[index] >> bit & 1) << 2;
+                    integers[index] = i16::from(q) - 4;
+                }
+                scale(integers, [scales[2 * bit], scales[2 * bit + 1]]);
+            }
+        }
+        (half_at(block, 108), 0.0)
+    }
+}
+
+/// `d: f16, dmin: f16, scales: [u6 scale, u6 minimum; 8], q: [u4; 256]`.
+pub struct Q4_K;
+
+impl SuperBlock for Q4_K {
+    const BYTES: usize = 144;
+    const HAS_MINIMUMS: bool = true;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32) {
+        let scales = six_bits(&block[4..16], minimums);
+        let packed = block[16..144].as_chunks::<32>().0;
+        for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
+            let [low, high] = [scales[2 * pair], scales[2 * pair + 1]];
+            for index in 0..32 {
+                parts[index] = low * i16::from(bytes[index] & 0xF);
+                parts[index + 32] = high * i16::from(bytes[index] >> 4);
+            }
+        }
+        (half_at(block, 0), half_at(block, 2))
+    }
+}
+
+/// `d: f16, dmin: f16, scales: [u6 scale, u6 minimum; 8], high: [u1; 256], q: [u4; 256]`.
+pub struct Q5_K;
+
+impl SuperBlock for Q5_K {
+    const BYTES: usize = 176;
+    const HAS_MINIMUMS: bool = true;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32) {
+        let scales = six_bits(&block[4..16], minimums);
+        let (high, packed) = (&block[16..48], block[48..176].as_chunks::<32>().0);
+        for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
+            let scales = [scales[2 * pair], scales[2 * pair + 1]];
+            for index in 0..32 {
+                let fifth = high[index] >> (2 * pair);
+                parts[index] = scales[0] * i16::from(bytes[index] & 0xF | (fifth & 1) << 4);
+                parts[index + 32] = scales[1] * i16::from(bytes[index] >> 4 | (fifth & 2) << 3);
+            }
+        }
+        (half_at(block, 0), half_at(block, 2))
+    }
+}
+
+/// `low: [u4; 256], high: [u2; 256], scales: [i8; 16], d: f16`; a number is stored with 32 added.
+pub struct Q6_K;
+
+impl SuperBlock for Q6_K {
+    const BYTES: usize = 210;
+    const HAS_MINIMUMS: bool = false;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> (f32, f32) {
+        let scales = array::<PARTS>(block, 192);
+        let (low, high) = (array::<128>(block, 0), array::<64>(block, 128));
+        // 128 elements share 64 bytes: the low halves of all of them first, then the high halves.
+        let low = low.as_chunks::<64>().0;
+        for (half, (integers, high)) in halves(integers, &high).enumerate() {
+            for (pair, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let (low, shift) = (&low[half].as_chunks::<32>().0[pair % 2], pair / 2 * 4);
+                for index in 0..32 {
+                    let q = low[index] >> shift & 0xF | (high[index] >> (2 * pair) & 3) << 4;
+                    integers[index] = i16::from(q) - 32;
+                }
+                let first = 8 * half + 2 * pair;
+                scale(integers, [scales[first], scales[first + 1]].map(|scale| i16::from(scale as i8)));
+            }
+        }
+        (half_at(block, 208), 0.0)
+    }
+}
+
+/// The halves of a super-block, each with the 32 bytes that hold its two-bit numbers.
+#[inline(always)]
+fn halves<'a>(
+    integers: &'a mut [i16; SUPER_BLOCK],
+    two_bits: &'a [u8; 64],
+) -> impl Iterator<Item = (&'a mut [i16; SUPER_BLOCK / 2], &'a [u8; 32])> {
+    integers.as_chunks_mut().0.iter_mut().zip(two_bits.as_chunks().0)
+}
+
+/// Multiplies two parts of 16 by their scales.
+#[inline(always)]
+fn scale(integers: &mut [i16; 32], scales: [i16; 2]) {
+    for (integers, scale) in integers.as_chunks_mut::<16>().0.iter_mut().zip(scales) {
+        for integer in integers {
+            *integer *= scale;
+        }
+    }
+}
+
+/// So many bytes of a block.
+#[inline(always)]
+fn array<const BYTES: usize>(block: &[u8], first: usize) -> [u8; BYTES] {
+    *block[first..].first_chunk().expect("a whole block")
+}
+
+/// Scales of the eight parts of Q4_K and Q5_K, and their minimums, twice each. Six-bit numbers are in twelve bytes, three
+/// words: scales and minimums of the first four parts in the low bits of the first and second word; of the others four bits
+/// in the third, and the upper two above the first ones.
+#[inline(always)]
+fn six_bits(packed: &[u8], minimums: &mut [i32; PARTS]) -> [i16; 8] {
+    let word = |index: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| packed[4 * index + byte]));
+    let [first, second, third] = [word(0), word(1), word(2)];
+    let upper = |word: u32| (word >> 6 & 0x0303_0303) << 4;
+    let scales = [first & 0x3f3f_3f3f, third & 0x0f0f_0f0f | upper(first)];
+    let of_minimums = [second & 0x3f3f_3f3f, third >> 4 & 0x0f0f_0f0f | upper(second)];
+    for (part, minimum) in of_minimums.map(u32::to_le_bytes).as_flattened().iter().enumerate() {
+        minimums[2 * part] = i32::from(*minimum);
+        minimums[2 * part + 1] = i32::from(*minimum);
+    }
+    let scales = scales.map(u32::to_le_bytes);
+    let mut wide = [0; 8];
+    for (wide, scale) in wide.iter_mut().zip(scales.as_flattened()) {
+        *wide = i16::from(*scale);
+    }
+    wide
+}
