@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use triad_engine::{Cancel, Finish, GenerateOptions, KvFormat, LoadOptions, Model, Session, SessionOptions, generate};
+use triad_kernels::BlockArithmetic;
 use triad_model::fetch;
 use triad_model::tokenizer::Special;
 

@@ -220,6 +220,11 @@ impl WeightMatrix {
         Self { storage: Storage::F32(self.to_f32().into()), ..*self }
     }
 
+    /// Whether the values are in quantized blocks of a GGUF file.
+    pub fn is_in_blocks(&self) -> bool {
+        matches!(self.storage, Storage::MappedBlocks { .. })
+    }
+
     /// Whether the values are in INT4.
     pub fn is_int4(&self) -> bool {
         matches!(self.storage, Storage::Int4 { .. })

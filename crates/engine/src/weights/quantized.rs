@@ -104,6 +104,10 @@ pub fn quantize_output(output: &Linear, weights: OutputWeights) -> Linear {
         (Weight::Float(float), OutputWeights::Int8) => {
             Linear { weight: Weight::Float(float.to_int8()), decode_weight: None, bias: output.bias.clone() }
         }
+        // A package has no quantized blocks.
+        (Weight::Float(float), OutputWeights::Float) if float.is_in_blocks() => {
+            Linear { weight: Weight::Float(float.widened()), decode_weight: None, bias: output.bias.clone() }
+        }
         _ => output.clone(),
     }
 }

@@ -109,7 +109,7 @@ fn release(linear: &Linear) {
 
 fn float_element(matrix: Matrix<'_>) -> Option<Element> {
     match matrix {
-        // Quantized blocks are widened.
+        // Quantized blocks are widened by `quantize_output`.
         Matrix::F32(_) | Matrix::Blocks(_) => Some(Element::F32),
         Matrix::F16(_) => Some(Element::F16),
         Matrix::Bf16(_) => Some(Element::Bf16),
@@ -207,8 +207,7 @@ impl Output {
                 self.put(&name, bytemuck::cast_slice(values))?;
                 self.put(&format!("{OUTPUT}.scales"), bytemuck::cast_slice(scales))?;
             }
-            Matrix::Blocks(_) => self.put(&name, bytemuck::cast_slice(&matrix.to_f32()))?,
-            Matrix::Int4 { .. } => unreachable!("the output matrix is never in INT4"),
+            Matrix::Int4 { .. } | Matrix::Blocks(_) => unreachable!("the output matrix is in INT8 or floats"),
         }
         self.bias(OUTPUT, output)
     }

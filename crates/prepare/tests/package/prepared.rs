@@ -98,7 +98,7 @@ fn what_calibration_sees_decides_the_scales_of_w4a16() {
         fs::read(package.path().join("weights.safetensors")).unwrap()
     };
     let first = weights(&recipe, "first");
-    recipe.load.threads = Threads::Count(1);
+    recipe.threads = Threads::Count(1);
     assert!(first == weights(&recipe, "on one thread"));
     recipe.text = text(30);
     assert!(first != weights(&recipe, "another text"));
@@ -110,7 +110,7 @@ fn the_same_model_text_and_options_give_the_same_bytes_on_any_number_of_threads(
     let mut recipe = place.recipe();
     recipe.options.prune = Prune::AUTO;
     let first = files(place.prepare(&recipe, "first").unwrap().package.path());
-    recipe.load.threads = Threads::Count(1);
+    recipe.threads = Threads::Count(1);
     assert!(first == files(place.prepare(&recipe, "second").unwrap().package.path()));
     let names: Vec<_> = first.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["package.json", "package.json.sha256", "tokenizer.gguf", "weights.safetensors"]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use triad_engine::package::Package;
 use triad_engine::quantization::LinearFormat;
-use triad_engine::{Cancel, LoadOptions, Threads};
+use triad_engine::{Cancel, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::{BlockFormat, Format};
