@@ -1,0 +1,225 @@
+//! The device program as a process under `qemu-hexagon`, and requests to it.
+
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::protocol::{
+    DEVICE_MAGIC, HEADER, HOST_MAGIC, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words,
+};
+use super::shared::SharedFile;
+use super::{HexagonOptions, NAME};
+use crate::error::{Error, Result};
+
+/// How long a wait polls before it sleeps, how long it sleeps at once, and how often it looks after the process.
+const POLLING: Duration = Duration::from_micros(100);
+const SLEEP: Duration = Duration::from_micros(200);
+const LOOK: Duration = Duration::from_millis(5);
+/// Bytes of what the emulator printed that an error contains.
+const MOST_PRINTED: u64 = 400;
+/// Where requests have their arguments.
+const ARGUMENTS: usize = field::OPERATION + 2;
+
+/// A process that runs the device program. It is ended when this value is dropped.
+pub(super) struct Connection {
+    child: Child,
+    shared: SharedFile,
+    /// Number of the latest request.
+    request: u64,
+    patience: Duration,
+    /// Why it is of no use any more.
+    failed: Option<String>,
+}
+
+impl Connection {
+    /// Starts the program and waits until it reports itself.
+    pub fn start(options: &HexagonOptions) -> Result<Self> {
+        let program = &options.program;
+        let missing = |reason| Error::HexagonMissing { path: program.clone(), reason };
+        std::fs::File::open(program).map_err(missing)?;
+        let of_memory = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
+        let (shared, file) = SharedFile::create(options.file_bytes()).map_err(of_memory)?;
+        shared.set_field(field::FILE_BYTES, shared.bytes() as u64);
+        shared.set_field(field::HOST_VERSION, VERSION);
+        shared.set_field(field::HOST_MAGIC, HOST_MAGIC);
+        let mut command = Command::new(&options.emulator);
+        command.arg(program).stdin(file).stdout(Stdio::null()).stderr(Stdio::piped());
+        let not_started = |reason| Error::HexagonEmulator { emulator: options.emulator.clone(), reason };
+        let child = command.spawn().map_err(not_started)?;
+        let mut connection = Self { child, shared, request: 0, patience: options.patience, failed: None };
+        connection.wait_for_start(program)?;
+        Ok(connection)
+    }
+
+    fn wait_for_start(&mut self, program: &Path) -> Result<()> {
+        let wrong = |reason| Error::HexagonProgram { path: program.to_owned(), reason };
+        let start = Instant::now();
+        while self.shared.field(field::DEVICE_MAGIC) != DEVICE_MAGIC {
+            if let Some(status) = self.child.try_wait().ok().flatten() {
+                return Err(wrong(self.ended(status)));
+            }
+            if start.elapsed() > self.patience {
+                return Err(wrong(format!("it did not report itself within {:.1} s", self.patience.as_secs_f64())));
+            }
+            std::thread::sleep(SLEEP);
+        }
+        match self.shared.field(field::DEVICE_VERSION) {
+            VERSION => Ok(()),
+            other => Err(wrong(format!("it is of version {other} of the protocol, expected {VERSION}"))),
+        }
+    }
+
+    /// A hash of the sources that the program was built from.
+    pub fn build(&self) -> u64 {
+        self.shared.field(field::DEVICE_BUILD)
+    }
+
+    /// The process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What both map.
+    pub fn shared(&self) -> &SharedFile {
+        &self.shared
+    }
+
+    /// Has the device execute a request, and returns its result.
+    ///
+    /// # Errors
+    /// If the device has no memory, which leaves it usable; if it refuses otherwise, or its process ended, does nothing any
+    /// more, or wrote what it can't have: then every later request fails, too.
+    pub fn request(&mut self, operation: Operation, program: u64, arguments: &[u64]) -> Result<u64> {
+        if let Some(reason) = &self.failed {
+            return Err(Error::Run { processor: NAME.to_owned(), reason: reason.clone() });
+        }
+        let fields: Vec<_> = [operation as u64, program].iter().chain(arguments).copied().collect();
+        for (index, value) in fields.iter().enumerate() {
+            self.shared.set_field(field::OPERATION + index, *value);
+        }
+        debug_assert!(ARGUMENTS + arguments.len() <= field::STATUS);
+        self.request += 1;
+        self.shared.set_field(field::REQUEST, self.request);
+        self.wait()?;
+        let is_ours = self.shared.field(field::DEVICE_MAGIC) == DEVICE_MAGIC
+            && self.shared.field(field::REQUEST) == self.request
+            && fields.iter().enumerate().all(|(index, value)| self.shared.field(field::OPERATION + index) == *value);
+        if !is_ours {
+            return Err(self.fail("the memory that it shares with the host was overwritten".to_owned()));
+        }
+        match self.shared.field(field::STATUS) {
+            STATUS_OK => Ok(self.shared.field(field::RESULT)),
+            STATUS_MEMORY => Err(Error::HexagonMemory { reason: reason(STATUS_MEMORY) }),
+            status => Err(self.fail(reason(status))),
+        }
+    }
+
+    /// Waits for the response to the latest request, as long as the device works.
+    fn wait(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let (mut looked, mut worked, mut heartbeat) = (start, start, self.shared.field(field::HEARTBEAT));
+        loop {
+            let response = self.shared.field(field::RESPONSE);
+            if response == self.request {
+                return Ok(());
+            }
+            if response != self.request - 1 {
+                return Err(self.fail("the memory that it shares with the host was overwritten".to_owned()));
+            }
+            let now = Instant::now();
+            if now - start < POLLING {
+                std::hint::spin_loop();
+                continue;
+            }
+            std::thread::sleep(SLEEP);
+            if now - looked < LOOK {
+                continue;
+            }
+            looked = now;
+            if let Some(status) = self.child.try_wait().ok().flatten() {
+                // It may have ended behind its response.
+                if self.shared.field(field::RESPONSE) == self.request {
+                    return Ok(());
+                }
+                let reason = self.ended(status);
+                return Err(self.fail(reason));
+            }
+            let beat = self.shared.field(field::HEARTBEAT);
+            if beat != heartbeat {
+                (heartbeat, worked) = (beat, now);
+            } else if now - worked > self.patience {
+                let seconds = self.patience.as_secs_f64();
+                return Err(self.fail(format!("its process did nothing for {seconds:.1} s, and was ended")));
+            }
+        }
+    }
+
+    /// Ends the process, and returns the error of this and of every later request.
+    pub fn fail(&mut self, reason: String) -> Error {
+        self.end();
+        self.failed = Some(reason.clone());
+        Error::Run { processor: NAME.to_owned(), reason }
+    }
+
+    /// Why a process ended, with what it printed.
+    fn ended(&mut self, status: ExitStatus) -> String {
+        // Exit codes of hexagon/main.c.
+        let why = match status.code() {
+            Some(3) => " (it found no shared memory)",
+            Some(4) => " (the shared memory was not written by this version of triad)",
+            _ => "",
+        };
+        let mut text = format!("its process ended: {status}{why}");
+        let mut printed = String::new();
+        if let Some(output) = self.child.stderr.take() {
+            let _ = output.take(MOST_PRINTED).read_to_string(&mut printed);
+        }
+        if !printed.trim().is_empty() {
+            let _ = write!(text, ": {}", printed.trim());
+        }
+        text
+    }
+
+    fn end(&mut self) {
+        // Either fails only where the process is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Writes `image` to the memory of the device, and returns its number and hash.
+    pub fn load(&mut self, image: &[u8]) -> Result<(u64, u64)> {
+        let hash = super::protocol::hash(words(image));
+        let program = self.request(Operation::Create, 0, &[image.len() as u64])?;
+        let loaded = self.fill(program, image).and_then(|()| self.request(Operation::Load, program, &[hash]));
+        match loaded {
+            Ok(_) => Ok((program, hash)),
+            Err(error) => {
+                self.free(program);
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&mut self, program: u64, image: &[u8]) -> Result<()> {
+        let room = self.shared.bytes() - HEADER;
+        for (index, part) in image.chunks(room).enumerate() {
+            self.shared.write(HEADER, words(part));
+            let arguments = [(index * room) as u64, HEADER as u64, part.len() as u64];
+            self.request(Operation::Write, program, &arguments)?;
+        }
+        Ok(())
+    }
+
+    /// Frees a program. Where the device failed, its memory is gone anyway.
+    pub fn free(&mut self, program: u64) {
+        let _ = self.request(Operation::Drop, program, &[]);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,29 @@
+// INT8 products on the vector unit.
+#pragma once
+
+#include <stdint.h>
+
+#include "protocol.h"
+
+// A row of activations takes a multiple of these bytes, zeros behind its features.
+#define VECTOR 128u
+
+static inline uint32_t round_up(uint32_t number, uint32_t multiple) { return (number + multiple - 1) / multiple * multiple; }
+
+// Bytes of a row of activations.
+static inline uint32_t input_stride(const struct product *product) { return round_up(product->in_features, VECTOR); }
+
+// Numbers of a row of sums: behind those of the layer and the check columns there is at least one column of zeros.
+static inline uint32_t sum_stride(const struct product *product) {
+    return round_up(product->out_features + CHECKS + 1, TILE_COLUMNS);
+}
+
+// sums[row][column] = Σ input[row][k] · (weight[column][k] − 128), for `rows` rows and up to TILE_ROWS − 1 more, whose
+// sums mean nothing. `input` has input_stride bytes a row, `sums` has sum_stride numbers; both, and the weights, are
+// aligned to VECTOR. Behind the sums of a row, sums[row][out_features] is what they add up to by the check columns.
+// Calls `progress` now and then.
+void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
+              void (*progress)(void));
+
+// Whether the sums of every row add up to the number behind them.
+int adds_up(const struct product *product, const int32_t *sums, uint32_t rows);
