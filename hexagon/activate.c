@@ -3,6 +3,8 @@
 // results have the same bits. HVX before v73 has no such arithmetic.
 #include "activate.h"
 
+#include "product.h"
+
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE uint32_t bits(float x) {
@@ -131,12 +133,13 @@ INLINE float activation(float x, uint32_t kind, int fused) {
 }
 
 INLINE void activate_rows(const struct image *image, const float *parameters, uint32_t width, const int32_t *sums,
-                          uint32_t sum_stride, uint32_t rows, int8_t *output, uint32_t stride, float *inner,
+                          uint32_t sum_stride, uint32_t rows, int8_t *output, float *inner,
                           uint8_t *not_finite, uint32_t kind, int fused) {
     const float *up_scale = parameters, *up_bias = up_scale + width, *gate_scale = up_bias + width;
     const float *gate_bias = gate_scale + width, *smoothing = gate_bias + width;
     const float inverse = image->inverse_scale, largest = 127.0f, round = 12582912.0f;
-    for (uint32_t row = 0; row < rows; row++, sums += sum_stride, output += stride) {
+    for (uint32_t row = 0; row < rows; row++, sums += sum_stride) {
+        int8_t *of_row = output + row / TILE_ROWS * input_tile(width) + row % TILE_ROWS * 4;
         uint32_t any = 0;
         for (uint32_t channel = 0; channel < width; channel++) {
             float x = (float)sums[channel] * up_scale[channel] + up_bias[channel];
@@ -154,16 +157,16 @@ INLINE void activate_rows(const struct image *image, const float *parameters, ui
             const float scaled = x * inverse;
             const float above = scaled < -largest ? -largest : scaled;
             const float clipped = above > largest ? largest : above;
-            output[channel] = (int8_t)bits(clipped + round);
+            of_row[channel / 4 * (TILE_ROWS * 4) + channel % 4] = (int8_t)bits(clipped + round);
         }
         not_finite[row] = (uint8_t)any;
     }
 }
 
 void activate(const struct image *image, const float *parameters, uint32_t width, const int32_t *sums, uint32_t sum_stride,
-              uint32_t rows, int8_t *output, uint32_t stride, float *inner, uint8_t *not_finite) {
+              uint32_t rows, int8_t *output, float *inner, uint8_t *not_finite) {
 #define ROWS(kind, fused)                                                                                                  \
-    activate_rows(image, parameters, width, sums, sum_stride, rows, output, stride, inner, not_finite, kind, fused)
+    activate_rows(image, parameters, width, sums, sum_stride, rows, output, inner, not_finite, kind, fused)
     if (image->activation == 0) {
         image->fused ? ROWS(0, 1) : ROWS(0, 0);
     } else {

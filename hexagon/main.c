@@ -67,9 +67,11 @@ void _start(void) {
             arguments[index] = fields[FIELD_ARGUMENTS + index];
         }
         const uint64_t operation = fields[FIELD_OPERATION], program = fields[FIELD_PROGRAM];
+        const uint32_t before = system_packets();
         const uint64_t status = execute(&shared, operation, program, arguments, &result, progress);
         fields[FIELD_STATUS] = status;
         fields[FIELD_RESULT] = result;
+        fields[FIELD_PACKETS] = (uint32_t)(system_packets() - before);
         order();
         fields[FIELD_RESPONSE] = latest;
     }

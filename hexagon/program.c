@@ -70,11 +70,11 @@ static int is_image(const struct image *image, uint32_t bytes) {
 
 static struct places places_of(const struct image *image) {
     struct places places = {0};
-    places.inner_input = input_stride(&image->product[0]) * PASS_ROWS;
+    places.inner_input = input_tile(image->product[0].in_features) * tiles(PASS_ROWS);
     places.sums = places.inner_input;
     places.bytes = places.sums;
     if (image->products == 2) {
-        places.sums += input_stride(&image->product[1]) * PASS_ROWS;
+        places.sums += input_tile(image->product[1].in_features) * tiles(PASS_ROWS);
         places.bytes = places.sums + sum_stride(&image->product[0]) * PASS_ROWS * (uint32_t)sizeof(int32_t);
     }
     return places;
@@ -148,9 +148,9 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     }
     const struct product *first = &image.product[0], *last = &image.product[image.products - 1];
     const int is_feed_forward = image.products == 2, has_inner = is_feed_forward && image.returns_inner;
-    const uint32_t stride = input_stride(first), width = last->in_features;
+    const uint32_t tile_bytes = input_tile(first->in_features), width = last->in_features;
     const uint64_t room = rows + TILE_ROWS;
-    if (rows == 0 || rows > (1u << 20) || !is_within(input, rows * stride, HEADER, shared->bytes) ||
+    if (rows == 0 || rows > (1u << 20) || !is_within(input, (uint64_t)tiles((uint32_t)rows) * tile_bytes, HEADER, shared->bytes) ||
         !is_within(sums, room * sum_stride(last) * sizeof(int32_t), HEADER, shared->bytes) ||
         (has_inner && !is_within(inner, rows * width * sizeof(float) + 4, HEADER, shared->bytes))) {
         return STATUS_REQUEST;
@@ -164,8 +164,8 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     for (uint32_t row = 0; row < rows; row += PASS_ROWS) {
         const uint32_t pass = rows - row < PASS_ROWS ? (uint32_t)rows - row : PASS_ROWS;
         uint64_t *x = (uint64_t *)(scratch.start + places.input);
-        const uint64_t *from = (const uint64_t *)(shared->start + input + row * stride);
-        const uint32_t words = pass * stride / (uint32_t)sizeof(uint64_t);
+        const uint64_t *from = (const uint64_t *)(shared->start + input + row / TILE_ROWS * tile_bytes);
+        const uint32_t words = tiles(pass) * tile_bytes / (uint32_t)sizeof(uint64_t);
         for (uint32_t index = 0; index < words; index++) {
             x[index] = from[index];
         }
@@ -176,26 +176,23 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
             int32_t *between = (int32_t *)(scratch.start + places.sums);
             int8_t *down_input = (int8_t *)(scratch.start + places.inner_input);
             float *returned = has_inner ? (float *)(shared->start + inner) + row * width : 0;
-            const uint32_t down_stride = input_stride(last);
             multiply(first, program->image + first->weights, (const int8_t *)x, pass, between, progress);
             if (!adds_up(first, between, pass)) {
                 return STATUS_SUM;
             }
             // Behind the features of a row are zeros, whatever ran before.
-            for (uint32_t index = 0; index < pass; index++) {
-                for (uint32_t channel = width; channel < down_stride; channel++) {
-                    down_input[index * down_stride + channel] = 0;
+            for (uint32_t index = 0; index < tiles(pass); index++) {
+                uint64_t *end = (uint64_t *)(down_input + (index + 1) * input_tile(width));
+                for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
+                    end[-(int32_t)word] = 0;
                 }
             }
-            activate(&image, parameters, width, between, sum_stride(first), pass, down_input, down_stride, returned,
-                     not_finite);
+            activate(&image, parameters, width, between, sum_stride(first), pass, down_input, returned, not_finite);
             progress();
             x = (uint64_t *)down_input;
         }
+        // Whether these sums add up is for the host, which reads them, to see.
         multiply(last, program->image + last->weights, (const int8_t *)x, pass, out, progress);
-        if (!adds_up(last, out, pass)) {
-            return STATUS_SUM;
-        }
         // Behind the sum of a row, which covers it, is whether what down reads was finite.
         for (uint32_t index = 0; index < pass; index++) {
             int32_t *end = out + index * sum_stride(last) + last->out_features;

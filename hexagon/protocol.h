@@ -31,9 +31,10 @@ enum {
     FIELD_OPERATION = 32,
     FIELD_PROGRAM = 33,
     FIELD_ARGUMENTS = 34,
-    // A response: whether it was done, and what it returns.
+    // A response: whether it was done, what it returns, and how many packets of instructions it took, if that is known.
     FIELD_STATUS = 48,
     FIELD_RESULT = 49,
+    FIELD_PACKETS = 50,
 };
 
 // Operations and their arguments. Offsets are of bytes in the file, multiples of ALIGNMENT.

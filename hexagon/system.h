@@ -14,6 +14,9 @@ void system_free(void *memory, uint32_t bytes);
 // Gives the processor away for about so many microseconds.
 void system_sleep(uint32_t microseconds);
 
+// How many packets of instructions ran so far, modulo 2³²; 0 where that is not known.
+uint32_t system_packets(void);
+
 // Whether the host's process is gone.
 int system_is_orphan(void);
 

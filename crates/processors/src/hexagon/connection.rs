@@ -81,6 +81,11 @@ impl Connection {
         self.child.id()
     }
 
+    /// Packets of instructions that the latest request took.
+    pub fn packets(&self) -> u64 {
+        self.shared.field(field::PACKETS)
+    }
+
     /// What both map.
     pub fn shared(&self) -> &SharedFile {
         &self.shared

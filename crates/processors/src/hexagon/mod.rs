@@ -20,7 +20,7 @@ mod protocol;
 mod shared;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use triad_plan::graph::Format;
@@ -127,6 +127,12 @@ impl Hexagon {
     /// A hash of the sources that the device program was built from.
     pub fn build(&self) -> u64 {
         self.build
+    }
+
+    /// Packets of instructions that the latest request took, as the emulator counts them: what a prediction of the time on a
+    /// phone begins with.
+    pub fn packets(&self) -> u64 {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).packets()
     }
 
     /// The process of the device.

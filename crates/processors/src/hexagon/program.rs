@@ -8,7 +8,9 @@ use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
 
 use super::connection::Connection;
 use super::image;
-use super::protocol::{ALIGNMENT, HEADER, Operation, TILE_ROWS, hash, input_stride, sum_stride, words};
+use super::protocol::{
+    ALIGNMENT, HEADER, Operation, STATUS_SUM, TILE_ROWS, hash, input_tile, reason, sum_stride, words,
+};
 use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
@@ -16,6 +18,8 @@ use crate::window::Reservation;
 
 /// Bytes of a number in f32 or i32.
 const NUMBER: usize = 4;
+/// Features that a lane sums at once.
+const QUAD: usize = 4;
 /// What the bytes of an input are flipped with, so that they are signed.
 const FLIP: u8 = QuantizedRows::ZERO;
 
@@ -188,9 +192,10 @@ impl Loaded {
     ) -> Result<Self> {
         let image = image.ok_or_else(|| Error::HexagonMemory { reason: "it addresses 2 GiB for one".to_owned() })?;
         let mut locked = lock(connection);
-        let per_row = input_stride(in_features) + (sum_stride(out_features) + inner) * NUMBER;
+        let per_row = input_tile(in_features) / TILE_ROWS + (sum_stride(out_features) + inner) * NUMBER;
         // What is aligned, and rows of a tile that are not there.
-        let beside = HEADER + 4 * ALIGNMENT + TILE_ROWS * sum_stride(out_features) * NUMBER;
+        let tile = input_tile(in_features) + TILE_ROWS * sum_stride(out_features) * NUMBER;
+        let beside = HEADER + 4 * ALIGNMENT + tile;
         let most_rows = locked.shared().bytes().saturating_sub(beside) / per_row;
         if most_rows == 0 {
             let reason = format!("a row needs {per_row} bytes of the {} that both map", locked.shared().bytes());
@@ -221,11 +226,14 @@ impl Loaded {
 
     /// Runs on rows that the transfer area has room for.
     fn run_some(&self, connection: &mut Connection, lines: &[u8], from: usize, all: &mut Sums) -> Result<()> {
-        let (rows, stride, columns) =
-            (lines.len() / from, input_stride(self.in_features), sum_stride(self.out_features));
-        let mut input = vec![0; rows * stride];
-        for (row, line) in input.chunks_exact_mut(stride).zip(lines.chunks_exact(from)) {
-            row.iter_mut().zip(&line[..self.in_features]).for_each(|(number, byte)| *number = byte ^ FLIP);
+        let (rows, columns, tile) = (lines.len() / from, sum_stride(self.out_features), input_tile(self.in_features));
+        let mut input = vec![0; rows.div_ceil(TILE_ROWS) * tile];
+        for (row, line) in lines.chunks_exact(from).enumerate() {
+            let quads = input[row / TILE_ROWS * tile..][..tile].chunks_exact_mut(TILE_ROWS * QUAD);
+            for (quad, bytes) in quads.zip(line[..self.in_features].chunks(QUAD)) {
+                let place = &mut quad[row % TILE_ROWS * QUAD..];
+                place.iter_mut().zip(bytes).for_each(|(number, byte)| *number = byte ^ FLIP);
+            }
         }
         let sums_at = HEADER + input.len();
         let inner_at = sums_at + ((rows + TILE_ROWS) * columns * NUMBER).next_multiple_of(ALIGNMENT);
@@ -243,8 +251,7 @@ impl Loaded {
             let (sums, behind) = numbers.split_at(self.out_features);
             let sum = sums.iter().fold(behind[1], |all, sum| all.wrapping_add(*sum));
             if sum != behind[0] || behind[1] > 1 {
-                let reason = "sums in the memory that it shares with the host were overwritten".to_owned();
-                return Err(connection.fail(reason));
+                return Err(connection.fail(reason(STATUS_SUM)));
             }
             all.sums.extend(sums.iter().map(|sum| sum.cast_signed()));
             all.not_finite.push(behind[1] == 1);

@@ -36,6 +36,7 @@ pub mod field {
     pub const OPERATION: usize = 32;
     pub const STATUS: usize = 48;
     pub const RESULT: usize = 49;
+    pub const PACKETS: usize = 50;
 }
 
 /// What a request is for.
@@ -60,7 +61,7 @@ pub fn reason(status: u64) -> String {
         STATUS_MEMORY => "it has no memory left".to_owned(),
         3 => "a program in its memory is not what was written there".to_owned(),
         4 => "the input that it read is not what was written".to_owned(),
-        5 => "a product does not add up to its check sums: weights in its memory were overwritten".to_owned(),
+        STATUS_SUM => "a product does not add up to its check sums: the device's memory was overwritten".to_owned(),
         other => format!("it returned the status {other}, which there is not: its memory was overwritten"),
     }
 }
@@ -69,6 +70,9 @@ pub fn reason(status: u64) -> String {
 pub const STATUS_OK: u64 = 0;
 /// The status of a device without memory for an image.
 pub const STATUS_MEMORY: u64 = 2;
+
+/// The status of a product that does not add up.
+pub const STATUS_SUM: u64 = 5;
 
 /// A hash of whole words, beginning with 0.
 pub fn hash(words: impl IntoIterator<Item = u64>) -> u64 {
@@ -83,9 +87,9 @@ pub fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
-/// Bytes of a row of activations.
-pub fn input_stride(in_features: usize) -> usize {
-    in_features.next_multiple_of(ALIGNMENT)
+/// Bytes of the activations of [`TILE_ROWS`] rows, `[in_features / 4][TILE_ROWS][4]`, with zeros up to whole vectors.
+pub fn input_tile(in_features: usize) -> usize {
+    in_features.next_multiple_of(16) * TILE_ROWS
 }
 
 /// Numbers of a row of sums.
