@@ -14,7 +14,7 @@ use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::{Int8Weight, QuantizedRows, packed_len};
 use triad_model::family::shape;
-use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, Linear};
 
 /// Chips, the clock of their NPU in GHz, its vector contexts, and bytes a second that it reads from memory.
@@ -65,9 +65,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_else(|| "qwen1.5-1.8b".to_owned());
     let rows: usize = arguments.next().map_or(Ok(256), |rows| rows.parse())?;
-    let description = shape(&name).ok_or("expected the name of a shape, as `triad plan --shape` lists them")?;
+    let description = shape(&name)?;
     let options = HexagonOptions::new(program_from_environment()?);
-    let hexagon = Hexagon::open(&HexagonOptions { transfer_bytes: 256 << 20, ..options })?;
+    let hexagon = Hexagon::open(&HexagonOptions { transfer_bytes: 256 << 20, between: Between::Device, ..options })?;
     let block = &description.blocks[0];
     let (hidden, width, head) = (description.hidden, block.feed_forward.width, block.attention.head_dim);
     let (query, key) = (block.attention.heads * head, block.attention.kv_heads * head);
@@ -90,13 +90,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             hidden * (query + 2 * key),
         ),
         ("attention's output", linear(vec![layer(hidden, query)]), hidden * query),
-        ("feed-forward", DeviceSubgraph::FeedForward(feed_forward), (gates + 1) * hidden * width),
-        // Its products alone: what is left of the feed-forward is the activation.
-        ("up and gate alone", linear((0..gates).map(|_| layer(width, hidden)).collect()), gates * hidden * width),
-        ("down alone", linear(vec![layer(hidden, width)]), hidden * width),
+        ("gate and up", linear((0..gates).map(|_| layer(width, hidden)).collect()), gates * hidden * width),
+        ("down", linear(vec![layer(hidden, width)]), hidden * width),
+        // As one program, with what is between: none of the sums below.
+        ("feed-forward whole", DeviceSubgraph::FeedForward(feed_forward), (gates + 1) * hidden * width),
     ];
     println!("{name}, {rows} rows, one block; packets counted by qemu, times of chips predicted from them");
-    let (mut packets_of_block, mut weights_of_block, mut emulated) = (0.0, 0, 0.0);
+    let (mut packets_of_block, mut products_of_block, mut weights_of_block, mut emulated) = (0.0, 0.0, 0, 0.0);
     for (index, (name, subgraph, weights)) in subgraphs.iter().enumerate() {
         let (packets, seconds) = run(&hexagon, subgraph, rows)?;
         let products = (weights * rows) as f64;
@@ -106,16 +106,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             products / packets,
             products / seconds / 1e9
         );
-        if index < 3 {
+        if index < 4 {
             packets_of_block += packets;
+            products_of_block += products;
             weights_of_block += weights;
             emulated += seconds;
         }
     }
     let blocks = description.blocks.len() as f64;
     println!(
-        "all {blocks} blocks: {:.0} million packets, emulated {:.1} s",
+        "products of all {blocks} blocks: {:.0} million packets, {:.0} multiply-adds a packet; emulated {:.1} s",
         blocks * packets_of_block / 1e6,
+        products_of_block / packets_of_block,
         blocks * emulated
     );
     for (chip, gigahertz, contexts, bandwidth) in CHIPS {

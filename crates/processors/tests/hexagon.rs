@@ -17,7 +17,7 @@ use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
-use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Program, Result};
 
 use plain::{Plain, Random, quantized};
@@ -27,10 +27,13 @@ const SCALE: f32 = 0.01;
 const LARGE: [usize; 2] = [3072, 3072];
 const LARGE_ROWS: usize = 256;
 
-/// Options for the program that the environment names, or `None` where it names none.
+/// Options for the program that the environment names, which computes all of a feed-forward; `None` where it names none.
 fn options() -> Option<HexagonOptions> {
     match program_from_environment() {
-        Ok(program) => Some(HexagonOptions { patience: Duration::from_secs(3), ..HexagonOptions::new(program) }),
+        Ok(program) => {
+            let (patience, between) = (Duration::from_secs(3), Between::Device);
+            Some(HexagonOptions { patience, between, ..HexagonOptions::new(program) })
+        }
         Err(error) => {
             eprintln!("skipped: {error}");
             None
@@ -90,7 +93,8 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
     let Some(options) = options() else { return };
     let hexagon = Hexagon::open(&options).unwrap();
     // So little room that a few rows go at once.
-    let narrow = Hexagon::open(&HexagonOptions { transfer_bytes: 48 << 10, ..options }).unwrap();
+    let narrow = Hexagon::open(&HexagonOptions { transfer_bytes: 48 << 10, ..options.clone() }).unwrap();
+    let products = Hexagon::open(&HexagonOptions { between: Between::Host, ..options }).unwrap();
     let mut subgraphs = vec![linear(&[[64, 64], [20, 64], [7, 64]]), linear(&[[576, 192]]), linear(&[[1, 1]])];
     for activation in [Activation::Silu, Activation::GeluTanh, Activation::Gelu] {
         subgraphs.extend((0..16).map(|flags| feed_forward(activation, flags)));
@@ -99,7 +103,7 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
         for rows in [1, 67] {
             let input = input(rows, subgraph);
             let expected = run(&cpu(), subgraph, &input).unwrap();
-            for device in [&hexagon, &narrow] {
+            for device in [&hexagon, &narrow, &products] {
                 assert!(run(device, subgraph, &input).unwrap() == expected, "subgraph {index}, {rows} rows");
             }
         }

@@ -5,9 +5,8 @@
 //! (`connection`). Both map one file (`shared`), in which a request and its number are written and a response is polled
 //! (`protocol`). An image (`image`) has the weights of a subgraph in the order in which the device streams them; a run
 //! (`program`) writes quantized rows and reads sums in i32, which the CPU scales as its own kernels do, so that the bits are
-//! the same. The whole feed-forward is one run: what is between its layers is computed by the device in the operations and
-//! the order of the CPU's kernels. GELU with the error function is the exception: there the CPU computes what is between the
-//! products.
+//! the same. What is between the products of a feed-forward is computed by the CPU, or by the device in the operations and the
+//! order of the CPU's kernels ([`Between`]).
 //!
 //! Nothing that the device returns is trusted. Each row of sums comes with what it must add up to, by columns that the device
 //! multiplies beside those of the layer; images and inputs have hashes. A process that ended, does nothing any more, is of another
@@ -57,6 +56,18 @@ pub struct HexagonOptions {
     pub patience: Duration,
     /// Bytes of inputs and outputs that are handed over at once; rows that do not fit go in several runs.
     pub transfer_bytes: usize,
+    /// Who computes what is between the products of a feed-forward.
+    pub between: Between,
+}
+
+/// Who computes what is between the products of a feed-forward: scales, activation, requantization. Both give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// The CPU, with its own kernels: a feed-forward is two runs, and the sums of up and gate are handed over.
+    Host,
+    /// The device, on its scalar unit, which takes twice as long as the products: a feed-forward is one run. GELU with the
+    /// error function is left to the CPU all the same.
+    Device,
 }
 
 impl HexagonOptions {
@@ -68,6 +79,7 @@ impl HexagonOptions {
             window: WINDOW,
             patience: Duration::from_secs(20),
             transfer_bytes: 64 << 20,
+            between: Between::Host,
         }
     }
 
@@ -101,6 +113,7 @@ pub struct Hexagon {
     connection: SharedConnection,
     capabilities: Capabilities,
     window: Window,
+    between: Between,
     build: u64,
     process: u32,
 }
@@ -121,7 +134,14 @@ impl Hexagon {
         };
         let (build, process) = (connection.build(), connection.process());
         let window = Window::new(Some(options.window));
-        Ok(Self { connection: Arc::new(Mutex::new(connection)), capabilities, window, build, process })
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+            capabilities,
+            window,
+            between: options.between,
+            build,
+            process,
+        })
     }
 
     /// A hash of the sources that the device program was built from.
@@ -160,6 +180,6 @@ impl Device for Hexagon {
         // Before its parts are used to count.
         subgraph.check()?;
         let window = self.window.reserve(NAME, subgraph.bytes(rows))?;
-        Ok(Box::new(HexagonProgram::new(&self.connection, subgraph, rows, window)?))
+        Ok(Box::new(HexagonProgram::new(&self.connection, subgraph, (rows, self.between), window)?))
     }
 }

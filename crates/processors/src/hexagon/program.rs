@@ -6,6 +6,7 @@ use triad_kernels::OutputMut;
 use triad_kernels::activation::{activate, activate_and_multiply};
 use triad_kernels::int8::{QuantizedRows, QuantizedView, scale_sums};
 
+use super::Between;
 use super::connection::Connection;
 use super::image;
 use super::protocol::{
@@ -38,7 +39,7 @@ enum Body {
     Apart(Box<Apart>),
 }
 
-/// A feed-forward whose activation the device does not have: its products are the device's, what is between them the CPU's.
+/// A feed-forward whose products are the device's, and what is between them the CPU's.
 struct Apart {
     feed_forward: FeedForward,
     first: Loaded,
@@ -52,7 +53,7 @@ impl HexagonProgram {
     pub fn new(
         connection: &SharedConnection,
         subgraph: &DeviceSubgraph,
-        rows: usize,
+        (rows, between): (usize, Between),
         window: Reservation,
     ) -> Result<Self> {
         let shapes = ProgramShapes::new(subgraph, rows)?;
@@ -60,7 +61,9 @@ impl HexagonProgram {
             DeviceSubgraph::Linear(linear) => {
                 Body::Linear(Loaded::linear(connection, &references(&linear.layers))?, linear.layers.clone())
             }
-            DeviceSubgraph::FeedForward(feed_forward) if image::has(feed_forward.activation) => {
+            DeviceSubgraph::FeedForward(feed_forward)
+                if between == Between::Device && image::has(feed_forward.activation) =>
+            {
                 let down = feed_forward.down.weight();
                 let inner = if feed_forward.return_inner { down.in_features } else { 0 };
                 let image = image::feed_forward(feed_forward);

@@ -57,14 +57,17 @@ fn npu() -> Option<Box<dyn Device>> {
     None
 }
 
-/// Hexagon's NPU under qemu, where the environment names the device program; with room for few rows at once, too.
+/// Hexagon's NPU under qemu, where the environment names the device program; what is between products is the CPU's or its own.
 #[cfg(feature = "hexagon")]
 fn hexagon() -> Vec<Box<dyn Device>> {
-    use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+    use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
     match program_from_environment() {
         Ok(program) => {
             let options = HexagonOptions::new(program);
-            vec![Box::new(Hexagon::open(&options).unwrap())]
+            let of = |between| -> Box<dyn Device> {
+                Box::new(Hexagon::open(&HexagonOptions { between, ..options.clone() }).unwrap())
+            };
+            [Between::Host, Between::Device].map(of).into()
         }
         Err(error) => {
             eprintln!("npu:hexagon skipped: {error}");
