@@ -296,13 +296,16 @@ fn a_package_is_verified_with_hexagon_bit_for_bit() {
     }
     let place = packaged();
     let on = ["--processors", "cpu,npu", "--npu", "hexagon"];
+    // The emulator is looked for on the path.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let triad = |arguments: &[&str]| place.command(arguments).env("PATH", &path).output().unwrap();
     for cuts in [&CUTS[..0], &CUTS] {
-        let verdict = succeed(&place.triad(&[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat()));
+        let verdict = succeed(&triad(&[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat()));
         assert!(verdict.contains("have the same logits, bit for bit, with Hexagon NPU"), "{verdict}");
     }
     // What does not fit runs on the CPU, with a note.
     let run = ["run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001"];
-    let output = place.triad(&[&run[..], &on].concat());
+    let output = triad(&[&run[..], &on].concat());
     succeed(&output);
     assert!(stderr(&output).contains("INT8 subgraphs do not fit into the memory of the NPU"), "{}", stderr(&output));
 }

@@ -228,3 +228,85 @@ impl Drop for Connection {
         self.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hexagon::protocol::{ALIGNMENT, IMAGE_HEADER, IMAGE_MAGIC, hash, sum_stride};
+
+    /// One product of 16 features, as `image` encodes it.
+    fn image() -> Vec<u8> {
+        let fields = [IMAGE_MAGIC, 1, 0, 0, 0, 0, 0, 0, 16, 3, IMAGE_HEADER as u32, 0];
+        let mut image: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+        image.resize(IMAGE_HEADER + sum_stride(3) * 16, 0);
+        image
+    }
+
+    #[test]
+    fn whatever_a_request_asks_for_the_device_responds_and_goes_on() {
+        let options = match crate::hexagon::program_from_environment() {
+            Ok(program) => HexagonOptions { transfer_bytes: 1 << 20, ..HexagonOptions::new(program) },
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let mut connection = Connection::start(&options).unwrap();
+        let image = image();
+        let (program, of_image) = connection.load(&image).unwrap();
+        let bytes = connection.shared().bytes() as u64;
+        let numbers = [
+            0,
+            1,
+            8,
+            128,
+            4096,
+            4097,
+            4224,
+            1 << 16,
+            bytes - 128,
+            bytes,
+            bytes + 128,
+            1 << 31,
+            1 << 32,
+            (1 << 32) + 4096,
+            u64::MAX - 127,
+            u64::MAX,
+            of_image,
+            hash([0; 16]),
+            image.len() as u64,
+            ALIGNMENT as u64,
+        ];
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        for _ in 0..3000 {
+            // Mostly runs of the program that is there, which is never freed.
+            let operation = [4, 4, 4, 1, 2, 3, 5, 6, u64::MAX][random(9)];
+            let other = [program, 1, 2, 8191, 8192, u64::MAX][random(6)];
+            let number = if operation == 4 {
+                program
+            } else if other == program {
+                1
+            } else {
+                other
+            };
+            let mut arguments = [0; 6].map(|_| numbers[random(numbers.len())]);
+            if operation == 4 && random(2) == 0 {
+                arguments[0] = of_image;
+            }
+            for (index, value) in [operation, number].iter().chain(&arguments).enumerate() {
+                connection.shared.set_field(field::OPERATION + index, *value);
+            }
+            connection.request += 1;
+            connection.shared.set_field(field::REQUEST, connection.request);
+            connection.wait().unwrap();
+            let status = connection.shared.field(field::STATUS);
+            assert!(status <= 5, "operation {operation} of {number} with {arguments:?} has the status {status}");
+        }
+        // And the program is as it was.
+        let sums = (HEADER + ALIGNMENT) as u64;
+        connection.shared().write(HEADER, [0; 16].into_iter());
+        let arguments = [of_image, 1, HEADER as u64, hash([0; 16]), sums, 0];
+        connection.request(Operation::Run, program, &arguments).unwrap();
+    }
+}
