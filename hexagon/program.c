@@ -14,6 +14,8 @@ struct program {
     uint8_t *image;
     uint32_t bytes;
     uint64_t hash;
+    // Of what is before the weights, which no check sum covers.
+    uint64_t hash_of_head;
     int is_loaded;
 };
 static struct program programs[MOST_PROGRAMS];
@@ -65,7 +67,12 @@ static int is_image(const struct image *image, uint32_t bytes) {
     }
     const uint64_t width = down->in_features;
     return image->product[0].out_features == (image->gated ? 2 : 1) * width && image->activation <= 1 &&
-           is_within(image->parameters, 5 * width * sizeof(float), sizeof *image, bytes);
+           is_within(image->parameters, 5 * width * sizeof(float), sizeof *image, image->product[0].weights);
+}
+
+// A hash of what an image has before its weights: fields, scales, biases and factors.
+static uint64_t hash_head(const struct image *image) {
+    return hash_words(0, (const uint64_t *)image, image->product[0].weights / (uint32_t)sizeof(uint64_t));
 }
 
 static struct places places_of(const struct image *image) {
@@ -134,6 +141,7 @@ static uint64_t load(struct program *program, uint64_t hash) {
         scratch.bytes = places.bytes;
     }
     program->hash = hash;
+    program->hash_of_head = hash_head(image);
     program->is_loaded = 1;
     return STATUS_OK;
 }
@@ -143,7 +151,8 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     const uint64_t rows = arguments[1], input = arguments[2], sums = arguments[4], inner = arguments[5];
     // The image was checked when it was loaded; what it says is in the device's memory and may have been overwritten since.
     const struct image image = *(const struct image *)program->image;
-    if (!program->is_loaded || program->hash != arguments[0] || !is_image(&image, program->bytes)) {
+    if (!program->is_loaded || program->hash != arguments[0] || !is_image(&image, program->bytes) ||
+        hash_head((const struct image *)program->image) != program->hash_of_head) {
         return STATUS_IMAGE;
     }
     const struct product *first = &image.product[0], *last = &image.product[image.products - 1];

@@ -98,7 +98,7 @@ struct image {
     uint32_t returns_inner;
     // 1 / scale of what down reads.
     float inverse_scale;
-    // In the image, [5][width] f32: scales and biases of up and of gate, factors of smoothing.
+    // In the image, before all weights, [5][width] f32: scales and biases of up and of gate, factors of smoothing.
     uint32_t parameters;
     struct product product[2];
     uint32_t reserved[16];

@@ -211,9 +211,11 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
 }
 
 #[test]
-fn weights_that_are_overwritten_in_the_memory_of_the_device_are_found() {
+fn weights_and_scales_that_are_overwritten_in_the_memory_of_the_device_are_found() {
     let Some(options) = options() else { return };
-    for (subgraph, byte) in [(linear(&[[40, 32]]), 128 + 5), (feed_forward(Activation::Silu, 1), 0x2000)] {
+    // Weights of a layer and within a feed-forward, and a scale.
+    let whole = || feed_forward(Activation::Silu, 1);
+    for (subgraph, byte) in [(linear(&[[40, 32]]), 128 + 5), (whole(), 0x2000), (whole(), 128 + 66)] {
         let hexagon = Hexagon::open(&options).unwrap();
         let input = input(3, &subgraph);
         let mut program = hexagon.prepare(&subgraph, 3).unwrap();

@@ -1,7 +1,8 @@
 //! The device program as a process under `qemu-hexagon`, and requests to it.
 
 use std::fmt::Write as _;
-use std::io::Read;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ const ARGUMENTS: usize = field::OPERATION + 2;
 pub(super) struct Connection {
     child: Child,
     shared: SharedFile,
+    /// What the emulator prints: a file, which never fills up and never has to be waited for.
+    printed: File,
     /// Number of the latest request.
     request: u64,
     patience: Duration,
@@ -38,17 +41,19 @@ impl Connection {
     pub fn start(options: &HexagonOptions) -> Result<Self> {
         let program = &options.program;
         let missing = |reason| Error::HexagonMissing { path: program.clone(), reason };
-        std::fs::File::open(program).map_err(missing)?;
-        let of_memory = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
-        let (shared, file) = SharedFile::create(options.file_bytes()).map_err(of_memory)?;
+        File::open(program).map_err(missing)?;
+        let of_file = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
+        let (shared, file) = SharedFile::create(options.file_bytes()).map_err(of_file)?;
+        let printed = tempfile::tempfile().map_err(of_file)?;
+        let stderr = printed.try_clone().map_err(of_file)?;
         shared.set_field(field::FILE_BYTES, shared.bytes() as u64);
         shared.set_field(field::HOST_VERSION, VERSION);
         shared.set_field(field::HOST_MAGIC, HOST_MAGIC);
         let mut command = Command::new(&options.emulator);
-        command.arg(program).stdin(file).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.arg(program).stdin(file).stdout(Stdio::null()).stderr(stderr);
         let not_started = |reason| Error::HexagonEmulator { emulator: options.emulator.clone(), reason };
         let child = command.spawn().map_err(not_started)?;
-        let mut connection = Self { child, shared, request: 0, patience: options.patience, failed: None };
+        let mut connection = Self { child, shared, printed, request: 0, patience: options.patience, failed: None };
         connection.wait_for_start(program)?;
         Ok(connection)
     }
@@ -178,8 +183,9 @@ impl Connection {
         };
         let mut text = format!("its process ended: {status}{why}");
         let mut printed = String::new();
-        if let Some(output) = self.child.stderr.take() {
-            let _ = output.take(MOST_PRINTED).read_to_string(&mut printed);
+        // Where it can't be read, the status is all that is known.
+        if self.printed.seek(SeekFrom::Start(0)).is_ok() {
+            let _ = (&self.printed).take(MOST_PRINTED).read_to_string(&mut printed);
         }
         if !printed.trim().is_empty() {
             let _ = write!(text, ": {}", printed.trim());

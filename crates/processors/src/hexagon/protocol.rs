@@ -59,7 +59,7 @@ pub fn reason(status: u64) -> String {
     match status {
         1 => "it was given an operation, a program, a length or an offset that is none".to_owned(),
         STATUS_MEMORY => "it has no memory left".to_owned(),
-        3 => "a program in its memory is not what was written there".to_owned(),
+        3 => "a program in its memory is not what was written there: it was overwritten".to_owned(),
         4 => "the input that it read is not what was written".to_owned(),
         STATUS_SUM => "a product does not add up to its check sums: the device's memory was overwritten".to_owned(),
         other => format!("it returned the status {other}, which there is not: its memory was overwritten"),
