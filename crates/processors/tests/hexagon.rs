@@ -1,6 +1,8 @@
 //! The Hexagon device under qemu: the bits of the CPU, and what happens to a process that is killed, frozen, another one, of
 //! another version, or whose memory is overwritten. Runs where the environment names the device program.
 
+#![cfg(target_os = "linux")]
+
 #[path = "conformance/plain.rs"]
 #[allow(dead_code, reason = "the conformance suite uses all of it")]
 mod plain;
