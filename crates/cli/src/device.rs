@@ -28,6 +28,18 @@ pub struct Opened {
 }
 
 impl Opened {
+    /// A device that keeps nothing on disk.
+    #[cfg(any(feature = "gpu", feature = "hexagon", feature = "npu"))]
+    fn plain(device: Arc<dyn Device>) -> Self {
+        Self {
+            device,
+            #[cfg(feature = "npu")]
+            npu: None,
+            #[cfg(feature = "gpu")]
+            gpu: None,
+        }
+    }
+
     /// Why compiled graphs or shaders are not kept, where they are not.
     pub fn not_kept(&self) -> Option<String> {
         #[cfg(feature = "npu")]
@@ -47,6 +59,9 @@ impl Opened {
 pub enum Npu {
     /// Our own INT8 kernels, on cores of their own in its place.
     Kernels,
+    /// A device program of our own for Hexagon, under qemu.
+    #[cfg(feature = "hexagon")]
+    Hexagon,
     /// Whatever ONNX Runtime has this provider for.
     #[cfg(feature = "npu")]
     OnnxRuntime(Provider),
@@ -55,8 +70,9 @@ pub enum Npu {
 /// What `--processors` work with, and how they share the work.
 #[derive(Clone, clap::Args)]
 pub struct DeviceArguments {
-    /// What the NPU is: our kernels in its place, or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai,
-    /// xnnpack. The environment variable TRIAD_ONNXRUNTIME names its library
+    /// What the NPU is: our kernels in its place; hexagon, by a program of our own that TRIAD_HEXAGON names (see
+    /// docs/hexagon.md); or a provider of ONNX Runtime: cpu, qnn, openvino, coreml, vitisai, xnnpack. The environment variable
+    /// TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
     /// Which GPU: a part of its name, as `triad devices` lists it [default: the one that the environment variable
@@ -176,12 +192,7 @@ impl DeviceArguments {
     #[cfg(feature = "gpu")]
     fn open_gpu(&self) -> Result<Opened> {
         let gpu = Arc::new(Gpu::open(&gpu_options(self.gpu.as_deref(), self.gpu_slice))?);
-        Ok(Opened {
-            device: Arc::clone(&gpu) as Arc<dyn Device>,
-            #[cfg(feature = "npu")]
-            npu: None,
-            gpu: Some(gpu),
-        })
+        Ok(Opened { gpu: Some(Arc::clone(&gpu)), ..Opened::plain(gpu) })
     }
 
     #[cfg(not(feature = "gpu"))]
@@ -218,20 +229,32 @@ impl FromStr for Npu {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.trim() {
             "kernels" => Ok(Self::Kernels),
+            #[cfg(feature = "hexagon")]
+            "hexagon" => Ok(Self::Hexagon),
+            #[cfg(not(feature = "hexagon"))]
+            "hexagon" => Err("this program was built without the feature hexagon".to_owned()),
             #[cfg(feature = "npu")]
-            provider => provider.parse().map(Self::OnnxRuntime).map_err(|error| format!("{error}, or kernels")),
+            provider => provider.parse().map(Self::OnnxRuntime).map_err(|error| format!("{error}, hexagon or kernels")),
             #[cfg(not(feature = "npu"))]
-            _ => Err("expected kernels: this program was built without the feature npu".to_owned()),
+            _ => Err("expected hexagon or kernels: this program was built without the feature npu".to_owned()),
         }
     }
 }
 
 impl Npu {
     /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes; `None` for our own kernels.
-    #[cfg_attr(not(feature = "npu"), allow(unused_variables, clippy::unnecessary_wraps))]
+    #[cfg_attr(not(all(feature = "hexagon", feature = "npu")), allow(unused_variables, clippy::unnecessary_wraps))]
     fn open(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads, kept: bool) -> Result<Option<Opened>> {
         match self {
             Self::Kernels => Ok(None),
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => {
+                use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+
+                let options = HexagonOptions::new(program_from_environment()?);
+                let options = HexagonOptions { window: window.unwrap_or(options.window), ..options };
+                Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
+            }
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(provider) => {
                 use triad_engine::package::Package;
@@ -245,12 +268,7 @@ impl Npu {
                 let window = window.or(options.window);
                 let options = npu::NpuOptions { threads, cache, cache_bytes, driver, window, ..options };
                 let npu = Arc::new(npu::Npu::new(options)?);
-                Ok(Some(Opened {
-                    device: Arc::clone(&npu) as Arc<dyn Device>,
-                    npu: Some(npu),
-                    #[cfg(feature = "gpu")]
-                    gpu: None,
-                }))
+                Ok(Some(Opened { npu: Some(Arc::clone(&npu)), ..Opened::plain(npu) }))
             }
         }
     }
@@ -258,6 +276,9 @@ impl Npu {
     fn rounding(self) -> f32 {
         match self {
             Self::Kernels => 0.0,
+            // It computes the bits of our kernels.
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => 0.0,
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(_) => ROUNDING,
         }
@@ -268,6 +289,8 @@ impl std::fmt::Display for Npu {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self {
             Self::Kernels => f.write_str("INT8 kernels as NPU"),
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => f.write_str("Hexagon NPU (emulated by qemu)"),
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(provider) => write!(f, "ONNX Runtime's {provider} provider as NPU"),
         }
@@ -310,6 +333,8 @@ mod tests {
     fn an_npu_is_named_and_an_unknown_one_refused() {
         assert_eq!("kernels".parse(), Ok(Npu::Kernels));
         assert!("tpu".parse::<Npu>().unwrap_err().contains("kernels"));
+        #[cfg(feature = "hexagon")]
+        assert_eq!("hexagon".parse(), Ok(Npu::Hexagon));
         #[cfg(feature = "npu")]
         assert_eq!("qnn".parse(), Ok(Npu::OnnxRuntime(Provider::Qnn)));
     }

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// `0.1.0 (commit 0123456789ab, features gpu, npu)`. The commit ends with `+` where files were changed since, and is left
+/// `0.1.0 (commit 0123456789ab, features gpu, hexagon, npu)`. The commit ends with `+` where files were changed since, and is left
 /// out where it is not known, as in builds for debugging.
 pub fn version() -> &'static str {
     static TEXT: LazyLock<String> = LazyLock::new(|| text(option_env!("TRIAD_BUILT_FROM")));
@@ -10,7 +10,8 @@ pub fn version() -> &'static str {
 }
 
 fn text(commit: Option<&str>) -> String {
-    let features = [("gpu", cfg!(feature = "gpu")), ("npu", cfg!(feature = "npu"))];
+    let features =
+        [("gpu", cfg!(feature = "gpu")), ("hexagon", cfg!(feature = "hexagon")), ("npu", cfg!(feature = "npu"))];
     let features: Vec<_> = features.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| *name).collect();
     let features = if features.is_empty() { "no features".into() } else { format!("features {}", features.join(", ")) };
     let commit = commit.map_or(String::new(), |commit| format!("commit {commit}, "));

@@ -41,6 +41,12 @@ pub fn activate_and_multiply(gate: &mut [f32], up: &[f32], activation: Activatio
     );
 }
 
+/// Whether a product and a sum are rounded once in activations on this processor, or twice: what another processor has to
+/// know to compute the same bits.
+pub fn rounds_once() -> bool {
+    vectorize_fused(Fused::rounds_once)
+}
+
 #[inline(always)]
 fn each(x: &mut [f32], of: impl Fn(f32) -> f32) {
     for x in x {

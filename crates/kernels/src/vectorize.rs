@@ -35,6 +35,11 @@ pub(crate) fn vectorize_fused<R>(work: impl FnMut(Fused) -> R) -> R {
 pub(crate) struct Fused(bool);
 
 impl Fused {
+    /// Whether it does.
+    pub(crate) fn rounds_once(self) -> bool {
+        self.0
+    }
+
     /// `a · b + c`.
     #[inline(always)]
     pub(crate) fn multiply_add(self, a: f32, b: f32, c: f32) -> f32 {

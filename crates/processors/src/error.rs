@@ -153,6 +153,46 @@ pub enum Error {
         /// The system's error.
         reason: std::io::Error,
     },
+    /// The path of the device program for Hexagon was not given.
+    #[error("no device program for Hexagon was named: run hexagon/build and set {variable} to the path that it prints")]
+    HexagonUnnamed {
+        /// The environment variable that may name it.
+        variable: &'static str,
+    },
+    /// There is no device program.
+    #[error("{}: {reason}: run hexagon/build and give the path of the device program that it prints", path.display())]
+    HexagonMissing {
+        /// Where it should be.
+        path: PathBuf,
+        /// The system's error.
+        reason: std::io::Error,
+    },
+    /// There is no emulator.
+    #[error(
+        "{}, which runs the device program for Hexagon, can't be started: {reason}: install qemu-user-static, or set \
+         TRIAD_QEMU_HEXAGON to the path of qemu-hexagon",
+        emulator.display()
+    )]
+    HexagonEmulator {
+        /// Its name.
+        emulator: PathBuf,
+        /// The system's error.
+        reason: std::io::Error,
+    },
+    /// The file is no device program, or one of another version.
+    #[error("{} can't be used as the device program for Hexagon: {reason}: run hexagon/build and use what it prints", path.display())]
+    HexagonProgram {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The device has no memory for a subgraph.
+    #[error("npu:hexagon has no room for the subgraph, since {reason}: run it on another processor")]
+    HexagonMemory {
+        /// Why.
+        reason: String,
+    },
     /// There is no GPU.
     #[error(
         "no GPU was found{}: install a driver for Vulkan, Metal or Direct3D 12, or name the adapter to use",

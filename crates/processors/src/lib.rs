@@ -6,8 +6,8 @@
 //! elsewhere in silence.
 //!
 //! [`cpu`] computes with our kernels on cores of its own; `npu`, a feature of this crate, builds graphs for ONNX Runtime,
-//! which runs them on an NPU or whatever else it has a provider for; `gpu`, another one, runs shaders on a GPU. All devices are in one table of the conformance
-//! suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
+//! which runs them on an NPU or whatever else it has a provider for; `hexagon`, another one, runs a program of our own on
+//! Hexagon's NPU; `gpu` runs shaders on a GPU. All devices are in one table of the conformance suite, which holds them to a plain reference: sums are exact, and what follows them is exact to the rounding of f32.
 //!
 //! A device may also run a [`DeviceModel`](model::DeviceModel) whole, keys and values included: it prepares a
 //! [`ModelProgram`](model::ModelProgram), which takes embeddings of tokens and returns logits. GPUs do.
@@ -46,11 +46,15 @@ mod device;
 mod error;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "hexagon")]
+pub mod hexagon;
 mod layer_columns;
 pub mod model;
 #[cfg(feature = "npu")]
 pub mod npu;
 mod subgraph;
+#[cfg(any(feature = "hexagon", feature = "npu"))]
+mod window;
 
 pub use device::{Capabilities, Device, ModelOptions, Peaks, Program};
 pub use error::{Error, Result};

@@ -6,13 +6,14 @@ use serde::Serialize;
 use crate::output;
 use triad_frontend::machine::{Kernels, Machine};
 
-/// Show the processors of this machine: instruction sets, kernels and memory of the CPU, and its GPUs.
+/// Show the processors of this machine: instruction sets, kernels and memory of the CPU, its GPUs, and what can be an NPU.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad devices
   triad devices --json
 
 A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
+An NPU is used with --processors cpu,npu --npu NAME.
 TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
 The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
 using better instructions than that.")]
@@ -28,6 +29,69 @@ struct Report {
     #[serde(flatten)]
     machine: Machine,
     gpus: Vec<GpuReport>,
+    npus: Vec<NpuReport>,
+}
+
+/// What `--npu` can name.
+#[derive(Serialize)]
+struct NpuReport {
+    /// The name that `--npu` takes; of a library that can't be used, what it is.
+    npu: String,
+    /// Whether it can be used.
+    usable: bool,
+    /// What was found, or what was not and what to install.
+    found: String,
+}
+
+impl NpuReport {
+    fn all() -> Vec<Self> {
+        let reports: Vec<Self> = Vec::new();
+        #[cfg(feature = "hexagon")]
+        let reports = reports.into_iter().chain([Self::hexagon()]);
+        #[cfg(feature = "npu")]
+        let reports = reports.into_iter().chain(Self::onnx_runtime());
+        reports.into_iter().collect()
+    }
+
+    fn new(npu: &str, found: Result<String, triad_processors::Error>) -> Self {
+        let (usable, found) = (found.is_ok(), found.unwrap_or_else(|error| error.to_string()));
+        Self { npu: npu.to_owned(), usable, found }
+    }
+
+    /// The device program of our own, which is started.
+    #[cfg(feature = "hexagon")]
+    fn hexagon() -> Self {
+        use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+        let found = program_from_environment().and_then(|program| {
+            let options = HexagonOptions::new(program);
+            let build = Hexagon::open(&options)?.build();
+            let (program, emulator) = (options.program.display(), options.emulator.display());
+            Ok(format!("{program} (build {build:016x}), emulated by {emulator}"))
+        });
+        Self::new("hexagon", found)
+    }
+
+    /// Every provider of ONNX Runtime that can be used, and why others can't be.
+    #[cfg(feature = "npu")]
+    fn onnx_runtime() -> Vec<Self> {
+        use triad_processors::npu::{Npu, NpuOptions, Provider, library_from_environment};
+        let library = match library_from_environment() {
+            Ok(library) => library,
+            Err(error) => return vec![Self::new("ONNX Runtime", Err(error))],
+        };
+        let report = |provider: Provider| {
+            let opened = Npu::new(NpuOptions::new(&library, provider));
+            Self::new(provider.name(), opened.map(|_| format!("by ONNX Runtime, {}", library.display())))
+        };
+        // Azure is there for tests alone.
+        Provider::ALL.into_iter().filter(|provider| *provider != Provider::Azure).map(report).collect()
+    }
+
+    /// In a line.
+    fn text(&self) -> String {
+        let Self { npu, usable, found } = self;
+        format!("{npu}: {}{found}", if *usable { "" } else { "not usable: " })
+    }
 }
 
 /// A GPU that a driver lists.
@@ -119,9 +183,9 @@ impl GpuReport {
 
 /// Prints what the system reports.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let (machine, gpus) = (Machine::detect(), GpuReport::all());
+    let (machine, gpus, npus) = (Machine::detect(), GpuReport::all(), NpuReport::all());
     if arguments.json {
-        return output::json(&Report { machine, gpus });
+        return output::json(&Report { machine, gpus, npus });
     }
     let unknown = || "unknown".to_owned();
     let cores = machine.cores.map_or_else(unknown, |cores| cores.to_string());
@@ -149,5 +213,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         fields.push(("GPU", "none found".to_owned()));
     }
     fields.extend(gpus.iter().map(|gpu| ("GPU", gpu.text())));
+    fields.extend(npus.iter().map(|npu| ("NPU", npu.text())));
     output::fields(&fields)
 }

@@ -10,7 +10,7 @@ use triad_engine::{Cancel, EngineOptions, Error, LoadOptions, Model, SessionOpti
 use triad_plan::schedule::Policy;
 
 use crate::arguments::{self, ThreadArguments};
-use crate::device::DeviceArguments;
+use crate::device::{DeviceArguments, Npu};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::processors::Processors;
@@ -103,10 +103,8 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     } else {
         format!("logits within {largest:.1e} of the largest")
     };
-    let with = match rounding {
-        0.0 => String::new(),
-        _ => format!(" with {}", processors.devices(&arguments.devices)),
-    };
+    let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
+    let with = if has_device { format!(" with {}", processors.devices(&arguments.devices)) } else { String::new() };
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     if engine.processors().len() == 1 {
         return Ok(format!(

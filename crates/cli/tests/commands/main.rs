@@ -390,6 +390,10 @@ fn devices_shows_what_the_machine_has() {
         of("variant", "refused") && (!is_usable || of("model_variant", "model_refused"))
     };
     assert!(gpus.iter().all(is_explained), "{object}");
+    let npus = object["npus"].as_array().unwrap();
+    assert!(npus.iter().all(|npu| npu["usable"].is_boolean() && npu["found"].is_string()), "{object}");
+    #[cfg(feature = "hexagon")]
+    assert!(npus.iter().any(|npu| npu["npu"] == "hexagon"), "{object}");
 }
 
 #[test]

@@ -287,6 +287,49 @@ fn a_package_is_verified_with_onnx_runtime() {
     }
 }
 
+#[test]
+#[cfg(feature = "hexagon")]
+fn a_package_is_verified_with_hexagon_bit_for_bit() {
+    if std::env::var_os("TRIAD_HEXAGON").is_none() {
+        eprintln!("skipped: TRIAD_HEXAGON names no device program");
+        return;
+    }
+    let place = packaged();
+    let on = ["--processors", "cpu,npu", "--npu", "hexagon"];
+    // The emulator is looked for on the path.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let triad = |arguments: &[&str]| place.command(arguments).env("PATH", &path).output().unwrap();
+    for cuts in [&CUTS[..0], &CUTS] {
+        let verdict = succeed(&triad(&[&["verify", "package", "--chunk", "4"][..], &on, cuts].concat()));
+        assert!(verdict.contains("have the same logits, bit for bit, with Hexagon NPU"), "{verdict}");
+    }
+    // What does not fit runs on the CPU, with a note.
+    let run = ["run", "-m", "package", "-p", "Hello", "-n", "1", "--window", "0.00001"];
+    let output = triad(&[&run[..], &on].concat());
+    succeed(&output);
+    assert!(stderr(&output).contains("INT8 subgraphs do not fit into the memory of the NPU"), "{}", stderr(&output));
+}
+
+#[test]
+#[cfg(feature = "hexagon")]
+fn hexagon_without_its_program_or_emulator_is_an_error_that_says_what_to_do() {
+    let place = packaged();
+    let ask = ["run", "-m", "package", "-p", "Hello", "-n", "1", "--processors", "cpu,npu", "--npu", "hexagon"];
+    let unnamed = place.command(&ask).env_remove("TRIAD_HEXAGON").output().unwrap();
+    assert_eq!(unnamed.status.code(), Some(1));
+    assert!(stderr(&unnamed).contains("run hexagon/build and set TRIAD_HEXAGON"), "{}", stderr(&unnamed));
+    let missing = place.command(&ask).env("TRIAD_HEXAGON", "nothing").output().unwrap();
+    assert!(
+        stderr(&missing).contains("nothing: ") && stderr(&missing).contains("hexagon/build"),
+        "{}",
+        stderr(&missing)
+    );
+    let mut command = place.command(&ask);
+    let without = command.env("TRIAD_HEXAGON", place.path("model.gguf")).env("TRIAD_QEMU_HEXAGON", "no-emulator");
+    let without = without.output().unwrap();
+    assert!(stderr(&without).contains("no-emulator") && stderr(&without).contains("install qemu-user-static"));
+}
+
 /// A CPU and the GPU that the environment names, or `None` where it names none.
 #[cfg(feature = "gpu")]
 fn with_gpu() -> Option<[&'static str; 2]> {

@@ -290,8 +290,8 @@ fn distinct(pieces: Vec<Piece>, devices: &Devices) -> Vec<Piece> {
 }
 
 fn has_no_room(error: &SubgraphError) -> bool {
-    use triad_processors::Error::{GpuMemory, WindowFull};
-    matches!(error, SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. }))
+    use triad_processors::Error::{GpuMemory, HexagonMemory, WindowFull};
+    matches!(error, SubgraphError::Processor(WindowFull { .. } | GpuMemory { .. } | HexagonMemory { .. }))
 }
 
 /// Whether INT8 weights can be cut where a part begins.

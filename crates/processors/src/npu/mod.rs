@@ -15,7 +15,6 @@ mod onnx;
 mod program;
 mod provider;
 mod rows;
-mod window;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -35,9 +34,9 @@ pub use rows::RowShapes;
 use crate::device::{Capabilities, Device, Program, ProgramShapes};
 use crate::error::{Error, Result};
 use crate::subgraph::DeviceSubgraph;
+use crate::window::Window;
 use cache::Entry;
 use program::{NpuProgram, seconds};
-use window::Window;
 
 /// The environment variable with the path of ONNX Runtime's library.
 pub const LIBRARY: &str = "TRIAD_ONNXRUNTIME";

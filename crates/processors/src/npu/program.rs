@@ -8,9 +8,9 @@ use triad_kernels::OutputMut;
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
 use super::graph::{INPUT, ZERO, output};
-use super::window::Reservation;
 use crate::device::{Program, ProgramShapes};
 use crate::error::{Error, Result};
+use crate::window::Reservation;
 
 /// How the input's bytes become the graph's, whose zero may be another one.
 const FLIP: u8 = QuantizedRows::ZERO ^ ZERO;

@@ -11,7 +11,7 @@ use triad_processors::{Device, DeviceSubgraph};
 /// Every processor that can be had here.
 fn all() -> Vec<Box<dyn Device>> {
     let cpu = |threads| -> Box<dyn Device> { Box::new(Cpu::new(Arc::new(Pool::new(threads).unwrap()))) };
-    [cpu(1), cpu(2)].into_iter().chain(npu()).chain(gpus()).collect()
+    [cpu(1), cpu(2)].into_iter().chain(npu()).chain(hexagon()).chain(gpus()).collect()
 }
 
 /// The GPU that the environment names, with each variant of its shaders, and with short submissions.
@@ -55,6 +55,31 @@ fn npu() -> Option<Box<dyn Device>> {
 #[cfg(not(feature = "npu"))]
 fn npu() -> Option<Box<dyn Device>> {
     None
+}
+
+/// Hexagon's NPU under qemu, where the environment names the device program; what is between products is the CPU's or its own.
+#[cfg(feature = "hexagon")]
+fn hexagon() -> Vec<Box<dyn Device>> {
+    use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
+    match program_from_environment() {
+        Ok(program) => {
+            let options = HexagonOptions::new(program);
+            let of = |between| -> Box<dyn Device> {
+                Box::new(Hexagon::open(&HexagonOptions { between, ..options.clone() }).unwrap())
+            };
+            [Between::Host, Between::Device].map(of).into()
+        }
+        Err(error) => {
+            eprintln!("npu:hexagon skipped: {error}");
+            Vec::new()
+        }
+    }
+}
+
+/// This build has none.
+#[cfg(not(feature = "hexagon"))]
+fn hexagon() -> Vec<Box<dyn Device>> {
+    Vec::new()
 }
 
 /// Calls `test` with each of them.

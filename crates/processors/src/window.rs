@@ -7,14 +7,14 @@ use crate::error::{Error, Result};
 
 /// Bytes, limited or not.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     limit: Option<usize>,
     used: Arc<AtomicUsize>,
 }
 
 /// A part of a window that a program takes as long as it lives.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub(crate) struct Reservation {
     bytes: usize,
     used: Arc<AtomicUsize>,
 }

@@ -1,0 +1,140 @@
+//! Subgraphs as the device program reads them.
+
+use triad_kernels::activation::{Activation, rounds_once};
+
+use super::protocol::{ALIGNMENT, CHECKS, IMAGE_HEADER, IMAGE_MAGIC, TILE_COLUMNS, sum_stride};
+use crate::subgraph::{FeedForward, Layer};
+
+/// Bytes of a quad: input features that a lane sums at once.
+const QUAD: usize = 4;
+/// Output channels that the packed layout of the host has in a block.
+const BLOCK: usize = triad_kernels::int8::Int8Weight::COLUMNS;
+/// What makes a weight unsigned.
+const FLIP: u8 = 0x80;
+
+/// One product of an image: layers side by side.
+struct Product {
+    in_features: usize,
+    out_features: usize,
+    bytes: Vec<u8>,
+}
+
+impl Product {
+    /// Packs the weights of `layers`, which read one input.
+    ///
+    /// Each block of 64 channels is consecutive, and within it the quads of its channels: `[channels / 64][in_features / 4][64][4]`, 128
+    /// too large. Behind the channels are the digits, in base 256, of the sum of their weights, modulo 2³².
+    fn new(layers: &[&dyn Layer]) -> Self {
+        let in_features = layers[0].weight().in_features;
+        let out_features = layers.iter().map(|layer| layer.weight().out_features).sum();
+        let quads = in_features.div_ceil(QUAD);
+        let mut bytes = vec![0; sum_stride(out_features) * quads * QUAD];
+        let place = |channel: usize, quad: usize| {
+            (channel / TILE_COLUMNS * quads + quad) * TILE_COLUMNS * QUAD + channel % TILE_COLUMNS * QUAD
+        };
+        let mut sums = vec![[0i32; QUAD]; quads];
+        let mut channel = 0;
+        for layer in layers {
+            let weight = layer.weight();
+            for of_layer in 0..weight.out_features {
+                let (block, lane) = (of_layer / BLOCK, of_layer % BLOCK);
+                for (quad, sums) in sums.iter_mut().enumerate() {
+                    let from = ((block * quads + quad) * BLOCK + lane) * QUAD;
+                    let to = place(channel, quad);
+                    let numbers = bytes[to..to + QUAD].iter_mut().zip(sums);
+                    for ((byte, sum), number) in numbers.zip(&weight.packed[from..from + QUAD]) {
+                        *byte = number.cast_unsigned() ^ FLIP;
+                        *sum = sum.wrapping_add(i32::from(*number));
+                    }
+                }
+                channel += 1;
+            }
+        }
+        for digit in 0..CHECKS {
+            for (quad, sums) in sums.iter().enumerate() {
+                let to = place(channel + digit, quad);
+                for (byte, sum) in bytes[to..to + QUAD].iter_mut().zip(sums) {
+                    *byte = sum.to_le_bytes()[digit];
+                }
+            }
+        }
+        Self { in_features, out_features, bytes }
+    }
+}
+
+/// The image of layers that read one input; `None` where it is too large.
+pub(super) fn linear(layers: &[&dyn Layer]) -> Option<Vec<u8>> {
+    encode(&[Product::new(layers)], None)
+}
+
+/// The image of a whole feed-forward, whose activation the device has; `None` where it is too large.
+pub(super) fn feed_forward(subgraph: &FeedForward) -> Option<Vec<u8>> {
+    let first: Vec<_> =
+        [Some(&subgraph.up), subgraph.gate.as_ref()].into_iter().flatten().map(|layer| &**layer).collect();
+    encode(&[Product::new(&first), Product::new(&[&*subgraph.down])], Some(subgraph))
+}
+
+/// Whether the device computes this activation with the bits of the CPU.
+pub(super) fn has(activation: Activation) -> bool {
+    kind(activation).is_some()
+}
+
+fn kind(activation: Activation) -> Option<u32> {
+    match activation {
+        Activation::Silu => Some(0),
+        Activation::GeluTanh => Some(1),
+        Activation::Gelu => None,
+    }
+}
+
+fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Vec<u8>> {
+    let parameters = feed_forward.map(parameters).unwrap_or_default();
+    let mut end = IMAGE_HEADER + parameters.len();
+    let mut fields = vec![IMAGE_MAGIC, products.len() as u32];
+    fields.extend(match feed_forward {
+        Some(FeedForward { gate, activation, inner_scale, return_inner, .. }) => [
+            u32::from(gate.is_some()),
+            kind(*activation)?,
+            u32::from(rounds_once()),
+            u32::from(*return_inner),
+            inner_scale.recip().to_bits(),
+            IMAGE_HEADER as u32,
+        ],
+        None => [0; 6],
+    });
+    for product in products {
+        let [in_features, out_features] = [product.in_features, product.out_features].map(u32::try_from);
+        fields.extend([in_features.ok()?, out_features.ok()?, u32::try_from(end).ok()?, 0]);
+        end += product.bytes.len();
+    }
+    // The device has addresses of 32 bits.
+    i32::try_from(end).ok()?;
+    let mut image: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+    image.reserve_exact(end - image.len());
+    image.resize(IMAGE_HEADER, 0);
+    image.extend_from_slice(&parameters);
+    products.iter().for_each(|product| image.extend_from_slice(&product.bytes));
+    Some(image)
+}
+
+/// Scales and biases of up and of gate, and factors of smoothing.
+fn parameters(subgraph: &FeedForward) -> Vec<u8> {
+    let FeedForward { input_scale, up, gate, smoothing, down, .. } = subgraph;
+    let width = down.weight().in_features;
+    let mut numbers = Vec::with_capacity(5 * width);
+    for layer in [Some(up), gate.as_ref()] {
+        let start = numbers.len();
+        if let Some(layer) = layer {
+            numbers.extend(layer.weight().scales.iter().map(|scale| input_scale * scale));
+            numbers.extend_from_slice(layer.bias().unwrap_or_default());
+        }
+        numbers.resize(start + 2 * width, 0.0);
+    }
+    match smoothing {
+        Some(smoothing) => numbers.extend_from_slice(smoothing),
+        None => numbers.resize(5 * width, 1.0),
+    }
+    let mut bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    bytes
+}

@@ -1,0 +1,185 @@
+//! Qualcomm's Hexagon NPU, by a program of our own: `hexagon/` in this repository, built from source, which holds subgraphs
+//! in its memory and multiplies on HVX.
+//!
+//! It runs where there is no phone, too: as a process under `qemu-hexagon`, which executes its instructions exactly, and slowly
+//! (`connection`). Both map one file (`shared`), in which a request and its number are written and a response is polled
+//! (`protocol`). An image (`image`) has the weights of a subgraph in the order in which the device streams them; a run
+//! (`program`) writes quantized rows and reads sums in i32, which the CPU scales as its own kernels do, so that the bits are
+//! the same. What is between the products of a feed-forward is computed by the CPU, or by the device in the operations and the
+//! order of the CPU's kernels ([`Between`]).
+//!
+//! Nothing that the device returns is trusted. Each row of sums comes with what it must add up to, by columns that the device
+//! multiplies beside those of the layer; images and inputs have hashes. A process that ended, does nothing any more, is of another
+//! version, or whose memory was overwritten is an error that names what happened; it does not come back.
+
+mod connection;
+mod image;
+mod program;
+mod protocol;
+mod shared;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use triad_plan::graph::Format;
+
+use crate::device::{Capabilities, Device, Program};
+use crate::error::{Error, Result};
+use crate::subgraph::DeviceSubgraph;
+use crate::window::Window;
+use connection::Connection;
+use program::{HexagonProgram, SharedConnection};
+
+/// The environment variable with the path of the device program, as `hexagon/build` prints it.
+pub const PROGRAM: &str = "TRIAD_HEXAGON";
+/// The environment variable with the path of the emulator, where it is not one of [`EMULATORS`].
+pub const EMULATOR: &str = "TRIAD_QEMU_HEXAGON";
+/// The emulators that are looked for.
+pub const EMULATORS: [&str; 2] = ["qemu-hexagon-static", "qemu-hexagon"];
+
+/// The name of the device.
+const NAME: &str = "npu:hexagon";
+/// What the programs of a process with addresses of 32 bits may take, with room for the file that both map.
+const WINDOW: usize = 3 << 30;
+
+/// Which program, and how it is used.
+#[derive(Clone, Debug)]
+pub struct HexagonOptions {
+    /// The device program, as `hexagon/build` writes it.
+    pub program: PathBuf,
+    /// The emulator that runs it.
+    pub emulator: PathBuf,
+    /// Bytes that all programs together may take.
+    pub window: usize,
+    /// How long the device may do nothing before it is taken as lost.
+    pub patience: Duration,
+    /// Bytes of inputs and outputs that are handed over at once; rows that do not fit go in several runs.
+    pub transfer_bytes: usize,
+    /// Who computes what is between the products of a feed-forward.
+    pub between: Between,
+}
+
+/// Who computes what is between the products of a feed-forward: scales, activation, requantization. Both give the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// The CPU, with its own kernels: a feed-forward is two runs, and the sums of up and gate are handed over.
+    Host,
+    /// The device, on its scalar unit, which takes twice as long as the products: a feed-forward is one run. GELU with the
+    /// error function is left to the CPU all the same.
+    Device,
+}
+
+impl HexagonOptions {
+    /// The device program at `program` in an emulator that the path has.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self {
+            program: program.into(),
+            emulator: emulator(),
+            window: WINDOW,
+            patience: Duration::from_secs(20),
+            transfer_bytes: 64 << 20,
+            between: Between::Host,
+        }
+    }
+
+    /// Bytes of the file that both map.
+    fn file_bytes(&self) -> usize {
+        protocol::HEADER + self.transfer_bytes.next_multiple_of(protocol::HEADER)
+    }
+}
+
+/// The path in the environment variable [`PROGRAM`].
+///
+/// # Errors
+/// If it is not set.
+pub fn program_from_environment() -> Result<PathBuf> {
+    let path = std::env::var_os(PROGRAM).filter(|path| !path.is_empty());
+    path.map(PathBuf::from).ok_or(Error::HexagonUnnamed { variable: PROGRAM })
+}
+
+/// The emulator that the environment names, or the first of [`EMULATORS`] that is there.
+fn emulator() -> PathBuf {
+    if let Some(named) = std::env::var_os(EMULATOR).filter(|path| !path.is_empty()) {
+        return named.into();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_there = |name: &&str| std::env::split_paths(&path).any(|folder: PathBuf| folder.join(name).is_file());
+    EMULATORS.into_iter().find(is_there).unwrap_or(EMULATORS[0]).into()
+}
+
+/// A Hexagon NPU.
+pub struct Hexagon {
+    connection: SharedConnection,
+    capabilities: Capabilities,
+    window: Window,
+    between: Between,
+    build: u64,
+    process: u32,
+}
+
+impl Hexagon {
+    /// Starts the device program.
+    ///
+    /// # Errors
+    /// If there is no program or no emulator, or the program is another one, or of another version.
+    pub fn open(options: &HexagonOptions) -> Result<Self> {
+        let connection = Connection::start(options)?;
+        let capabilities = Capabilities {
+            formats: vec![Format::Int8],
+            static_shapes: false,
+            own_memory: true,
+            window: Some(options.window),
+            whole_models: false,
+        };
+        let (build, process) = (connection.build(), connection.process());
+        let window = Window::new(Some(options.window));
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+            capabilities,
+            window,
+            between: options.between,
+            build,
+            process,
+        })
+    }
+
+    /// A hash of the sources that the device program was built from.
+    pub fn build(&self) -> u64 {
+        self.build
+    }
+
+    /// Packets of instructions that the latest request took, as the emulator counts them: what a prediction of the time on a
+    /// phone begins with.
+    pub fn packets(&self) -> u64 {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).packets()
+    }
+
+    /// The process of the device.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+}
+
+impl std::fmt::Debug for Hexagon {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        f.debug_struct("Hexagon").field("build", &self.build).field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl Device for Hexagon {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
+        // Before its parts are used to count.
+        subgraph.check()?;
+        let window = self.window.reserve(NAME, subgraph.bytes(rows))?;
+        Ok(Box::new(HexagonProgram::new(&self.connection, subgraph, (rows, self.between), window)?))
+    }
+}

@@ -1,0 +1,136 @@
+// INT8 products on HVX: `vrmpy` adds four products of unsigned bytes of a vector and signed bytes of a register to each of
+// 32 sums. Weights are the vector, 128 too large to be unsigned; activations are the register, as they are. Sums begin with
+// −128 · Σ activations, which takes the 128 away again. Sums wrap around, and those of at most MAX_FEATURES products fit.
+//
+// A tile is 8 rows by 64 columns: 16 sums of 32 lanes stay in registers; for each quad of features two vectors of weights
+// and four pairs of registers with activations, all read one behind the other, feed 16 `vrmpy`, two a packet. The weights of 64 columns are consecutive and are fetched into L2 while those before are multiplied.
+//
+// Four check columns behind those of the layer hold the digits, in base 256, of the sum of all columns' weights, modulo
+// 2³². So a row's sums must add up to what the check columns give: weights that were overwritten are found by the product
+// itself (algorithm-based fault tolerance; Huang and Abraham, 1984).
+//
+// HMX, the matrix unit, has no public instructions. It would take the place of `tile`.
+#include "product.h"
+
+typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
+#define LANES 32u
+
+// One tile of at least one quad. `bias` is what the sums of each row begin with.
+__attribute__((noinline)) static void tile(const Vector *weights, const int64_t *input, uint32_t quads, const int32_t *bias,
+                                           Vector *sums, uint32_t vectors) {
+    Vector sum[TILE_ROWS][2];
+#pragma unroll
+    for (uint32_t r = 0; r < TILE_ROWS; r++) {
+        sum[r][0] = sum[r][1] = __builtin_HEXAGON_V6_lvsplatw_128B(bias[r]);
+    }
+#pragma unroll 2
+    for (uint32_t quad = 0; quad < quads; quad++) {
+        const Vector left = *weights++, right = *weights++;
+#pragma unroll
+        for (uint32_t r = 0; r < TILE_ROWS; r += 2) {
+            const int64_t two = *input++;
+            const int32_t even = (int32_t)two, odd = (int32_t)(two >> 32);
+            sum[r][0] = __builtin_HEXAGON_V6_vrmpybus_acc_128B(sum[r][0], left, even);
+            sum[r][1] = __builtin_HEXAGON_V6_vrmpybus_acc_128B(sum[r][1], right, even);
+            sum[r + 1][0] = __builtin_HEXAGON_V6_vrmpybus_acc_128B(sum[r + 1][0], left, odd);
+            sum[r + 1][1] = __builtin_HEXAGON_V6_vrmpybus_acc_128B(sum[r + 1][1], right, odd);
+        }
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < TILE_ROWS; r++) {
+        sums[0] = sum[r][0];
+        sums[1] = sum[r][1];
+        sums += vectors;
+    }
+}
+
+// Σ of all lanes.
+static int32_t across(Vector sum) {
+    for (uint32_t bytes = VECTOR / 2; bytes >= 4; bytes /= 2) {
+        sum = __builtin_HEXAGON_V6_vaddw_128B(sum, __builtin_HEXAGON_V6_vror_128B(sum, (int32_t)bytes));
+    }
+    return __builtin_HEXAGON_V6_extractw_128B(sum, 0);
+}
+
+// −128 · Σ of the activations of each row of a tile of so many vectors.
+static void biases(const Vector *input, uint32_t vectors, int32_t bias[TILE_ROWS]) {
+    const Vector ones = __builtin_HEXAGON_V6_lvsplatw_128B(0x01010101);
+    Vector sum = __builtin_HEXAGON_V6_vd0_128B();
+    for (uint32_t index = 0; index < vectors; index++) {
+        sum = __builtin_HEXAGON_V6_vrmpybusv_acc_128B(sum, ones, input[index]);
+    }
+    // A vector has four quads of each row.
+    sum = __builtin_HEXAGON_V6_vaddw_128B(sum, __builtin_HEXAGON_V6_vror_128B(sum, 64));
+    sum = __builtin_HEXAGON_V6_vaddw_128B(sum, __builtin_HEXAGON_V6_vror_128B(sum, 32));
+    for (uint32_t r = 0; r < TILE_ROWS; r++) {
+        bias[r] = -128 * __builtin_HEXAGON_V6_extractw_128B(sum, (int32_t)(r * 4));
+    }
+}
+
+// Fetches `lines` lines of 256 bytes into L2.
+static void fetch(const void *start, uint32_t lines) {
+    const uint64_t width = 256, stride = 256;
+    __builtin_HEXAGON_Y5_l2fetch((void *)start, (long long)(stride << 32 | width << 16 | lines));
+}
+
+void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
+              void (*progress)(void)) {
+    const uint32_t tile_bytes = input_tile(product->in_features), columns = sum_stride(product);
+    const uint32_t quads = (product->in_features + 3) / 4, vectors = columns / LANES;
+    const uint32_t out_features = product->out_features;
+    const uint32_t block = quads * 2 * VECTOR;
+    for (uint32_t column = 0; column < columns; column += TILE_COLUMNS, weights += block) {
+        if (column + TILE_COLUMNS < columns) {
+            fetch(weights + block, quads < 0xffff ? quads : 0xffff);
+        }
+        for (uint32_t first = 0; first < rows; first += TILE_ROWS) {
+            const int8_t *x = input + first / TILE_ROWS * tile_bytes;
+            int32_t bias[TILE_ROWS], *end = sums + (first + 1) * columns - 1;
+            // The last number of a row is of a column of zeros: until the last tile it keeps what the row begins with.
+            if (column == 0) {
+                biases((const Vector *)x, tile_bytes / VECTOR, bias);
+                for (uint32_t r = 0; r < TILE_ROWS; r++) {
+                    end[r * columns] = bias[r];
+                }
+            } else {
+                for (uint32_t r = 0; r < TILE_ROWS; r++) {
+                    bias[r] = end[r * columns];
+                }
+            }
+            tile((const Vector *)weights, (const int64_t *)x, quads, bias, (Vector *)(sums + first * columns + column), vectors);
+        }
+        progress();
+    }
+    for (uint32_t row = 0; row < rows; row++) {
+        int32_t *of_row = sums + row * columns;
+        const uint32_t *check = (const uint32_t *)of_row + out_features;
+        // The bias of the last column, whose weights are zeros, is 128 too large for each check column, too.
+        const uint32_t bias = (uint32_t)of_row[columns - 1];
+        uint32_t expected = 0;
+        for (uint32_t digit = 0; digit < CHECKS; digit++) {
+            expected += (check[digit] - bias) << (8 * digit);
+        }
+        of_row[out_features] = (int32_t)expected;
+        of_row[out_features + 1] = 0;
+    }
+}
+
+int adds_up(const struct product *product, const int32_t *sums, uint32_t rows) {
+    const uint32_t columns = sum_stride(product), out_features = product->out_features;
+    for (uint32_t row = 0; row < rows; row++, sums += columns) {
+        const Vector *vectors = (const Vector *)sums;
+        Vector all = __builtin_HEXAGON_V6_vd0_128B();
+        uint32_t column = 0;
+        for (; column + LANES <= out_features; column += LANES) {
+            all = __builtin_HEXAGON_V6_vaddw_128B(all, vectors[column / LANES]);
+        }
+        uint32_t sum = (uint32_t)across(all);
+        for (; column < out_features; column++) {
+            sum += (uint32_t)sums[column];
+        }
+        if (sum != (uint32_t)sums[out_features]) {
+            return 0;
+        }
+    }
+    return 1;
+}

@@ -1,0 +1,248 @@
+#include "program.h"
+
+#include "activate.h"
+#include "product.h"
+#include "system.h"
+
+#define MOST_PROGRAMS 8192u
+#define MOST_BYTES 0x7fffffffull
+// Rows that go through all products of a program at once, so that what is between them stays near: 64 rows of 3,072 sums
+// take 768 KiB, as a part of VTCM or L2.
+#define PASS_ROWS 64u
+
+struct program {
+    uint8_t *image;
+    uint32_t bytes;
+    uint64_t hash;
+    // Of what is before the weights, which no check sum covers.
+    uint64_t hash_of_head;
+    int is_loaded;
+};
+static struct program programs[MOST_PROGRAMS];
+
+// What a run works in: activations of each product, sums of the first one.
+static struct {
+    uint8_t *start;
+    uint32_t bytes;
+} scratch;
+
+struct places {
+    uint32_t input, inner_input, sums, bytes;
+};
+
+// A hash of whole words, as the host computes it.
+static uint64_t hash_words(uint64_t hash, const uint64_t *words, uint32_t count) {
+    for (uint32_t index = 0; index < count; index++) {
+        hash = (hash ^ words[index]) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+// Whether `bytes` bytes from `offset` on, which is aligned, are within `all`, from `first` on.
+static int is_within(uint64_t offset, uint64_t bytes, uint64_t first, uint64_t all) {
+    return offset % ALIGNMENT == 0 && offset >= first && offset <= all && bytes <= all - offset;
+}
+
+static int is_product(const struct product *product, uint32_t image_bytes) {
+    if (product->in_features == 0 || product->in_features > MAX_FEATURES || product->out_features == 0 ||
+        product->out_features > MAX_COLUMNS) {
+        return 0;
+    }
+    const uint64_t bytes = (uint64_t)sum_stride(product) * ((product->in_features + 3) / 4) * 4;
+    return is_within(product->weights, bytes, sizeof(struct image), image_bytes);
+}
+
+// Whether the parts of an image agree.
+static int is_image(const struct image *image, uint32_t bytes) {
+    if (bytes < sizeof *image || image->magic != IMAGE_MAGIC || !is_product(&image->product[0], bytes)) {
+        return 0;
+    }
+    if (image->products == 1) {
+        return 1;
+    }
+    const struct product *down = &image->product[1];
+    if (image->products != 2 || !is_product(down, bytes)) {
+        return 0;
+    }
+    const uint64_t width = down->in_features;
+    return image->product[0].out_features == (image->gated ? 2 : 1) * width && image->activation <= 1 &&
+           is_within(image->parameters, 5 * width * sizeof(float), sizeof *image, image->product[0].weights);
+}
+
+// A hash of what an image has before its weights: fields, scales, biases and factors.
+static uint64_t hash_head(const struct image *image) {
+    return hash_words(0, (const uint64_t *)image, image->product[0].weights / (uint32_t)sizeof(uint64_t));
+}
+
+static struct places places_of(const struct image *image) {
+    struct places places = {0};
+    places.inner_input = input_tile(image->product[0].in_features) * tiles(PASS_ROWS);
+    places.sums = places.inner_input;
+    places.bytes = places.sums;
+    if (image->products == 2) {
+        places.sums += input_tile(image->product[1].in_features) * tiles(PASS_ROWS);
+        places.bytes = places.sums + sum_stride(&image->product[0]) * PASS_ROWS * (uint32_t)sizeof(int32_t);
+    }
+    return places;
+}
+
+static uint64_t create(uint64_t bytes, uint64_t *result) {
+    if (bytes < sizeof(struct image) || bytes > MOST_BYTES || bytes % sizeof(uint64_t) != 0) {
+        return STATUS_REQUEST;
+    }
+    for (uint32_t index = 0; index < MOST_PROGRAMS; index++) {
+        struct program *program = &programs[index];
+        if (program->image) {
+            continue;
+        }
+        program->image = system_allocate((uint32_t)bytes);
+        if (!program->image) {
+            return STATUS_MEMORY;
+        }
+        program->bytes = (uint32_t)bytes;
+        program->is_loaded = 0;
+        *result = index;
+        return STATUS_OK;
+    }
+    return STATUS_MEMORY;
+}
+
+static uint64_t write(const struct shared *shared, struct program *program, const uint64_t arguments[6]) {
+    const uint64_t to = arguments[0], from = arguments[1], bytes = arguments[2];
+    if (!is_within(to, bytes, 0, program->bytes) || !is_within(from, bytes, HEADER, shared->bytes) ||
+        bytes % sizeof(uint64_t) != 0) {
+        return STATUS_REQUEST;
+    }
+    uint64_t *words = (uint64_t *)(program->image + to);
+    const uint64_t *source = (const uint64_t *)(shared->start + from);
+    for (uint32_t index = 0; index < bytes / sizeof(uint64_t); index++) {
+        words[index] = source[index];
+    }
+    program->is_loaded = 0;
+    return STATUS_OK;
+}
+
+static uint64_t load(struct program *program, uint64_t hash) {
+    const struct image *image = (const struct image *)program->image;
+    if (hash_words(0, (const uint64_t *)image, program->bytes / sizeof(uint64_t)) != hash || !is_image(image, program->bytes)) {
+        return STATUS_IMAGE;
+    }
+    const struct places places = places_of(image);
+    if (places.bytes > scratch.bytes) {
+        uint8_t *start = system_allocate(places.bytes);
+        if (!start) {
+            return STATUS_MEMORY;
+        }
+        if (scratch.start) {
+            system_free(scratch.start, scratch.bytes);
+        }
+        scratch.start = start;
+        scratch.bytes = places.bytes;
+    }
+    program->hash = hash;
+    program->hash_of_head = hash_head(image);
+    program->is_loaded = 1;
+    return STATUS_OK;
+}
+
+static uint64_t run(const struct shared *shared, const struct program *program, const uint64_t arguments[6],
+                    uint64_t *result, void (*progress)(void)) {
+    const uint64_t rows = arguments[1], input = arguments[2], sums = arguments[4], inner = arguments[5];
+    // The image was checked when it was loaded; what it says is in the device's memory and may have been overwritten since.
+    const struct image image = *(const struct image *)program->image;
+    if (!program->is_loaded || program->hash != arguments[0] || !is_image(&image, program->bytes) ||
+        hash_head((const struct image *)program->image) != program->hash_of_head) {
+        return STATUS_IMAGE;
+    }
+    const struct product *first = &image.product[0], *last = &image.product[image.products - 1];
+    const int is_feed_forward = image.products == 2, has_inner = is_feed_forward && image.returns_inner;
+    const uint32_t tile_bytes = input_tile(first->in_features), width = last->in_features;
+    const uint64_t room = rows + TILE_ROWS;
+    if (rows == 0 || rows > (1u << 20) || !is_within(input, (uint64_t)tiles((uint32_t)rows) * tile_bytes, HEADER, shared->bytes) ||
+        !is_within(sums, room * sum_stride(last) * sizeof(int32_t), HEADER, shared->bytes) ||
+        (has_inner && !is_within(inner, rows * width * sizeof(float) + 4, HEADER, shared->bytes))) {
+        return STATUS_REQUEST;
+    }
+    const struct places places = places_of(&image);
+    if (places.bytes > scratch.bytes) {
+        return STATUS_IMAGE;
+    }
+    const float *parameters = (const float *)(program->image + image.parameters);
+    uint64_t input_hash = 0;
+    for (uint32_t row = 0; row < rows; row += PASS_ROWS) {
+        const uint32_t pass = rows - row < PASS_ROWS ? (uint32_t)rows - row : PASS_ROWS;
+        uint64_t *x = (uint64_t *)(scratch.start + places.input);
+        const uint64_t *from = (const uint64_t *)(shared->start + input + row / TILE_ROWS * tile_bytes);
+        const uint32_t words = tiles(pass) * tile_bytes / (uint32_t)sizeof(uint64_t);
+        for (uint32_t index = 0; index < words; index++) {
+            x[index] = from[index];
+        }
+        input_hash = hash_words(input_hash, x, words);
+        int32_t *out = (int32_t *)(shared->start + sums) + row * sum_stride(last);
+        uint8_t not_finite[PASS_ROWS] = {0};
+        if (is_feed_forward) {
+            int32_t *between = (int32_t *)(scratch.start + places.sums);
+            int8_t *down_input = (int8_t *)(scratch.start + places.inner_input);
+            float *returned = has_inner ? (float *)(shared->start + inner) + row * width : 0;
+            multiply(first, program->image + first->weights, (const int8_t *)x, pass, between, progress);
+            if (!adds_up(first, between, pass)) {
+                return STATUS_SUM;
+            }
+            // Behind the features of a row are zeros, whatever ran before.
+            for (uint32_t index = 0; index < tiles(pass); index++) {
+                uint64_t *end = (uint64_t *)(down_input + (index + 1) * input_tile(width));
+                for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
+                    end[-(int32_t)word] = 0;
+                }
+            }
+            activate(&image, parameters, width, between, sum_stride(first), pass, down_input, returned, not_finite);
+            progress();
+            x = (uint64_t *)down_input;
+        }
+        // Whether these sums add up is for the host, which reads them, to see.
+        multiply(last, program->image + last->weights, (const int8_t *)x, pass, out, progress);
+        // Behind the sum of a row, which covers it, is whether what down reads was finite.
+        for (uint32_t index = 0; index < pass; index++) {
+            int32_t *end = out + index * sum_stride(last) + last->out_features;
+            end[0] = (int32_t)((uint32_t)end[0] + not_finite[index]);
+            end[1] = not_finite[index];
+        }
+    }
+    if (input_hash != arguments[3]) {
+        return STATUS_INPUT;
+    }
+    if (has_inner) {
+        uint32_t *numbers = (uint32_t *)(shared->start + inner);
+        if (rows * width % 2 != 0) {
+            numbers[rows * width] = 0;
+        }
+        *result = hash_words(0, (const uint64_t *)numbers, (uint32_t)((rows * width + 1) / 2));
+    }
+    return STATUS_OK;
+}
+
+uint64_t execute(const struct shared *shared, uint64_t operation, uint64_t number, const uint64_t arguments[6],
+                 uint64_t *result, void (*progress)(void)) {
+    if (operation == OPERATION_CREATE) {
+        return create(arguments[0], result);
+    }
+    struct program *program = number < MOST_PROGRAMS ? &programs[number] : 0;
+    if (!program || !program->image) {
+        return STATUS_REQUEST;
+    }
+    switch (operation) {
+    case OPERATION_WRITE:
+        return write(shared, program, arguments);
+    case OPERATION_LOAD:
+        return load(program, arguments[0]);
+    case OPERATION_RUN:
+        return run(shared, program, arguments, result, progress);
+    case OPERATION_DROP:
+        system_free(program->image, program->bytes);
+        *program = (struct program){0};
+        return STATUS_OK;
+    default:
+        return STATUS_REQUEST;
+    }
+}

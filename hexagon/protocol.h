@@ -1,0 +1,108 @@
+// What the host and the device program agree on. The host's side is crates/processors/src/hexagon/protocol.rs: a change
+// here is a change there, and another VERSION.
+//
+// Both map one file. Its first HEADER bytes are fields of 64 bits; behind them is the transfer area, which holds what a
+// request reads or writes. The host writes a request and then its number; the device writes a response and then the same
+// number. All numbers are little-endian.
+#pragma once
+
+#include <stdint.h>
+
+#define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
+#define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
+#define VERSION 1ull
+#define HEADER 4096u
+
+// Fields, by index.
+enum {
+    // Of the host, before the device starts.
+    FIELD_HOST_MAGIC = 0,
+    FIELD_HOST_VERSION = 1,
+    FIELD_FILE_BYTES = 2,
+    // Of the device, once it has started: who it is, its version, a hash of its sources. The magic is written last.
+    FIELD_DEVICE_MAGIC = 8,
+    FIELD_DEVICE_VERSION = 9,
+    FIELD_DEVICE_BUILD = 10,
+    // Number of the latest request, of the latest response, and a number that grows while the device works.
+    FIELD_REQUEST = 16,
+    FIELD_RESPONSE = 17,
+    FIELD_HEARTBEAT = 18,
+    // A request: what to do, the program, and what it takes.
+    FIELD_OPERATION = 32,
+    FIELD_PROGRAM = 33,
+    FIELD_ARGUMENTS = 34,
+    // A response: whether it was done, what it returns, and how many packets of instructions it took, if that is known.
+    FIELD_STATUS = 48,
+    FIELD_RESULT = 49,
+    FIELD_PACKETS = 50,
+};
+
+// Operations and their arguments. Offsets are of bytes in the file, multiples of ALIGNMENT.
+enum {
+    // Reserves memory for the image of a program. Arguments: its bytes. Result: the program.
+    OPERATION_CREATE = 1,
+    // Writes a part of the image. Arguments: offset in the image, offset in the file, bytes.
+    OPERATION_WRITE = 2,
+    // Checks the image. Arguments: its hash.
+    OPERATION_LOAD = 3,
+    // Runs a program. Arguments: the hash of its image, rows, offset of the input, its hash, offset of the sums, offset of
+    // the inner activations (of a program that returns them). Result: the hash of the inner activations.
+    OPERATION_RUN = 4,
+    // Frees a program.
+    OPERATION_DROP = 5,
+};
+
+enum {
+    STATUS_OK = 0,
+    // An operation, program, length or offset that is none.
+    STATUS_REQUEST = 1,
+    // No memory.
+    STATUS_MEMORY = 2,
+    // The image is not what its hash is of, or its parts contradict each other.
+    STATUS_IMAGE = 3,
+    // The input is not what its hash is of.
+    STATUS_INPUT = 4,
+    // A product's check sum is wrong: weights in the device's memory were overwritten.
+    STATUS_SUM = 5,
+};
+
+#define ALIGNMENT 128u
+// Rows that a tile of a product has: a run has room for so many more.
+#define TILE_ROWS 8u
+// Output channels that a tile has. Behind the channels of a layer come CHECKS more, and one or more of zeros up to a multiple
+// of this.
+#define TILE_COLUMNS 64u
+#define CHECKS 4u
+#define MAX_FEATURES 133144u
+#define MAX_COLUMNS (1u << 24)
+
+// One product of a program: sums of u8 weights (each 128 too large) times s8 activations.
+struct product {
+    uint32_t in_features;
+    uint32_t out_features;
+    // In the image, [columns / TILE_COLUMNS][in_features / 4][TILE_COLUMNS][4] bytes.
+    uint32_t weights;
+    uint32_t reserved;
+};
+
+// The beginning of an image.
+struct image {
+    uint32_t magic;
+    // 1, of linear layers side by side, or 2, of a feed-forward: up and gate side by side, and down.
+    uint32_t products;
+    // Of a feed-forward: whether it has a gate; 0 for SiLU, 1 for GELU in its tanh form; whether a product and a sum are
+    // rounded once, as on the host; whether what down reads is returned in f32.
+    uint32_t gated;
+    uint32_t activation;
+    uint32_t fused;
+    uint32_t returns_inner;
+    // 1 / scale of what down reads.
+    float inverse_scale;
+    // In the image, before all weights, [5][width] f32: scales and biases of up and of gate, factors of smoothing.
+    uint32_t parameters;
+    struct product product[2];
+    uint32_t reserved[16];
+};
+#define IMAGE_MAGIC 0x50495254u // "TRIP"
+
+_Static_assert(sizeof(struct image) == 128, "the image begins with 128 bytes");
