@@ -30,12 +30,12 @@ impl Optimum {
 /// The shortest schedule of `dag`, or the best that `most` partial schedules lead to. Begins with a plan.
 pub fn optimum(dag: &Dag, most: usize) -> Optimum {
     let bound = lower_bound(dag);
-    let planned = plan(dag, 0.0, Effort::default(), &mut || {}).seconds;
+    let planned = plan(dag, 0.0, Effort::default(), &mut || true).seconds;
     if planned <= bound + EPSILON {
         return Optimum { seconds: planned, bound: planned, partials: 0 };
     }
     let limits = Limits { width: usize::MAX, most, best: planned };
-    let found = Search::new(dag, 0.0).run(limits, &mut || {});
+    let found = Search::new(dag, 0.0).run(limits, &mut || true);
     let seconds = found.schedule.map_or(planned, |(seconds, _)| seconds).min(planned);
     // What was dropped for want of room could be shorter.
     Optimum { seconds, bound: seconds.min(bound.max(found.dropped)), partials: found.partials }

@@ -234,7 +234,7 @@ impl Prefill {
         let policy = if out_of_order { options.policy } else { Policy::InOrder };
         let wake = device.wake_milliseconds * 1e-3;
         if policy == Policy::Planned {
-            let order = plan(&tasks.dag, wake, Effort::default(), &mut || {}).order;
+            let order = plan(&tasks.dag, wake, Effort::default(), &mut || true).order;
             tasks.dag = tasks.dag.with_plan(&order, wake);
         }
         let weights = |keep: &dyn Fn(usize) -> bool| -> usize {

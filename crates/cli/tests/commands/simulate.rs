@@ -16,7 +16,7 @@ fn number(value: &Json) -> f64 {
 
 #[test]
 fn every_policy_is_simulated_above_its_bound() {
-    for policy in ["in-order", "fifo", "npu-first", "paper", "critical-path"] {
+    for policy in ["in-order", "fifo", "npu-first", "paper", "critical-path", "planned"] {
         let simulated = simulate(&["--policy", policy]);
         assert_eq!((&simulated["simulated"], &simulated["policy"]), (&true.into(), &policy.into()));
         assert!(number(&simulated["seconds"]) >= number(&simulated["bound_seconds"]), "{simulated}");

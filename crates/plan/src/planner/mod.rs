@@ -34,15 +34,15 @@ pub struct Plan {
     pub order: Vec<usize>,
 }
 
-/// The best order that was found. A processor that was idle needs `wake` seconds more for its next task. `pause` is called
-/// every few dozen microseconds, for those who have better to do.
-pub fn plan(dag: &Dag, wake: f64, effort: Effort, pause: &mut dyn FnMut()) -> Plan {
+/// The best order that was found. A processor that was idle needs `wake` seconds more for its next task. `go_on` is called
+/// every few dozen microseconds; where it returns false the best policy's order is returned.
+pub fn plan(dag: &Dag, wake: f64, effort: Effort, go_on: &mut dyn FnMut() -> bool) -> Plan {
     let bound = lower_bound(dag);
     let mut best = Policy::SIMPLE.map(|policy| of_policy(dag, policy, wake)).into_iter().fold(None, shorter);
     let of_all = best.as_ref().map_or(f64::INFINITY, |best| best.seconds);
     if of_all > bound + EPSILON {
         let limits = Limits { width: effort.width, most: usize::MAX, best: f64::INFINITY };
-        if let Some((_, order)) = Search::new(dag, wake).run(limits, pause).schedule {
+        if let Some((_, order)) = Search::new(dag, wake).run(limits, go_on).schedule {
             let seconds = dag.run_in_order(&order, wake).into_iter().map(|(_, end)| end).fold(0.0, f64::max);
             best = shorter(best, Plan { seconds, order });
         }

@@ -86,14 +86,17 @@ impl<'a> Search<'a> {
         Self { dag, tails: Paths::new(dag).tails, wake }
     }
 
-    /// Goes through schedules as far as `limits` let it. `pause` is called now and then.
-    pub(crate) fn run(&self, limits: Limits, pause: &mut dyn FnMut()) -> Found {
+    /// Goes through schedules as far as `limits` let it. Finds nothing where `go_on`, which is called for
+    /// each length, returns false.
+    pub(crate) fn run(&self, limits: Limits, go_on: &mut dyn FnMut() -> bool) -> Found {
         let mut found = Found { schedule: None, dropped: f64::INFINITY, partials: 0 };
         // The task and what is before it, of each partial schedule that was kept.
         let mut all: Vec<(usize, usize)> = vec![(usize::MAX, usize::MAX)];
         let mut layer = vec![self.nothing()];
         for _ in 0..self.dag.len() {
-            pause();
+            if !go_on() {
+                return found;
+            }
             let mut steps: Vec<Step> = Vec::new();
             for (parent, partial) in layer.iter().enumerate() {
                 self.expand(partial, parent, &mut steps);

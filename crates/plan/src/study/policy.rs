@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn planned(dag: &Dag) -> Plan {
-        crate::planner::plan(dag, 0.0, Effort::default(), &mut || {})
+        crate::planner::plan(dag, 0.0, Effort::default(), &mut || true)
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub fn measure() -> triad_model::Result<Vec<Decisions>> {
     // Any times do: decisions are as many.
     let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-3 + graph.operations(task) as f64 * 1e-12);
     // A plan of the least effort: decisions are as many by any.
-    let plan = plan(&dag, 0.0, Effort { width: 1 }, &mut || {});
+    let plan = plan(&dag, 0.0, Effort { width: 1 }, &mut || true);
     let dag = dag.with_plan(&plan.order, 0.0);
     Ok(Policy::ALL.into_iter().map(|policy| of_policy(&dag, policy)).collect())
 }
