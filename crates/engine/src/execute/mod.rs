@@ -465,9 +465,9 @@ impl Engine {
         self.state().set_policy(self.shared(), policy);
     }
 
-    /// Has the order of the tasks of prompts of `tokens` tokens planned for empty sessions, and waits until it is; returns at once where
-    /// no orders are followed. Without it prompts are computed by [`Policy::CriticalPath`] until their orders are
-    /// planned beside them.
+    /// Has the order of the tasks of prompts of `tokens` tokens planned for empty sessions, and waits until it is; returns
+    /// at once where no orders are followed. Without it prompts are computed by [`Policy::CriticalPath`] until their
+    /// orders are planned beside them.
     pub fn plan_ahead(&self, tokens: usize) {
         let mut state = self.state();
         state.want_order(self.shared(), tokens.max(1), 0);

@@ -47,7 +47,7 @@ impl Orders {
         self.wanted.is_empty() && !self.is_planning
     }
 
-    /// Keeps an order, in place of others of the same tasks that are nearer to it than a drift.
+    /// Keeps an order, in place of those that it serves as well: of the same tasks, apart by no more than a drift.
     pub(super) fn keep(&mut self, dag: Dag, order: Vec<usize>) {
         self.kept.retain(|(other, _)| drift(other, &dag) > DRIFT);
         if self.kept.len() == MOST {
