@@ -36,11 +36,19 @@ pub enum Policy {
     Paper,
     /// The longest remaining path (upward rank).
     CriticalPath,
+    /// On each processor the order that was [planned](Dag::with_plan). Where the next task is not ready, the processor waits
+    /// for it if it was to idle by the plan; otherwise something is late, and it runs the first one that is ready. Where
+    /// tasks turn out to take other times, the longest remaining path takes over once it is expected to end earlier; and
+    /// where nothing was planned, from the beginning.
+    Planned,
 }
 
 impl Policy {
+    /// Those that decide as they go.
+    pub const SIMPLE: [Self; 5] = [Self::InOrder, Self::Fifo, Self::NpuFirst, Self::Paper, Self::CriticalPath];
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::InOrder, Self::Fifo, Self::NpuFirst, Self::Paper, Self::CriticalPath];
+    pub const ALL: [Self; 6] =
+        [Self::InOrder, Self::Fifo, Self::NpuFirst, Self::Paper, Self::CriticalPath, Self::Planned];
 
     /// Name for people and files.
     pub fn name(self) -> &'static str {
@@ -50,6 +58,7 @@ impl Policy {
             Self::NpuFirst => "npu-first",
             Self::Paper => "paper",
             Self::CriticalPath => "critical-path",
+            Self::Planned => "planned",
         }
     }
 }
@@ -60,6 +69,8 @@ const LATEST: f64 = 0.25;
 /// Ranks are computed anew when one processor's tasks of one kind take so many times what the ranks contain, or less than its
 /// inverse.
 const NEW_RANKS: f64 = 1.25;
+/// A plan is compared with the longest remaining path when so much of all seconds is other than it was.
+const DRIFT: f64 = 0.25;
 
 /// How far the tasks of a [`Dag`] are. It borrows or owns them.
 #[derive(Clone, Debug)]
@@ -80,7 +91,10 @@ pub struct Schedule<D> {
     slowness: Vec<Vec<f64>>,
     /// Of [`Policy::CriticalPath`]: upward ranks, and the slowness that they were computed with.
     ranks: (Vec<f64>, Vec<Vec<f64>>),
-    /// Of [`Policy::InOrder`]: for each processor its tasks in order, and how many of them have started.
+    /// Of [`Policy::Planned`]: for each processor and kind, the share of all seconds that were expected.
+    shares: Vec<Vec<f64>>,
+    /// Of [`Policy::InOrder`] and [`Policy::Planned`]: for each processor its tasks in order, and how many of them have
+    /// started.
     in_order: Vec<(Vec<usize>, usize)>,
     /// What each processor runs.
     running: Vec<Option<usize>>,
@@ -110,6 +124,15 @@ impl<D: Borrow<Dag>> Schedule<D> {
         let tasks = dag.borrow();
         let (count, processors) = (tasks.len(), tasks.processors());
         let slowness = vec![vec![1.0; tasks.kinds()]; processors];
+        let is_planned = policy == Policy::Planned && tasks.plan().is_some();
+        let policy = if policy == Policy::Planned && !is_planned { Policy::CriticalPath } else { policy };
+        let mut shares = vec![vec![0.0; tasks.kinds()]; if is_planned { processors } else { 0 }];
+        if is_planned {
+            let all: f64 = tasks.work().iter().sum();
+            (0..count).for_each(|task| {
+                shares[tasks.home(task).index()][tasks.kind(task)] += tasks.seconds(task) / all.max(f64::MIN_POSITIVE);
+            });
+        }
         let mut schedule = Self {
             policy,
             homes: (0..count).map(|task| tasks.home(task)).collect(),
@@ -120,16 +143,30 @@ impl<D: Borrow<Dag>> Schedule<D> {
             ready: vec![Vec::new(); processors],
             ranks: (tasks.ranks().to_vec(), slowness.clone()),
             slowness,
+            shares,
             in_order: vec![(Vec::new(), 0); processors],
             running: vec![None; processors],
             complete: 0,
             dag,
         };
-        for task in 0..count {
-            schedule.in_order[schedule.homes[task].index()].0.push(task);
-            schedule.notice(task);
-        }
+        (0..count).for_each(|task| schedule.notice(task));
+        schedule.put_in_order();
         schedule
+    }
+
+    /// Puts the tasks that have not started into the order of their numbers, or of the plan.
+    fn put_in_order(&mut self) {
+        let mut in_order = vec![(Vec::new(), 0); self.is_lost.len()];
+        for task in 0..self.homes.len() {
+            let home = self.homes[task].index();
+            if matches!(self.states[task], State::Waiting | State::Ready) && !self.is_lost[home] {
+                in_order[home].0.push(task);
+            }
+        }
+        if let (Policy::Planned, Some(plan)) = (self.policy, self.dag().plan()) {
+            in_order.iter_mut().for_each(|(tasks, _)| tasks.sort_unstable_by_key(|task| plan[*task].place));
+        }
+        self.in_order = in_order;
     }
 
     /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), is lost, or has
@@ -141,10 +178,16 @@ impl<D: Borrow<Dag>> Schedule<D> {
             return None;
         }
         let place = match self.policy {
-            Policy::InOrder => {
-                let (tasks, started) = &self.in_order[index];
-                let first = tasks.get(*started)?;
-                ready.iter().position(|task| task == first)?
+            Policy::InOrder => ready.iter().position(|task| *task == self.first_in_order(index))?,
+            Policy::Planned => {
+                let first = self.first_in_order(index);
+                let plan = self.dag().plan().expect("something was planned");
+                match ready.iter().position(|task| *task == first) {
+                    Some(place) => place,
+                    None if plan[first].idles => return None,
+                    // Something is late that was to be ready.
+                    None => (0..ready.len()).min_by_key(|at| plan[ready[*at]].place)?,
+                }
             }
             Policy::Fifo => 0,
             Policy::NpuFirst => {
@@ -158,8 +201,16 @@ impl<D: Borrow<Dag>> Schedule<D> {
         let task = self.ready[index].remove(place);
         self.states[task] = State::Running;
         self.running[index] = Some(task);
-        self.in_order[index].1 += 1;
+        let (tasks, started) = &mut self.in_order[index];
+        let has_started = |task: &&usize| matches!(self.states[**task], State::Running | State::Complete);
+        *started += tasks[*started..].iter().take_while(has_started).count();
         Some(task)
+    }
+
+    /// The first task in the order of a processor that has not started; there is one where one is ready.
+    fn first_in_order(&self, processor: usize) -> usize {
+        let (tasks, started) = &self.in_order[processor];
+        tasks[*started]
     }
 
     /// What `processor` runs.
@@ -250,9 +301,63 @@ impl<D: Borrow<Dag>> Schedule<D> {
         let slowness = &mut self.slowness[processor.index()][kind];
         *slowness += LATEST * (seconds / expected - *slowness);
         let drift = *slowness / self.ranks.1[processor.index()][kind];
-        if self.policy == Policy::CriticalPath && !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) {
-            self.compute_ranks();
+        match self.policy {
+            Policy::CriticalPath if !(NEW_RANKS.recip()..=NEW_RANKS).contains(&drift) => self.compute_ranks(),
+            Policy::Planned if self.drift() > DRIFT => self.repair(),
+            _ => {}
         }
+    }
+
+    /// How much of all seconds is other than when the plan was made or compared, where something was planned.
+    fn drift(&self) -> f64 {
+        let all = self.shares.iter().zip(&self.slowness).zip(&self.ranks.1);
+        let of_kinds = all.flat_map(|((shares, now), then)| shares.iter().zip(now).zip(then));
+        of_kinds.map(|((share, now), then)| share * (now / then - 1.0).abs()).sum()
+    }
+
+    /// Leaves the plan where the longest remaining path is expected to end earlier.
+    fn repair(&mut self) {
+        self.compute_ranks();
+        if self.seconds_left(Policy::CriticalPath) < self.seconds_left(Policy::Planned) {
+            self.policy = Policy::CriticalPath;
+        }
+    }
+
+    /// Expected seconds until all is done by a policy, as if what runs had just begun; infinite where some task has no
+    /// processor.
+    fn seconds_left(&self, policy: Policy) -> f64 {
+        let mut rest = Schedule {
+            dag: self.dag(),
+            policy,
+            homes: self.homes.clone(),
+            is_lost: self.is_lost.clone(),
+            bottleneck: self.bottleneck,
+            missing: self.missing.clone(),
+            states: self.states.clone(),
+            ready: self.ready.clone(),
+            slowness: self.slowness.clone(),
+            ranks: self.ranks.clone(),
+            shares: Vec::new(),
+            in_order: self.in_order.clone(),
+            running: self.running.clone(),
+            complete: self.complete,
+        };
+        let ids: Vec<_> = rest.dag.processor_ids().collect();
+        let mut ends: Vec<Option<f64>> = rest.running.iter().map(|task| task.map(|task| rest.expected(task))).collect();
+        let mut now = 0.0;
+        while !rest.is_complete() {
+            for (id, end) in ids.iter().zip(&mut ends).filter(|(_, end)| end.is_none()) {
+                *end = rest.next(*id).map(|task| now + rest.expected(task));
+            }
+            let first = (0..ends.len()).filter(|index| ends[*index].is_some());
+            let first = first.min_by(|one, other| ends[*one].partial_cmp(&ends[*other]).expect("times"));
+            let Some((index, end)) = first.and_then(|index| Some((index, ends[index].take()?))) else {
+                return f64::INFINITY;
+            };
+            now = end;
+            rest.complete(rest.running[index].expect("it has an end"));
+        }
+        now
     }
 
     fn compute_ranks(&mut self) {
@@ -293,17 +398,13 @@ impl<D: Borrow<Dag>> Schedule<D> {
                 self.ready[home.index()].push(task);
             }
         }
-        self.in_order = vec![(Vec::new(), 0); self.is_lost.len()];
-        for task in 0..self.homes.len() {
-            let home = self.homes[task];
-            if matches!(self.states[task], State::Waiting | State::Ready) && home != processor {
-                self.in_order[home.index()].0.push(task);
-            }
-        }
+        self.put_in_order();
         if !lost.moved.is_empty() {
             self.bottleneck = dag::most_work(&work);
-            if self.policy == Policy::CriticalPath {
-                self.compute_ranks();
+            match self.policy {
+                Policy::CriticalPath => self.compute_ranks(),
+                Policy::Planned => self.repair(),
+                _ => {}
             }
         }
         lost
@@ -375,7 +476,32 @@ mod tests {
         let dag = dag();
         let first = |policy| Schedule::new(&dag, policy).next(ON_CPU);
         let expected = [Some(0), Some(0), Some(1), Some(2), Some(3)];
-        assert_eq!(Policy::ALL.map(first), expected, "{:?}", Policy::ALL);
+        assert_eq!(Policy::SIMPLE.map(first), expected, "{:?}", Policy::SIMPLE);
+        assert_eq!(first(Policy::Planned), first(Policy::CriticalPath), "nothing was planned");
+        let planned = dag.clone().with_plan(&[4, 0, 1, 2, 3, 5, 6, 7, 8, 9, 10], 0.0);
+        assert_eq!(Schedule::new(&planned, Policy::Planned).next(ON_CPU), Some(4));
+    }
+
+    #[test]
+    fn a_plan_is_left_where_times_have_drifted_and_the_longest_path_is_shorter() {
+        let node =
+            |home, seconds, predecessors, kind| Node { home, seconds: vec![Some(seconds); 2], predecessors, kind };
+        let dag = Dag::from_nodes(
+            2,
+            [
+                node(ON_CPU, 20.0, vec![], 0),
+                node(ON_NPU, 1.0, vec![], 1),
+                node(ON_CPU, 1.0, vec![1], 2),
+                node(ON_NPU, 30.0, vec![2], 3),
+            ],
+        );
+        let dag = dag.with_plan(&[1, 2, 0, 3], 0.0);
+        let mut schedule = Schedule::new(&dag, Policy::Planned);
+        assert_eq!((schedule.next(ON_CPU), schedule.next(ON_NPU)), (None, Some(1)), "as planned, the CPU waits");
+        (0..20).for_each(|_| schedule.observe(3, 10.0));
+        assert_eq!(schedule.next(ON_CPU), None, "the plan is still the shorter one");
+        (0..20).for_each(|_| schedule.observe(1, 50.0));
+        assert_eq!(schedule.next(ON_CPU), Some(0), "while the NPU is slow");
     }
 
     #[test]

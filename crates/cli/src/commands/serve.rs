@@ -101,7 +101,7 @@ pub struct Arguments {
     // Last, since its heading holds for all that follows.
     #[command(flatten)]
     several: ProcessorArguments,
-    /// What decides which part of a prompt is next: in-order, fifo, npu-first, paper, critical-path
+    /// What decides which part of a prompt is next: in-order, fifo, npu-first, paper, critical-path, planned
     #[arg(long, value_name = "P", default_value = "critical-path", value_parser = processors::policy,
           requires = "processors")]
     policy: Policy,

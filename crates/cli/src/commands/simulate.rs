@@ -43,7 +43,7 @@ pub struct Arguments {
     /// Chunks that have buffers at once, at most
     #[arg(long, value_name = "N", default_value = "4", value_parser = processors::in_flight)]
     chunks_in_flight: usize,
-    /// What runs next: in-order, fifo, npu-first, paper, critical-path
+    /// What runs next: in-order, fifo, npu-first, paper, critical-path, planned
     #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
     policy: Policy,
     /// Where floats run: cpu, or gpu
@@ -166,7 +166,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         tokens_per_second: outcome.tokens_per_second(),
         joules: outcome.joules,
         memory: prefill.memory,
-        bound_seconds: prefill.prepare_seconds + triad_plan::optimum::lower_bound(&prefill.tasks.dag),
+        bound_seconds: prefill.prepare_seconds + triad_plan::bound::lower_bound(&prefill.tasks.dag),
         summary: record.summary(),
     };
     if arguments.json { output::json(&simulated) } else { output::text(&simulated.to_string()) }

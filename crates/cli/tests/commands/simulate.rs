@@ -16,7 +16,7 @@ fn number(value: &Json) -> f64 {
 
 #[test]
 fn every_policy_is_simulated_above_its_bound() {
-    for policy in ["in-order", "fifo", "npu-first", "paper", "critical-path"] {
+    for policy in ["in-order", "fifo", "npu-first", "paper", "critical-path", "planned"] {
         let simulated = simulate(&["--policy", policy]);
         assert_eq!((&simulated["simulated"], &simulated["policy"]), (&true.into(), &policy.into()));
         assert!(number(&simulated["seconds"]) >= number(&simulated["bound_seconds"]), "{simulated}");
@@ -106,7 +106,7 @@ fn study(name: &str, more: &[&str]) -> Json {
 
 #[test]
 fn no_policy_is_below_the_bound_and_small_instances_are_solved() {
-    let found = study("policy", &["--branches", "20000"]);
+    let found = study("policy", &["--partials", "20000"]);
     let names = found["names"].as_array().unwrap().len();
     for case in found["cases"].as_array().unwrap() {
         let seconds: Vec<_> = case["seconds"].as_array().unwrap().iter().map(number).collect();
@@ -137,7 +137,7 @@ fn an_ablation_has_all_combinations_and_their_factors() {
 fn other_apps_and_outliers_are_studied() {
     let found = study("contention", &["--moments", "3"]);
     let costs = found["models"][0]["costs"].as_array().unwrap();
-    assert_eq!(costs.len(), 5 * 4);
+    assert_eq!(costs.len(), 6 * 4);
     assert!(costs.iter().all(|cost| cost["delays"].as_array().unwrap().len() == 3));
     let found = study("outlier-rate", &["--prompt", "512"]);
     assert_eq!(found["models"][0]["points"].as_array().unwrap().len(), 12);

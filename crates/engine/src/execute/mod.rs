@@ -15,7 +15,9 @@
 
 mod costs;
 mod joint;
+mod orders;
 mod pass;
+mod planning;
 mod products;
 mod profile;
 mod programs;
@@ -33,7 +35,7 @@ mod work;
 mod worker;
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -149,6 +151,8 @@ pub struct Engine(Arc<Running>);
 struct Running {
     shared: Arc<Shared>,
     workers: Vec<(usize, JoinHandle<()>)>,
+    /// Of several processors, who plans orders.
+    planner: Option<JoinHandle<()>>,
 }
 
 /// What sessions and workers share.
@@ -177,6 +181,11 @@ pub(crate) struct Shared {
     told: AtomicUsize,
     /// Workers that are blocked until it is; changed under the lock.
     blocked: AtomicUsize,
+    /// Notified when prompts wait for orders of their tasks, and when these are planned.
+    planning: Condvar,
+    /// Whether something is being computed, and whether the engine ends: for who plans.
+    is_computing: AtomicBool,
+    is_closing: AtomicBool,
     probe: Mutex<Option<Probe>>,
 }
 
@@ -191,6 +200,9 @@ pub(crate) struct Settings {
     wait: Wait,
     time_out: Duration,
 }
+
+/// How often who waits for orders looks whether somebody plans.
+const PLANNING_LOOK: Duration = Duration::from_millis(100);
 
 /// Is called when a processor, by its index, begins and ends a task; its error or panic counts as the processor's.
 type Probe = Arc<dyn Fn(usize, Moment) -> Result<()> + Send + Sync>;
@@ -331,15 +343,24 @@ impl Engine {
             idle: Condvar::new(),
             told: AtomicUsize::new(0),
             blocked: AtomicUsize::new(0),
+            planning: Condvar::new(),
+            is_computing: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
             probe: Mutex::new(None),
         });
-        let mut running = Running { shared, workers: Vec::new() };
+        let mut running = Running { shared, workers: Vec::new(), planner: None };
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let thread = std::thread::Builder::new().name(format!("triad-{name}")).spawn(work);
+            thread.map_err(|error| Error::Threads { threads: 1, source: error })
+        };
+        if running.shared.units.len() > 1 {
+            let shared = Arc::clone(&running.shared);
+            running.planner = Some(spawn("planner", Box::new(move || planning::serve(&shared)))?);
+        }
         for index in 0..running.shared.units.len() {
             let shared = Arc::clone(&running.shared);
-            let name = format!("triad-{}", shared.units[index].name);
-            let worker = std::thread::Builder::new().name(name).spawn(move || worker::serve(&shared, index));
-            let worker = worker.map_err(|error| Error::Threads { threads: 1, source: error })?;
-            running.workers.push((index, worker));
+            let name = shared.units[index].name.clone();
+            running.workers.push((index, spawn(&name, Box::new(move || worker::serve(&shared, index)))?));
         }
         Ok(Self(Arc::new(running)))
     }
@@ -428,7 +449,7 @@ impl Engine {
 
     /// Goes on with expectations from an earlier run.
     pub fn set_costs(&self, costs: Costs) {
-        self.state().set_costs(costs);
+        self.state().set_costs(self.shared(), costs);
     }
 
     /// How a prompt of `tokens` is computed from an empty session, where prompts are planned ([`EngineOptions::joint`]).
@@ -441,7 +462,20 @@ impl Engine {
 
     /// Another policy, as soon as nothing is being computed.
     pub fn set_policy(&self, policy: Policy) {
-        self.state().policy = policy;
+        self.state().set_policy(self.shared(), policy);
+    }
+
+    /// Has the order of the tasks of prompts of `tokens` tokens planned for empty sessions, and waits until it is; returns
+    /// at once where no orders are followed. Without it prompts are computed by [`Policy::CriticalPath`] until their
+    /// orders are planned beside them.
+    pub fn plan_ahead(&self, tokens: usize) {
+        let mut state = self.state();
+        state.want_order(self.shared(), tokens.max(1), 0);
+        let is_alive = || self.0.planner.as_ref().is_some_and(|planner| !planner.is_finished());
+        while !state.orders.is_idle() && is_alive() {
+            (state, _) =
+                self.shared().planning.wait_timeout(state, PLANNING_LOOK).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Where the time of the INT8 layers went since the engine began, of all that is not being computed now; nothing for
@@ -539,7 +573,12 @@ impl Drop for Running {
         {
             let mut state = lock(&self.shared.state);
             state.is_closing = true;
+            self.shared.is_closing.store(true, Ordering::Relaxed);
+            self.shared.planning.notify_all();
             self.shared.tell(&mut state);
+        }
+        if let Some(planner) = self.planner.take() {
+            let _ = planner.join();
         }
         for (index, worker) in self.workers.drain(..) {
             // A thread that hangs is left alone, and a worker may itself drop the last session.

@@ -10,10 +10,11 @@ use triad_kernels::activation::soft_cap;
 use triad_plan::graph::{Graph, Role, Subgraph};
 use triad_plan::tasks::{Operation, PrefillTask, PrefillTasks, Shadow};
 
+use super::joint::Planned;
 use super::request::Request;
 use super::steps::CutStep;
 use super::whole::{Rows, WholeModel};
-use super::{Execution, Shared, lock};
+use super::{Costs, Execution, Shared, costs, lock};
 use crate::error::Result;
 use crate::forward::{self, Buffers, Chunk, Multiplier, Segment};
 use crate::linear::{Backend, OwnKernels, Shadows};
@@ -57,6 +58,26 @@ pub(super) struct Prompts {
     pub(super) tasks: Arc<PrefillTasks>,
     /// By subgraph, the shadow that is a task of its own; subgraphs behind the last have none.
     pub(super) shadows: Vec<Option<Shadow>>,
+}
+
+impl Prompts {
+    /// Those of so many rows, the first of them at a position: as their plan has it, if there is one, and as long as `costs`
+    /// has it.
+    pub(super) fn new(
+        shared: &Shared,
+        costs: &Costs,
+        planned: Option<&Planned>,
+        (rows, position): (usize, usize),
+    ) -> Self {
+        let graph = shared.tasks.graph(shared.model.description(), rows, planned);
+        let expected = |task: &PrefillTask, processor| {
+            let seconds = costs.seconds(&shared.processors[processor].name, &graph, task, position);
+            seconds.unwrap_or_else(|| costs::guess(&graph, task))
+        };
+        let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
+        let tasks = tasks.expect("what is cut was cut when the engine was made");
+        Self { graph, tasks: Arc::new(tasks), shadows: shared.tasks.shadows(planned) }
+    }
 }
 
 /// The residual stream behind the last block, of rows whose logits are wanted.

@@ -6,22 +6,23 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use triad_kernels::Phase;
 use triad_plan::graph::Task;
 use triad_plan::passes::{PassId, Passes, Urgency};
 use triad_plan::processors::ProcessorId;
-use triad_plan::schedule::{Dag, Node};
-use triad_plan::tasks::PrefillTask;
+use triad_plan::schedule::{Dag, Node, Policy};
 use triad_plan::timeline::{Event, Timeline};
 
 use super::joint::{JointPlans, Planned};
+use super::orders::Orders;
 use super::pass::{Hidden, Pass, Prompts, Slot, Step, Work};
 use super::request::{Request, SequenceId};
 use super::steps::Steps;
 use super::wait::WaitUse;
-use super::{Costs, Execution, Shared, costs};
+use super::{Costs, Execution, Settings, Shared};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
 /// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.
@@ -31,6 +32,8 @@ const STEP_SECONDS: f64 = 0.01;
 const CHUNK_SECONDS: f64 = 0.1;
 /// Chunks whose time a step waits for beside prompts, unless the user gives the time.
 const CHUNKS_OF_STALL: f64 = 2.0;
+/// Prompts of up to so many chunks have their orders planned as soon as it is known what tasks take.
+const CHUNKS_AHEAD: usize = 8;
 /// How much the latest chunk or step counts for what is expected of the next.
 const LATEST: f64 = 0.5;
 
@@ -50,7 +53,9 @@ pub(super) struct State {
     pub(super) spare_step: Option<Arc<Slot>>,
     costs: Costs,
     joint: JointPlans,
-    pub(super) policy: triad_plan::schedule::Policy,
+    /// Of prompts, by [`Policy::Planned`].
+    pub(super) orders: Orders,
+    policy: Policy,
     /// Expected seconds of a chunk, and of a step.
     chunk_seconds: f64,
     step_seconds: f64,
@@ -91,6 +96,8 @@ struct Live {
     is_orphaned: bool,
     /// What waiting had taken before it.
     waits: Vec<WaitUse>,
+    /// What decides between its tasks.
+    policy: Policy,
 }
 
 /// The sequences of the latest step: the next one waits a moment for those that are sampling, so that weights are read
@@ -111,7 +118,7 @@ pub(super) struct Job {
 }
 
 impl State {
-    pub(super) fn new(shared: &super::Settings, units: usize) -> Self {
+    pub(super) fn new(shared: &Settings, units: usize) -> Self {
         Self {
             passes: Passes::new(units, shared.policy, 0.0),
             live: Vec::new(),
@@ -124,6 +131,7 @@ impl State {
             spare_step: None,
             costs: Costs::default(),
             joint: JointPlans::default(),
+            orders: Orders::default(),
             policy: shared.policy,
             chunk_seconds: CHUNK_SECONDS,
             step_seconds: STEP_SECONDS,
@@ -205,7 +213,7 @@ impl State {
 
     /// The next task of a processor; `None` if there is none for it now.
     pub(super) fn take(&mut self, shared: &Shared, unit: usize) -> Option<Job> {
-        self.drop_abandoned();
+        self.drop_abandoned(shared);
         if self.live.is_empty() {
             self.begin_anew(shared);
         }
@@ -313,20 +321,21 @@ impl State {
 
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
-        let live = self.remove(id);
-        let Live { pass, events, failures, waits, .. } = live;
+        let live = self.remove(shared, id);
+        let Live { pass, events, failures, waits, policy, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
-                let (graph, tasks, policy) = (graph.clone(), Arc::clone(tasks), self.policy);
+                let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
                 let waits = self.waits.iter().zip(waits).map(|(now, before)| now.since(before)).collect();
                 let execution = Execution { graph, tasks, position, policy, timeline, waits, failures };
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
                 if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
                     self.costs.learn(&shared.processors, [&execution]);
+                    self.want_order(shared, pass.rows(), position);
                 }
                 let _ = pass.execution.set(execution);
             }
@@ -342,7 +351,7 @@ impl State {
     }
 
     /// Takes a pass from the live ones; its buffers can be used again.
-    fn remove(&mut self, id: PassId) -> Live {
+    fn remove(&mut self, shared: &Shared, id: PassId) -> Live {
         let place = self.live.iter().position(|live| live.id == id).expect("it is live");
         let mut live = self.live.swap_remove(place);
         let is_step = matches!(live.pass.work, Work::Step(_));
@@ -353,11 +362,12 @@ impl State {
                 self.spare.push(slot);
             }
         }
+        shared.is_computing.store(!self.live.is_empty(), Ordering::Relaxed);
         live
     }
 
     /// Ends what nobody waits for any more, and what no processor is left for.
-    fn drop_abandoned(&mut self) {
+    fn drop_abandoned(&mut self, shared: &Shared) {
         for queue in [&mut self.prompts, &mut self.rows] {
             queue.retain(|request| {
                 let is_cancelled = request.is_cancelled();
@@ -375,7 +385,7 @@ impl State {
             self.passes.cancel(id);
             // Whoever is at a task of it ends that one.
             if !self.is_running(id) {
-                let live = self.remove(id);
+                let live = self.remove(shared, id);
                 for request in &live.pass.requests {
                     let is_cancelled = !live.is_orphaned || request.is_cancelled();
                     request.fail(if is_cancelled { Error::Cancelled } else { live.error() });
@@ -482,7 +492,14 @@ impl State {
             request.set_execution(&pass.execution);
         }
         let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
-        let dag = Arc::new(prompts.tasks.dag.clone());
+        let mut dag = prompts.tasks.dag.clone();
+        if self.policy == Policy::Planned {
+            match self.orders.of(&dag) {
+                Some(order) => dag = dag.with_plan(order, 0.0),
+                None => self.want_order(shared, pass.rows(), pass.requests[0].position),
+            }
+        }
+        let dag = Arc::new(dag);
         self.add(shared, pass, dag, shared.settings.chunks_in_flight, Urgency::Prefill);
     }
 
@@ -494,6 +511,11 @@ impl State {
                 (0..graph.chunks().len()).map(|chunk| tasks.pieces(chunk, last).len()).collect()
             }
             Work::Step(_) | Work::Logits(_) => Vec::new(),
+        };
+        // Until there is an order, the one that a schedule falls back to.
+        let policy = match self.policy {
+            Policy::Planned if !dag.is_planned() => Policy::CriticalPath,
+            policy => policy,
         };
         let mut homes = vec![false; self.units.len()];
         (0..dag.len()).for_each(|task| homes[dag.home(task).index()] = true);
@@ -516,7 +538,9 @@ impl State {
             failures: failures.collect(),
             is_orphaned: false,
             waits: self.waits.clone(),
+            policy,
         });
+        shared.is_computing.store(true, Ordering::Relaxed);
     }
 
     /// `tasks` tasks one after the other, on the processor that computes in float.
@@ -532,9 +556,35 @@ impl State {
     }
 
     /// Goes on with what tasks take from an earlier run.
-    pub(super) fn set_costs(&mut self, costs: Costs) {
+    pub(super) fn set_costs(&mut self, shared: &Shared, costs: Costs) {
         self.costs = costs;
         self.joint.clear();
+        self.want_orders(shared);
+    }
+
+    /// Another policy, as soon as nothing is being computed.
+    pub(super) fn set_policy(&mut self, shared: &Shared, policy: Policy) {
+        if self.policy != policy {
+            self.policy = policy;
+            self.want_orders(shared);
+        }
+    }
+
+    /// Has orders planned for prompts of few whole chunks, where what they take is known and who computes them does not
+    /// depend on the prompt.
+    fn want_orders(&mut self, shared: &Shared) {
+        let Settings { context, chunk, .. } = shared.settings;
+        if shared.tasks.joint.is_none() && self.costs.seen().next().is_some() {
+            (2..=(context / chunk).min(CHUNKS_AHEAD)).for_each(|chunks| self.want_order(shared, chunks * chunk, 0));
+        }
+    }
+
+    /// Has an order planned for prompts of so many rows at a position, if there is none; nothing where none are followed.
+    pub(super) fn want_order(&mut self, shared: &Shared, rows: usize, position: usize) {
+        if self.policy == Policy::Planned && self.units.len() > 1 {
+            self.orders.want(rows, position);
+            shared.planning.notify_all();
+        }
     }
 
     /// What tasks have taken.
@@ -550,16 +600,7 @@ impl State {
     /// What is to be done for prompts of so many rows, the first of them at `position`.
     pub(super) fn plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Prompts {
         let planned = self.joint_plan(shared, rows, position);
-        let planned = planned.as_ref();
-        let graph = shared.tasks.graph(shared.model.description(), rows, planned);
-        let expected = |task: &PrefillTask, processor| {
-            let processor = &shared.processors[processor].name;
-            let seconds = self.costs.seconds(processor, &graph, task, position);
-            seconds.unwrap_or_else(|| costs::guess(&graph, task))
-        };
-        let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
-        let tasks = tasks.expect("what is cut was cut when the engine was made");
-        Prompts { graph, tasks: Arc::new(tasks), shadows: shared.tasks.shadows(planned) }
+        Prompts::new(shared, &self.costs, planned.as_ref(), (rows, position))
     }
 
     /// A processor failed: others take its tasks, or all that is being computed ends.
@@ -579,7 +620,7 @@ impl State {
         if self.units.iter().all(|unit| unit.is_lost) {
             let ids: Vec<_> = self.live.iter().map(|live| live.id).collect();
             for id in ids {
-                let live = self.remove(id);
+                let live = self.remove(shared, id);
                 let of_logits = if let Work::Logits(hidden) = &live.pass.work { &hidden[..] } else { &[] };
                 let requests = live.pass.requests.iter().chain(of_logits.iter().map(|hidden| &hidden.request));
                 requests.for_each(|request| request.fail(live.error()));

@@ -109,6 +109,7 @@ fn every_policy_and_processor_set_gives_the_logits_of_the_sequential_pass() {
                 let last = sequential.prefill(&tokens, &Cancel::new(), |_| {}).unwrap().to_vec();
                 for (name, engine) in engines(&model) {
                     let mut executed = engine.session();
+                    executed.engine().plan_ahead(length);
                     let all = executed.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
                     assert!(all == expected, "{family}, {name}, {length} tokens");
                     executed.truncate(0);
@@ -146,7 +147,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn random_delays_change_no_bit(delays in prop::collection::vec(0u64..400, 16), in_flight in 1usize..6, policy in 0usize..5) {
+    fn random_delays_change_no_bit(delays in prop::collection::vec(0u64..400, 16), in_flight in 1usize..6, policy in 0usize..6) {
         let model = int8("qwen2");
         let tokens = prompt(&model, 45);
         let expected = all_logits(session(&model, CHUNK), &tokens);
@@ -158,6 +159,7 @@ proptest! {
         });
         let options = EngineOptions { chunks_in_flight: in_flight, ..options(Policy::ALL[policy]) };
         let engine = with_probe(engine(&model, options), probe);
+        engine.plan_ahead(tokens.len());
         prop_assert!(all_logits(engine.session(), &tokens) == expected);
     }
 }
@@ -200,6 +202,7 @@ fn a_processor_lost_at_any_step_changes_no_bit() {
             let fail = if at % 2 == 0 { error } else { panic };
             let policy = Policy::ALL[at % Policy::ALL.len()];
             let mut session = with_probe(engine_of(policy), failing(processor, at, fail)).session();
+            session.engine().plan_ahead(tokens.len());
             let logits = session.prefill_all_logits(&tokens, &Cancel::new()).unwrap();
             assert!(logits == expected, "{processor:?} at {at}");
             let [failure] = failures(&session) else { panic!("{processor:?} at {at}: {:?}", failures(&session)) };
@@ -358,4 +361,22 @@ fn verify_reports_a_processor_that_was_lost_on_the_way() {
     let lost: Vec<_> =
         verification.failures().map(|comparison| (comparison.failed_processors, comparison.difference)).collect();
     assert_eq!(lost, [(1, 0.0)]);
+}
+
+#[test]
+fn a_prompt_follows_the_order_that_was_planned_for_it_and_another_policy_serves_until_then() {
+    let model = int8("llama");
+    let tokens = prompt(&model, 5 * CHUNK);
+    let expected = all_logits(session(&model, CHUNK), &tokens);
+    let engine = engine(&model, options(Policy::Planned));
+    let policies = |expected_policy| {
+        let mut session = engine.session();
+        assert!(session.prefill_all_logits(&tokens, &Cancel::new()).unwrap() == expected);
+        assert_eq!(session.execution().unwrap().policy, expected_policy);
+    };
+    policies(Policy::CriticalPath);
+    engine.plan_ahead(tokens.len());
+    policies(Policy::Planned);
+    engine.set_policy(Policy::Fifo);
+    policies(Policy::Fifo);
 }

@@ -81,6 +81,7 @@ pub fn verify(
             executed.truncate(0);
             engine.set_policy(policy);
             progress(tokens, Some(policy));
+            engine.plan_ahead(tokens);
             let mut most = difference(executed.prefill(&prompt, cancel, |_| {})?, &expected);
             let failed_processors = executed.execution().map_or(0, |execution| execution.failures.len());
             if has_next {

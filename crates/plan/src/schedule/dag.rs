@@ -16,6 +16,15 @@ pub struct Node {
     pub kind: usize,
 }
 
+/// Where a task is in a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Planned {
+    /// How many tasks are before it.
+    pub(super) place: usize,
+    /// Whether its processor idles before it.
+    pub(super) idles: bool,
+}
+
 /// Tasks and what they wait for.
 #[derive(Clone, Debug)]
 pub struct Dag {
@@ -29,6 +38,8 @@ pub struct Dag {
     ranks: Vec<f64>,
     processors: usize,
     bottleneck: ProcessorId,
+    /// By task, where it is in the plan of [`Policy::Planned`](super::Policy::Planned), if there is one.
+    plan: Option<Vec<Planned>>,
 }
 
 impl Dag {
@@ -66,6 +77,7 @@ impl Dag {
             ranks: Vec::new(),
             processors,
             bottleneck: ProcessorId::new(0),
+            plan: None,
         };
         for Node { home, mut seconds, mut predecessors, kind } in nodes {
             let number = dag.homes.len();
@@ -99,6 +111,64 @@ impl Dag {
     pub fn with_bottleneck(self, bottleneck: ProcessorId) -> Self {
         assert!(bottleneck.index() < self.processors, "{bottleneck:?} of {} processors", self.processors);
         Self { bottleneck, ..self }
+    }
+
+    /// The same tasks, which [`Policy::Planned`](super::Policy::Planned) runs in this order on each processor. The plan was made
+    /// for processors that need `wake` seconds more where they were idle.
+    ///
+    /// # Panics
+    /// If some task is not there once, or not behind what it waits for.
+    #[must_use]
+    pub fn with_plan(self, order: &[usize], wake: f64) -> Self {
+        let mut plan: Vec<Option<Planned>> = vec![None; self.len()];
+        for (place, (task, (idles, _))) in order.iter().zip(self.run_in_order(order, wake)).enumerate() {
+            assert!(plan[*task].is_none(), "task {task} is planned twice");
+            let is_behind = self.predecessors[*task].iter().all(|before| plan[*before].is_some());
+            assert!(is_behind, "task {task} is planned before one that it waits for");
+            plan[*task] = Some(Planned { place, idles });
+        }
+        assert_eq!(order.len(), self.len(), "a plan of {} tasks for {}", order.len(), self.len());
+        Self { plan: plan.into_iter().collect(), ..self }
+    }
+
+    /// Of each task of an order, whether its processor idles before it, and when it ends: where all take what is expected,
+    /// and `wake` more behind an idle processor.
+    pub(crate) fn run_in_order(&self, order: &[usize], wake: f64) -> Vec<(bool, f64)> {
+        let mut ends = vec![0.0f64; self.len()];
+        let mut free = vec![None; self.processors];
+        let run = |task: &usize| {
+            let free: &mut Option<f64> = &mut free[self.homes[*task].index()];
+            let ready = self.predecessors[*task].iter().map(|before| ends[*before]).fold(0.0, f64::max);
+            let start = free.map_or(ready, |free| ready.max(free));
+            let is_idle = free.is_none_or(|free| free < ready);
+            // What ends elsewhere at the same time may end a moment later.
+            let elsewhere = self.predecessors[*task].iter().filter(|before| self.homes[**before] != self.homes[*task]);
+            let idles = elsewhere.map(|before| ends[*before]).any(|end| free.is_none_or(|free| end >= free));
+            ends[*task] = start + if is_idle { wake } else { 0.0 } + self.seconds(*task);
+            *free = Some(ends[*task]);
+            (idles, ends[*task])
+        };
+        order.iter().map(run).collect()
+    }
+
+    /// Whether an order was planned.
+    pub fn is_planned(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// By task, where it is in the plan, if there is one.
+    pub(super) fn plan(&self) -> Option<&[Planned]> {
+        self.plan.as_deref()
+    }
+
+    /// Whether `other` has as many tasks, each with the same home, kind and predecessors: a plan of one is a plan of the
+    /// other.
+    pub fn has_same_tasks(&self, other: &Self) -> bool {
+        let of = |dag: &Self| (dag.processors, dag.len());
+        of(self) == of(other)
+            && self.homes == other.homes
+            && self.kinds == other.kinds
+            && self.predecessors == other.predecessors
     }
 
     /// For each task the longest path that begins with it, where each takes `seconds(task)`.

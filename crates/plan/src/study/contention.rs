@@ -82,7 +82,7 @@ mod tests {
     fn a_disturbance_costs_about_what_it_takes_at_most() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
         let costs = costs(&device, &shape("qwen1.5-1.8b").unwrap(), 512, 4);
-        assert_eq!(costs.len(), 20);
+        assert_eq!(costs.len(), 4 * Policy::ALL.len());
         let busy = |cost: &&Cost| cost.disturbance.npu && cost.policy != Policy::InOrder;
         assert!(costs.iter().filter(busy).all(|cost| cost.worst() > 0.05), "the NPU has no time to lose");
         assert!(costs.iter().all(|cost| cost.worst() < 0.25 && cost.mean() <= cost.worst()));

@@ -1,18 +1,20 @@
 //! How far each policy is from the optimum.
 //!
 //! Over models, prompts, speeds of the processors against each other, and costs that are not what was expected. Waking up
-//! is left out, which is in no bound. Where the bound of a case is not its optimum, the distance is larger than it is.
+//! is left out, which is in no bound. Prompts of two chunks are solved, with the times that tasks really take; of longer ones
+//! there is a bound alone, and the distance is larger than it is.
 
 use serde::Serialize;
 use triad_model::description::ModelDescription;
 
-use super::Random;
 use super::forms::{self, Form};
-use super::planned;
+use crate::bound::lower_bound;
 use crate::device::DeviceProfile;
-use crate::optimum::{lower_bound, optimum};
+use crate::optimum::{Optimum, optimum};
+use crate::planner::Plan;
 use crate::prefill::{Options, Prefill};
 use crate::processors::ProcessorId;
+use crate::random::Random;
 use crate::schedule::{Dag, Policy};
 use crate::simulate::simulate;
 use crate::tasks::PrefillTasks;
@@ -53,11 +55,18 @@ pub struct Case {
     pub ratio: f64,
     /// Standard deviation of the logarithm of the costs.
     pub noise: f64,
+    /// Chunks of the prompt.
+    pub chunks: usize,
     /// No schedule is shorter.
     pub bound_seconds: f64,
+    /// Of the shortest schedule, where that was found: of one and two chunks.
+    pub optimum_seconds: Option<f64>,
     /// By policy, in the order of [`names`].
     pub seconds: Vec<f64>,
 }
+
+/// Partial schedules of a prompt of two chunks that are looked at, at most.
+const MOST_PARTIALS: usize = 5_000_000;
 
 impl Case {
     /// How much longer than the bound, in the order of [`names`].
@@ -66,14 +75,14 @@ impl Case {
     }
 }
 
-/// What is compared: the policies, a schedule that is planned ahead, and the forms of C but for the one that is a policy.
+/// What is compared: the policies, and the forms of C but for the one that is a policy.
 pub fn names() -> Vec<&'static str> {
     let forms = Form::ALL[1..].iter().map(|form| form.name());
-    Policy::ALL.map(Policy::name).into_iter().chain(["planned ahead"]).chain(forms).collect()
+    Policy::ALL.map(Policy::name).into_iter().chain(forms).collect()
 }
 
-/// All cases of a grid.
-pub fn cases(device: &DeviceProfile, grid: &Grid) -> Vec<Case> {
+/// All cases of a grid, with what `plan` plans for each dag without noise.
+pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> Plan) -> Vec<Case> {
     let mut cases = Vec::new();
     for (model, description) in &grid.models {
         for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
@@ -83,13 +92,23 @@ pub fn cases(device: &DeviceProfile, grid: &Grid) -> Vec<Case> {
                 Prefill::new(device, description, *prompt, &options);
             for ratio in &grid.ratios {
                 let dag = with_ratio(&dag, npu, *ratio);
-                let plan = planned::order(&dag);
+                let order = plan(&dag).order;
+                let dag = dag.with_plan(&order, 0.0);
                 for noise in &grid.noises {
                     let takes = with_noise(&dag, *noise);
-                    let bound_seconds = lower_bound(&rebuilt(&dag, |task| takes[task]));
-                    let seconds = all_policies(&dag, &plan, &takes);
-                    let (model, prompt, ratio, noise) = (model.clone(), *prompt, *ratio, *noise);
-                    cases.push(Case { model, prompt, ratio, noise, bound_seconds, seconds });
+                    let real = rebuilt(&dag, |task| takes[task]);
+                    let chunks = prompt.div_ceil(options.chunk);
+                    let solved = (chunks <= 2).then(|| optimum(&real, MOST_PARTIALS));
+                    cases.push(Case {
+                        model: model.clone(),
+                        prompt: *prompt,
+                        ratio: *ratio,
+                        noise: *noise,
+                        chunks,
+                        bound_seconds: solved.map_or_else(|| lower_bound(&real), |solved| solved.bound),
+                        optimum_seconds: solved.filter(Optimum::is_proven).map(|solved| solved.seconds),
+                        seconds: all_policies(&dag, &takes),
+                    });
                 }
             }
         }
@@ -97,11 +116,10 @@ pub fn cases(device: &DeviceProfile, grid: &Grid) -> Vec<Case> {
     cases
 }
 
-fn all_policies(dag: &Dag, plan: &[usize], takes: &[f64]) -> Vec<f64> {
+fn all_policies(dag: &Dag, takes: &[f64]) -> Vec<f64> {
     let of_policy = |policy| simulate(dag, policy, |task| takes[task]).seconds();
     let of_form = |form: &Form| forms::seconds(dag, *form, |task| takes[task]);
-    let planned = planned::seconds(dag, plan, |task| takes[task]);
-    Policy::ALL.map(of_policy).into_iter().chain([planned]).chain(Form::ALL[1..].iter().map(of_form)).collect()
+    Policy::ALL.map(of_policy).into_iter().chain(Form::ALL[1..].iter().map(of_form)).collect()
 }
 
 /// The same tasks with other seconds.
@@ -122,7 +140,7 @@ fn with_ratio(dag: &Dag, npu: ProcessorId, ratio: f64) -> Dag {
 }
 
 fn with_noise(dag: &Dag, noise: f64) -> Vec<f64> {
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     (0..dag.len()).map(|task| dag.seconds(task) * random.log_normal(noise)).collect()
 }
 
@@ -137,8 +155,10 @@ pub struct Solved {
     pub chunks: usize,
     /// Work of the NPU against that of the CPU.
     pub ratio: f64,
-    /// Branches that were looked at.
-    pub nodes: usize,
+    /// What is to be done, for other solvers.
+    pub tasks: Vec<SolvedTask>,
+    /// Partial schedules that were looked at.
+    pub partials: usize,
     /// Whether these are all.
     pub is_proven: bool,
     /// Of the best schedule found.
@@ -149,8 +169,26 @@ pub struct Solved {
     pub seconds: Vec<f64>,
 }
 
-/// The first `blocks` blocks of each model, with prompts of few chunks, solved exactly as far as `most_nodes` branches go.
-pub fn solved(device: &DeviceProfile, grid: &Grid, sizes: &[(usize, usize)], most_nodes: usize) -> Vec<Solved> {
+/// A task of a small instance.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SolvedTask {
+    /// The processor that runs it.
+    pub processor: ProcessorId,
+    /// What it takes.
+    pub seconds: f64,
+    /// The numbers of those that it waits for.
+    pub predecessors: Vec<usize>,
+}
+
+/// The first `blocks` blocks of each model, with prompts of few chunks, solved exactly as far as `most` partial schedules
+/// go.
+pub fn solved(
+    device: &DeviceProfile,
+    grid: &Grid,
+    sizes: &[(usize, usize)],
+    most: usize,
+    plan: &mut dyn FnMut(&Dag) -> Plan,
+) -> Vec<Solved> {
     let mut all = Vec::new();
     for (model, description) in &grid.models {
         for (blocks, chunks) in sizes {
@@ -162,17 +200,26 @@ pub fn solved(device: &DeviceProfile, grid: &Grid, sizes: &[(usize, usize)], mos
             for ratio in &grid.ratios {
                 let dag = with_ratio(&dag, npu, *ratio);
                 let takes: Vec<_> = (0..dag.len()).map(|task| dag.seconds(task)).collect();
-                let found = optimum(&dag, most_nodes);
+                let found = optimum(&dag, most);
+                let task = |task| SolvedTask {
+                    processor: dag.home(task),
+                    seconds: dag.seconds(task),
+                    predecessors: dag.predecessors(task).to_vec(),
+                };
+                let tasks = (0..dag.len()).map(task).collect();
+                let order = plan(&dag).order;
+                let dag = dag.with_plan(&order, 0.0);
                 all.push(Solved {
                     model: model.clone(),
                     blocks: *blocks,
                     chunks: *chunks,
                     ratio: *ratio,
-                    nodes: found.nodes,
+                    tasks,
+                    partials: found.partials,
                     is_proven: found.is_proven(),
                     optimum_seconds: found.seconds,
                     bound_seconds: lower_bound(&dag),
-                    seconds: all_policies(&dag, &planned::order(&dag), &takes),
+                    seconds: all_policies(&dag, &takes),
                 });
             }
         }
@@ -183,6 +230,7 @@ pub fn solved(device: &DeviceProfile, grid: &Grid, sizes: &[(usize, usize)], mos
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::planner::Effort;
     use triad_model::family::shape;
 
     fn grid() -> Grid {
@@ -190,22 +238,26 @@ mod tests {
         Grid { prompts: vec![512], ..Grid::usual(models) }
     }
 
+    fn planned(dag: &Dag) -> Plan {
+        crate::planner::plan(dag, 0.0, Effort::default(), &mut || true)
+    }
+
     #[test]
     fn no_policy_of_the_grid_is_below_its_bound_and_work_has_the_ratio_asked_for() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
-        let cases = cases(&device, &grid());
+        let cases = cases(&device, &grid(), &mut planned);
         assert_eq!(cases.len(), 12);
         for case in &cases {
             assert_eq!(case.seconds.len(), names().len());
             assert!(case.gaps().all(|gap| gap > -1e-9), "{case:?}");
         }
-        assert_eq!(cases, super::cases(&device, &grid()), "the same in every run");
+        assert_eq!(cases, super::cases(&device, &grid(), &mut planned), "the same in every run");
     }
 
     #[test]
     fn an_optimum_is_between_bound_and_every_policy() {
         let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
-        for solved in solved(&device, &grid(), &[(1, 2), (1, 3)], 100_000) {
+        for solved in solved(&device, &grid(), &[(1, 2), (1, 3)], 100_000, &mut planned) {
             assert!(solved.is_proven && solved.bound_seconds <= solved.optimum_seconds + 1e-12, "{solved:?}");
             assert!(solved.seconds.iter().all(|seconds| *seconds >= solved.optimum_seconds - 1e-9), "{solved:?}");
         }
@@ -213,7 +265,7 @@ mod tests {
 
     #[test]
     fn noise_has_mean_one() {
-        let mut random = Random(1);
+        let mut random = Random::new(1);
         let mean = (0..20_000).map(|_| random.log_normal(0.3)).sum::<f64>() / 20_000.0;
         assert!((mean - 1.0).abs() < 0.02, "{mean}");
         assert_eq!(random.log_normal(0.0), 1.0);

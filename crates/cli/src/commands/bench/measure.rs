@@ -137,6 +137,7 @@ impl Plan {
             let mut run = || {
                 session.truncate(0);
                 engine.set_policy(policy);
+                engine.plan_ahead(tokens);
                 let seconds = prefill(&mut session, tokens, &cancel)?;
                 processors::note_failures(&session);
                 let latest = session.execution().expect("a prompt ran");

@@ -100,7 +100,8 @@ pub struct Arguments {
     // Last, since their heading holds for all that follows.
     #[command(flatten)]
     several: ProcessorArguments,
-    /// What decides which part of a prompt is next, one or several in turn: in-order, fifo, npu-first, paper, critical-path
+    /// What decides which part of a prompt is next, one or several in turn: in-order, fifo, npu-first, paper, critical-path,
+    /// planned
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "critical-path",
           value_parser = processors::policy, requires = "processors")]
     policy: Vec<Policy>,

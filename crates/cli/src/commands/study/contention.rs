@@ -23,7 +23,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = arguments::tokens)]
     prompt: usize,
     /// Moments at which the app begins
-    #[arg(long, value_name = "N", default_value = "50", value_parser = arguments::threads)]
+    #[arg(long, value_name = "N", default_value = "50", value_parser = arguments::tokens)]
     moments: usize,
     #[command(flatten)]
     output: OutputArguments,

@@ -6,6 +6,7 @@ use serde::Serialize;
 use triad_model::family;
 use triad_plan::graph::Graph;
 use triad_plan::placement::Placement;
+use triad_plan::planner::{Effort, plan};
 use triad_plan::processors::Processors;
 use triad_plan::schedule::{Dag, Policy, Schedule};
 
@@ -34,6 +35,9 @@ pub fn measure() -> triad_model::Result<Vec<Decisions>> {
     let placement = Placement::new(&graph, &processors, |_, _| 1.0).expect("a CPU computes everything");
     // Any times do: decisions are as many.
     let dag = Dag::of_prefill(&graph, &processors, &placement, |task, _| 1e-3 + graph.operations(task) as f64 * 1e-12);
+    // A plan of the least effort: decisions are as many by any.
+    let plan = plan(&dag, 0.0, Effort { width: 1 }, &mut || true);
+    let dag = dag.with_plan(&plan.order, 0.0);
     Ok(Policy::ALL.into_iter().map(|policy| of_policy(&dag, policy)).collect())
 }
 

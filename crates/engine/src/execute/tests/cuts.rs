@@ -43,7 +43,7 @@ proptest! {
         w4a16: bool,
         cuts in prop::collection::vec((0usize..4, any::<bool>(), 0.05f64..1.0, 0.05f64..1.0, 1usize..4), 1..4),
         which in 0usize..3,
-        policy in 0usize..5,
+        policy in 0usize..6,
         length in 1usize..40,
     ) {
         let family = FAMILIES[family];

@@ -209,7 +209,7 @@ fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own
             });
         });
         until_reserved(2 + 700usize.div_ceil(PAGE));
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(200));
         set(Gate::Open);
         is_on_its_way.recv().unwrap();
         first.join().unwrap();

@@ -1,0 +1,45 @@
+//! A thread that plans orders ahead, as long as the engine lives, beside whatever is computed: it goes on slowly while
+//! something is, so that no prompt waits for it.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use triad_plan::planner::{Effort, plan};
+
+use super::pass::Prompts;
+use super::{Shared, lock};
+
+/// How long it sleeps every few dozen microseconds while something is computed.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// The life of the thread.
+pub(super) fn serve(shared: &Shared) {
+    let mut state = lock(&shared.state);
+    while !state.is_closing {
+        let Some((rows, position)) = state.orders.next() else {
+            state = shared.planning.wait(state).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        };
+        state.orders.is_planning = true;
+        let (planned, costs) = (state.joint_plan(shared, rows, position), state.costs().clone());
+        drop(state);
+        let dag = Prompts::new(shared, &costs, planned.as_ref(), (rows, position)).tasks.dag.clone();
+        let is_known = lock(&shared.state).orders.of(&dag).is_some();
+        let order = (!is_known).then(|| plan(&dag, 0.0, Effort::default(), &mut || goes_on(shared)).order);
+        state = lock(&shared.state);
+        state.orders.is_planning = false;
+        if let Some(order) = order {
+            state.orders.keep(dag, order);
+        }
+        shared.planning.notify_all();
+    }
+}
+
+/// Waits a moment while something is computed. Returns whether the engine lives.
+fn goes_on(shared: &Shared) -> bool {
+    if shared.is_computing.load(Ordering::Relaxed) {
+        std::thread::sleep(PAUSE);
+    }
+    !shared.is_closing.load(Ordering::Relaxed)
+}

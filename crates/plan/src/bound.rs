@@ -1,0 +1,81 @@
+//! How short a schedule could be at best, whatever decides: computed in no time, and mostly a little too low.
+//!
+//! All processors but one are relaxed, and on that one tasks may be interrupted: solved exactly by Jackson's rule (Carlier
+//! 1982).
+
+use crate::schedule::Dag;
+
+/// Seconds that no schedule stays below: the best of the longest path and, for each processor, of the shortest schedule
+/// with interruptions in which no task begins before its longest path from the start nor is followed by less than its
+/// longest path to the end.
+pub fn lower_bound(dag: &Dag) -> f64 {
+    let paths = Paths::new(dag);
+    let all = |processor| (0..dag.len()).filter(move |task| dag.home(*task) == processor);
+    let of_processor = |processor| {
+        jackson(all(processor).map(|task| (paths.heads[task], dag.seconds(task), paths.tails[task])).collect())
+    };
+    dag.processor_ids().map(of_processor).fold(dag.lower_bound(), f64::max)
+}
+
+/// Longest paths: to the beginning of each task, and from its end.
+pub(crate) struct Paths {
+    pub(crate) heads: Vec<f64>,
+    pub(crate) tails: Vec<f64>,
+}
+
+impl Paths {
+    pub(crate) fn new(dag: &Dag) -> Self {
+        let (mut heads, mut tails) = (vec![0.0f64; dag.len()], vec![0.0f64; dag.len()]);
+        for task in 0..dag.len() {
+            for before in dag.predecessors(task) {
+                heads[task] = heads[task].max(heads[*before] + dag.seconds(*before));
+            }
+        }
+        for task in (0..dag.len()).rev() {
+            for before in dag.predecessors(task) {
+                tails[*before] = tails[*before].max(tails[task] + dag.seconds(task));
+            }
+        }
+        Self { heads, tails }
+    }
+}
+
+/// One processor, tasks with heads, seconds and tails, interruptions allowed: always the ready one with the longest tail.
+fn jackson(mut tasks: Vec<(f64, f64, f64)>) -> f64 {
+    tasks.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let mut ready: Vec<(f64, f64)> = Vec::new();
+    let (mut now, mut next, mut longest) = (0.0f64, 0, 0.0f64);
+    while next < tasks.len() || !ready.is_empty() {
+        if ready.is_empty() {
+            now = now.max(tasks[next].0);
+        }
+        while next < tasks.len() && tasks[next].0 <= now {
+            ready.push((tasks[next].2, tasks[next].1));
+            next += 1;
+        }
+        let place = (0..ready.len()).max_by(|a, b| ready[*a].0.total_cmp(&ready[*b].0)).expect("one is ready");
+        let (tail, left) = ready[place];
+        let until = tasks.get(next).map_or(f64::INFINITY, |task| task.0);
+        if now + left <= until {
+            now += left;
+            longest = longest.max(now + tail);
+            ready.swap_remove(place);
+        } else {
+            ready[place].1 -= until - now;
+            now = until;
+        }
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_includes_that_nothing_can_begin_at_once() {
+        // The second processor's three tasks wait for the first's.
+        let dag = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (1, 2.0, vec![0]), (1, 2.0, vec![0])]);
+        assert_eq!((dag.lower_bound(), lower_bound(&dag)), (6.0, 7.0));
+    }
+}
