@@ -129,16 +129,16 @@ impl Sums for Plain {
                     + i32::from(integers[2 * lane + 1]) * i32::from(x[2 * lane + 1]);
             }
         }
-        for lane in 0..PARTS {
-            self.0[lane] = Self::multiply_add(exact[lane] as f32, scale, self.0[lane]);
+        for (sum, exact) in self.0.iter_mut().zip(exact) {
+            *sum = Self::multiply_add(exact as f32, scale, *sum);
         }
         self
     }
 
     #[inline(always)]
     fn subtract_products(mut self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
-        for lane in 0..PARTS {
-            self.0[lane] = Self::multiply_add((minimums[lane] * sums[lane]) as f32, -scale, self.0[lane]);
+        for ((sum, minimum), sum_of_x) in self.0.iter_mut().zip(minimums).zip(sums) {
+            *sum = Self::multiply_add((minimum * sum_of_x) as f32, -scale, *sum);
         }
         self
     }
