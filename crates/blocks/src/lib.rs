@@ -155,7 +155,7 @@ pub fn dequantize(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
 fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
     let mut integers = [0; ELEMENTS];
     for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<ELEMENTS>().0) {
-        let (scale, minimum) = B::unpack(block, &mut integers);
+        let [scale, minimum] = B::unpack(block, &mut integers).map(widen);
         for (out, integer) in out.iter_mut().zip(integers) {
             let value = scale * f32::from(integer);
             *out = if B::HAS_MINIMUM { value + minimum } else { value };
@@ -168,7 +168,7 @@ fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
 fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
     let (mut integers, mut minimums) = ([0; SUPER_BLOCK], [0; PARTS]);
     for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<SUPER_BLOCK>().0) {
-        let (scale, minimum_scale) = B::unpack(block, &mut integers, &mut minimums);
+        let [scale, minimum_scale] = B::unpack(block, &mut integers, &mut minimums).map(widen);
         let parts = out.as_chunks_mut::<{ SUPER_BLOCK / PARTS }>().0.iter_mut();
         let parts = parts.zip(integers.as_chunks::<{ SUPER_BLOCK / PARTS }>().0).zip(minimums);
         for ((out, integers), minimum) in parts {
@@ -181,12 +181,18 @@ fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The f16 at a place of a block. In plain integers, so that it is inlined: the library's conversion is a call, which checks
-/// what the processor has.
+/// The bits of the f16 at a place of a block.
 #[inline(always)]
-fn half_at(block: &[u8], place: usize) -> f32 {
+fn bits_at(block: &[u8], place: usize) -> u16 {
+    u16::from_le_bytes([block[place], block[place + 1]])
+}
+
+/// The value of an f16 with these bits. In plain integers, so that it is inlined: the library's conversion is a call, which
+/// checks what the processor has.
+#[inline(always)]
+pub fn widen(bits: u16) -> f32 {
     const SMALLEST_NORMAL: u32 = 113 << 23;
-    let bits = u32::from(u16::from_le_bytes([block[place], block[place + 1]]));
+    let bits = u32::from(bits);
     let magnitude = (bits & 0x7fff) << 13;
     // Exponents of f32 are 112 larger; those of infinities and what is not a number are 255.
     let wide = match bits & 0x7c00 {
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn every_f16_is_widened_to_its_value() {
         for bits in 0..=u16::MAX {
-            let (wide, expected) = (half_at(&bits.to_le_bytes(), 0), half::f16::from_bits(bits).to_f32());
+            let (wide, expected) = (widen(bits), half::f16::from_bits(bits).to_f32());
             assert!(wide.to_bits() == expected.to_bits() || wide.is_nan() && expected.is_nan(), "{bits:#x}: {wide}");
         }
     }

@@ -3,7 +3,7 @@
 //! Four-bit numbers are packed two to a byte: element `i` in the low half of byte `i`, element `i + 16` in the high
 //! half. The fifth bit of element `i` is bit `i` of a little-endian `u32`.
 
-use crate::half_at;
+use crate::bits_at;
 
 /// Elements of a block.
 pub const ELEMENTS: usize = 32;
@@ -15,8 +15,9 @@ pub trait Block {
     /// Whether there is a minimum.
     const HAS_MINIMUM: bool;
 
-    /// Writes the numbers `q` of a block of [`Block::BYTES`], and returns `d` and `m`, which is 0 where there is none.
-    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32);
+    /// Writes the numbers `q` of a block of [`Block::BYTES`], and returns the bits of `d` and `m`, in f16; `m` is 0
+    /// where there is none.
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2];
 }
 
 /// `d: f16, q: [u4; 32]`; stored with 8 added.
@@ -27,9 +28,9 @@ impl Block for Q4_0 {
     const HAS_MINIMUM: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
         four_bits(&block[2..18], integers, 8);
-        (half_at(block, 0), 0.0)
+        [bits_at(block, 0), 0]
     }
 }
 
@@ -41,9 +42,9 @@ impl Block for Q4_1 {
     const HAS_MINIMUM: bool = true;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
         four_bits(&block[4..20], integers, 0);
-        (half_at(block, 0), half_at(block, 2))
+        [bits_at(block, 0), bits_at(block, 2)]
     }
 }
 
@@ -55,9 +56,9 @@ impl Block for Q5_0 {
     const HAS_MINIMUM: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
         five_bits(&block[2..6], &block[6..22], integers, 16);
-        (half_at(block, 0), 0.0)
+        [bits_at(block, 0), 0]
     }
 }
 
@@ -69,9 +70,9 @@ impl Block for Q5_1 {
     const HAS_MINIMUM: bool = true;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
         five_bits(&block[4..8], &block[8..24], integers, 0);
-        (half_at(block, 0), half_at(block, 2))
+        [bits_at(block, 0), bits_at(block, 2)]
     }
 }
 
@@ -83,11 +84,11 @@ impl Block for Q8_0 {
     const HAS_MINIMUM: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
         for (integer, byte) in integers.iter_mut().zip(&block[2..34]) {
             *integer = i16::from(*byte as i8);
         }
-        (half_at(block, 0), 0.0)
+        [bits_at(block, 0), 0]
     }
 }
 

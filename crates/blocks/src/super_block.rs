@@ -8,7 +8,7 @@
 
 use std::array::from_fn;
 
-use crate::half_at;
+use crate::bits_at;
 
 /// Elements of a super-block.
 pub const SUPER_BLOCK: usize = 256;
@@ -25,8 +25,9 @@ pub trait SuperBlock {
     const HAS_MINIMUMS: bool;
 
     /// Writes `scale · q` of each element, at most [`LARGEST`], and `minimum` of each 16 elements of a super-block of
-    /// [`SuperBlock::BYTES`]; returns `d` and `dmin`. Where there are no minimums, it leaves them, and `dmin` is 0.
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32);
+    /// [`SuperBlock::BYTES`]; returns the bits of `d` and `dmin`, in f16. Where there are no minimums, it
+    /// leaves them, and `dmin` is 0.
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2];
 }
 
 /// `scales: [u4 scale, u4 minimum; 16], q: [u2; 256], d: f16, dmin: f16`.
@@ -37,7 +38,7 @@ impl SuperBlock for Q2_K {
     const HAS_MINIMUMS: bool = true;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
         let scales = array::<PARTS>(block, 0);
         for (minimum, scale) in minimums.iter_mut().zip(scales) {
             *minimum = i32::from(scale >> 4);
@@ -52,7 +53,7 @@ impl SuperBlock for Q2_K {
                 scale(integers, [scales[2 * pair], scales[2 * pair + 1]].map(|scale| i16::from(scale & 0xF)));
             }
         }
-        (half_at(block, 80), half_at(block, 82))
+        [bits_at(block, 80), bits_at(block, 82)]
     }
 }
 
@@ -65,7 +66,7 @@ impl SuperBlock for Q3_K {
     const HAS_MINIMUMS: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> [u16; 2] {
         let packed = array::<12>(block, 96);
         let scales: [i16; PARTS] = from_fn(|part| {
             let low = packed[part % 8] >> (4 * (part / 8)) & 0xF;
@@ -83,7 +84,7 @@ impl SuperBlock for Q3_K {
                 scale(integers, [scales[2 * bit], scales[2 * bit + 1]]);
             }
         }
-        (half_at(block, 108), 0.0)
+        [bits_at(block, 108), 0]
     }
 }
 
@@ -95,7 +96,7 @@ impl SuperBlock for Q4_K {
     const HAS_MINIMUMS: bool = true;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
         let scales = six_bits(&block[4..16], minimums);
         let packed = block[16..144].as_chunks::<32>().0;
         for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
@@ -105,7 +106,7 @@ impl SuperBlock for Q4_K {
                 parts[index + 32] = high * i16::from(bytes[index] >> 4);
             }
         }
-        (half_at(block, 0), half_at(block, 2))
+        [bits_at(block, 0), bits_at(block, 2)]
     }
 }
 
@@ -117,7 +118,7 @@ impl SuperBlock for Q5_K {
     const HAS_MINIMUMS: bool = true;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
         let scales = six_bits(&block[4..16], minimums);
         let (high, packed) = (&block[16..48], block[48..176].as_chunks::<32>().0);
         for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
@@ -128,7 +129,7 @@ impl SuperBlock for Q5_K {
                 parts[index + 32] = scales[1] * i16::from(bytes[index] >> 4 | (fifth & 2) << 3);
             }
         }
-        (half_at(block, 0), half_at(block, 2))
+        [bits_at(block, 0), bits_at(block, 2)]
     }
 }
 
@@ -140,7 +141,7 @@ impl SuperBlock for Q6_K {
     const HAS_MINIMUMS: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> (f32, f32) {
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> [u16; 2] {
         let scales = array::<PARTS>(block, 192);
         let (low, high) = (array::<128>(block, 0), array::<64>(block, 128));
         // 128 elements share 64 bytes: the low halves of all of them first, then the high halves.
@@ -156,7 +157,7 @@ impl SuperBlock for Q6_K {
                 scale(integers, [scales[first], scales[first + 1]].map(|scale| i16::from(scale as i8)));
             }
         }
-        (half_at(block, 208), 0.0)
+        [bits_at(block, 208), 0]
     }
 }
 

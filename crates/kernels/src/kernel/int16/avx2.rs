@@ -1,11 +1,12 @@
 //! AVX2: `vpmaddwd` adds two products of 16-bit numbers, in each of eight sums.
 
 use std::arch::x86_64::{
-    __m128, __m256, __m256i, _mm_add_ps, _mm_add_ss, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128,
-    _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256, _mm256_castps128_ps256,
-    _mm256_castps256_ps128, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_extractf128_ps, _mm256_fmadd_ps,
-    _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi32, _mm256_permutevar8x32_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_srli_epi32, _mm256_storeu_si256,
+    __m128, __m256, __m256i, _mm_add_ps, _mm_add_ss, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32, _mm_loadl_epi64,
+    _mm_loadu_si128, _mm_movehl_ps, _mm_shuffle_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_and_si256,
+    _mm256_castps128_ps256, _mm256_castps256_ps128, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_extractf128_ps,
+    _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi32, _mm256_permutevar8x32_ps,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_setzero_si256, _mm256_srli_epi32,
+    _mm256_storeu_si256,
 };
 
 use half::f16;
@@ -255,6 +256,12 @@ impl Sums for TwoHalves {
             }
         };
         self.add([half(0), half(1)], -scale)
+    }
+
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
     }
 
     #[inline(always)]

@@ -7,15 +7,16 @@
 //! step's activations are five lines, which for each column would take as long again: two columns share a reading of them.
 
 use std::arch::x86_64::{
-    __m128, __m512, __m512i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_loadu_ps,
-    _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_prefetch, _mm_set1_ps, _mm_shuffle_ps,
-    _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_castsi256_si128,
-    _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
-    _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256,
-    _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64,
-    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi32,
-    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32,
+    __m128, __m512, __m512i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_cvtsi32_si128,
+    _mm_cvtss_f32, _mm_loadu_ps, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_prefetch,
+    _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castpd_ps,
+    _mm256_castps256_ps128, _mm256_castsi256_si128, _mm256_extractf128_ps, _mm256_extracti128_si256,
+    _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_pd,
+    _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps,
+    _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_loadu_si512,
+    _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi32, _mm512_permutexvar_ps,
+    _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
@@ -30,6 +31,7 @@ use super::blocks::{self, Sums};
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use crate::chunks::parts;
+use crate::dot::sum;
 use crate::int4::HALF;
 use crate::output::SharedOutput;
 use crate::tier::Tier;
@@ -574,13 +576,21 @@ impl Sums for Sixteen {
     }
 
     #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        // SAFETY: as above.
+        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    }
+
+    #[inline(always)]
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
     }
 
     #[inline(always)]
     fn total(self) -> f32 {
-        // SAFETY: as above.
-        unsafe { _mm512_reduce_add_ps(self.0) }
+        let mut sums = [0.0; PARTS];
+        // SAFETY: as above; sixteen numbers.
+        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), self.0) };
+        sum(sums)
     }
 }

@@ -25,6 +25,9 @@ pub(super) trait Sums: Copy {
     /// Subtracts, times `scale`, the exact product of each minimum and sum.
     fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self;
 
+    /// The value of an f16 with these bits.
+    fn widen(bits: u16) -> f32;
+
     /// `a · b + c`, rounded once where the others are.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
 
@@ -43,7 +46,11 @@ pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
         |rows, row, column| match rows {
             1 => tile::<S, 1>(task, row, column),
             2 => tile::<S, 2>(task, row, column),
-            3 => tile::<S, 3>(task, row, column),
+            // Fewer kinds of tiles, of which there is one for each format and set of instructions.
+            3 => {
+                tile::<S, 2>(task, row, column);
+                tile::<S, 1>(task, row + 2, column);
+            }
             _ => tile::<S, ROWS>(task, row, column),
         },
     );
@@ -63,28 +70,58 @@ fn tile<S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize, column: usi
 
 #[inline(always)]
 fn simple<B: Block, S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize, column: usize) -> [f32; ROWS] {
-    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
-    let sums_of_x: [&[i32]; ROWS] = std::array::from_fn(|index| task.x.sums(row + index));
-    let (mut totals, mut offsets) = ([[S::zero(); 2]; ROWS], [[0.0; 2]; ROWS]);
-    let mut integers = [0; ELEMENTS];
-    for (index, block) in task.column(column).chunks_exact(B::BYTES).enumerate() {
-        // One after the other would wait for each addition.
-        let side = index % 2;
-        let (scale, minimum) = B::unpack(block, &mut integers);
-        for row in 0..ROWS {
-            let x = &x[row][index * ELEMENTS..][..ELEMENTS];
-            totals[row][side] = totals[row][side].add_products(&integers, x, scale);
-            if B::HAS_MINIMUM {
-                let sum: i32 = sums_of_x[row][index * SIMPLE_PARTS..][..SIMPLE_PARTS].iter().sum();
-                offsets[row][side] = S::multiply_add(sum as f32, minimum, offsets[row][side]);
-            }
+    let rows = rows_of::<ROWS>(task, row);
+    // Two of each, at even and at odd places: one after the other would wait for each addition.
+    let (mut even, mut odd) = ([(S::zero(), 0.0); ROWS], [(S::zero(), 0.0); ROWS]);
+    let mut pairs = task.column(column).chunks_exact(2 * B::BYTES);
+    let mut index = 0;
+    for pair in pairs.by_ref() {
+        let (first, second) = pair.split_at(B::BYTES);
+        add_block::<B, S, ROWS>(first, index, &rows, &mut even);
+        add_block::<B, S, ROWS>(second, index + 1, &rows, &mut odd);
+        index += 2;
+    }
+    if !pairs.remainder().is_empty() {
+        add_block::<B, S, ROWS>(pairs.remainder(), index, &rows, &mut even);
+    }
+    let mut totals = [0.0; ROWS];
+    for (total, (even, odd)) in totals.iter_mut().zip(even.into_iter().zip(odd)) {
+        *total = even.0.total() + odd.0.total();
+        if B::HAS_MINIMUM {
+            *total += even.1 + odd.1;
         }
     }
-    std::array::from_fn(|row| {
-        let ([even, odd], [even_offset, odd_offset]) = (totals[row], offsets[row]);
-        let total = even.total() + odd.total();
-        if B::HAS_MINIMUM { total + (even_offset + odd_offset) } else { total }
-    })
+    totals
+}
+
+/// Some rows, each with the sums of its parts.
+#[inline(always)]
+fn rows_of<'a, const ROWS: usize>(task: &BlockColumns<'a>, row: usize) -> [(&'a [i16], &'a [i32]); ROWS] {
+    let mut rows: [(&[i16], &[i32]); ROWS] = [(&[], &[]); ROWS];
+    for (index, place) in rows.iter_mut().enumerate() {
+        *place = (task.x.row(row + index), task.x.sums(row + index));
+    }
+    rows
+}
+
+/// Adds the products of the block at `index`, and of its minimum.
+#[inline(always)]
+fn add_block<B: Block, S: Sums, const ROWS: usize>(
+    block: &[u8],
+    index: usize,
+    rows: &[(&[i16], &[i32]); ROWS],
+    totals: &mut [(S, f32); ROWS],
+) {
+    let mut integers = [0; ELEMENTS];
+    let [scale, minimum] = B::unpack(block, &mut integers);
+    let scale = S::widen(scale);
+    for ((x, sums), (total, offset)) in rows.iter().zip(totals) {
+        *total = total.add_products(&integers, &x[index * ELEMENTS..][..ELEMENTS], scale);
+        if B::HAS_MINIMUM {
+            let sums = &sums[index * SIMPLE_PARTS..][..SIMPLE_PARTS];
+            *offset = S::multiply_add((sums[0] + sums[1]) as f32, S::widen(minimum), *offset);
+        }
+    }
 }
 
 #[inline(always)]
@@ -93,21 +130,26 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
     row: usize,
     column: usize,
 ) -> [f32; ROWS] {
-    let x: [&[[i16; SUPER_BLOCK]]; ROWS] = std::array::from_fn(|index| task.x.row(row + index).as_chunks().0);
-    let sums_of_x: [&[[i32; PARTS]]; ROWS] = std::array::from_fn(|index| task.x.sums(row + index).as_chunks().0);
-    let mut totals = [S::zero(); ROWS];
+    let rows = rows_of::<ROWS>(task, row);
+    let mut sums = [S::zero(); ROWS];
     let (mut integers, mut minimums) = ([0; SUPER_BLOCK], [0; PARTS]);
     for (index, block) in task.column(column).chunks_exact(B::BYTES).enumerate() {
         // Sixteen products of numbers of these sizes are added to each sum: 16 · 4096 · 32512 < 2³¹.
-        let (scale, minimum_scale) = B::unpack(block, &mut integers, &mut minimums);
-        for row in 0..ROWS {
-            totals[row] = totals[row].add_products(&integers, &x[row][index], scale);
+        let [scale, minimum_scale] = B::unpack(block, &mut integers, &mut minimums);
+        let scale = S::widen(scale);
+        for ((x, parts), sums) in rows.iter().zip(&mut sums) {
+            *sums = sums.add_products(&integers, &x[index * SUPER_BLOCK..][..SUPER_BLOCK], scale);
             if B::HAS_MINIMUMS {
-                totals[row] = totals[row].subtract_products(&minimums, &sums_of_x[row][index], minimum_scale);
+                let parts = parts[index * PARTS..].first_chunk().expect("the parts of a super-block");
+                *sums = sums.subtract_products(&minimums, parts, S::widen(minimum_scale));
             }
         }
     }
-    totals.map(S::total)
+    let mut totals = [0.0; ROWS];
+    for (total, sums) in totals.iter_mut().zip(sums) {
+        *total = sums.total();
+    }
+    totals
 }
 
 /// In plain Rust.
@@ -141,6 +183,11 @@ impl Sums for Plain {
             *sum = Self::multiply_add((minimum * sum_of_x) as f32, -scale, *sum);
         }
         self
+    }
+
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        triad_blocks::widen(bits)
     }
 
     #[inline(always)]

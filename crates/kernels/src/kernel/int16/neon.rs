@@ -186,6 +186,11 @@ impl Sums for FourQuarters {
     }
 
     #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        triad_blocks::widen(bits)
+    }
+
+    #[inline(always)]
     fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
     }
