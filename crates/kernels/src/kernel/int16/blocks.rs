@@ -44,14 +44,12 @@ pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
         task.column_bytes(),
         #[inline(always)]
         |rows, row, column| match rows {
-            1 => tile::<S, 1>(task, row, column),
-            2 => tile::<S, 2>(task, row, column),
-            // Fewer kinds of tiles, of which there is one for each format and set of instructions.
-            3 => {
-                tile::<S, 2>(task, row, column);
-                tile::<S, 1>(task, row + 2, column);
-            }
-            _ => tile::<S, ROWS>(task, row, column),
+            ROWS => tile::<S, ROWS>(task, row, column),
+            // Each kind of tile is compiled for each format and set of instructions: fewer rows go one by one.
+            _ => (row..row + rows).for_each(
+                #[inline(always)]
+                |row| tile::<S, 1>(task, row, column),
+            ),
         },
     );
 }
