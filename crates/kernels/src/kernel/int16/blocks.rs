@@ -45,11 +45,13 @@ pub(super) fn multiply<S: Sums>(task: &BlockColumns) {
         #[inline(always)]
         |rows, row, column| match rows {
             ROWS => tile::<S, ROWS>(task, row, column),
-            // Each kind of tile is compiled for each format and set of instructions: fewer rows go one by one.
-            _ => (row..row + rows).for_each(
-                #[inline(always)]
-                |row| tile::<S, 1>(task, row, column),
-            ),
+            // Each kind of tile is compiled for each format and set of instructions: fewer rows go one by one. (A loop, since
+            // a closure would not be compiled for the instructions.)
+            _ => {
+                for row in row..row + rows {
+                    tile::<S, 1>(task, row, column);
+                }
+            }
         },
     );
 }
