@@ -140,28 +140,27 @@ proptest! {
         rows in 1usize..41, count in prop_oneof![4 => 1usize..4, 1 => 8usize..10], columns in 1usize..140, seed: u64,
         with_bias: bool,
     ) {
-        for format in [BlockFormat::ALL[(seed % 10) as usize]] {
-            let depth = count * format.elements();
-            let bytes = blocks(format, columns * count, seed);
-            let mut exact = vec![f32::NAN; columns * depth];
-            triad_blocks::dequantize(format, &bytes, &mut exact);
-            let x = values(rows * depth, seed ^ 3);
-            let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
-            let matrix = |arithmetic| Matrix::Blocks(Blocks { format, bytes: &bytes, arithmetic });
-            for phase in PHASES {
-                let mut out = vec![f32::NAN; rows * columns];
-                matmul(&x, matrix(BlockArithmetic::Exact), bias.as_deref(), phase, OutputMut::new(&mut out, columns));
-                let mut widened = vec![f32::NAN; rows * columns];
-                matmul(&x, Matrix::F32(&exact), bias.as_deref(), phase, OutputMut::new(&mut widened, columns));
-                prop_assert!(out == widened, "{} in {:?}: exact products are those with f32", format, phase);
-            }
-            let rounded = matrix(BlockArithmetic::Rounded);
-            compare(&x, &in_int16(&x, depth), rows, rounded, &exact, bias.as_deref(), Phase::Decode)?;
-            if Bf16Rows::new(&x, depth).is_some() {
-                compare(&x, &in_bf16(&x), rows, rounded, &in_bf16(&exact), bias.as_deref(), Phase::Prefill)?;
-            } else {
-                compare(&x, &x, rows, rounded, &exact, bias.as_deref(), Phase::Prefill)?;
-            }
+        let format = BlockFormat::ALL[(seed % 10) as usize];
+        let depth = count * format.elements();
+        let bytes = blocks(format, columns * count, seed);
+        let mut exact = vec![f32::NAN; columns * depth];
+        triad_blocks::dequantize(format, &bytes, &mut exact);
+        let x = values(rows * depth, seed ^ 3);
+        let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
+        let matrix = |arithmetic| Matrix::Blocks(Blocks { format, bytes: &bytes, arithmetic });
+        for phase in PHASES {
+            let mut out = vec![f32::NAN; rows * columns];
+            matmul(&x, matrix(BlockArithmetic::Exact), bias.as_deref(), phase, OutputMut::new(&mut out, columns));
+            let mut widened = vec![f32::NAN; rows * columns];
+            matmul(&x, Matrix::F32(&exact), bias.as_deref(), phase, OutputMut::new(&mut widened, columns));
+            prop_assert!(out == widened, "{} in {:?}: exact products are those with f32", format, phase);
+        }
+        let rounded = matrix(BlockArithmetic::Rounded);
+        compare(&x, &in_int16(&x, depth), rows, rounded, &exact, bias.as_deref(), Phase::Decode)?;
+        if Bf16Rows::new(&x, depth).is_some() {
+            compare(&x, &in_bf16(&x), rows, rounded, &in_bf16(&exact), bias.as_deref(), Phase::Prefill)?;
+        } else {
+            compare(&x, &x, rows, rounded, &exact, bias.as_deref(), Phase::Prefill)?;
         }
     }
 

@@ -137,28 +137,27 @@ proptest! {
     fn products_with_blocks_agree_with_those_with_their_values_and_a_row_alone_has_the_same_bits(
         rows in prop_oneof![1usize..12, 60usize..66], count in 1usize..5, columns in 1usize..14, seed: u64,
     ) {
-        for format in [BlockFormat::ALL[(seed % 10) as usize]] {
-            let depth = count * format.elements();
-            let bytes = blocks(format, columns * count, seed ^ 1);
-            let mut weights = vec![f32::NAN; columns * depth];
-            dequantize(format, &bytes, &mut weights);
-            let x = values(rows * depth, seed);
-            let x16 = rows_for_blocks(&x, depth);
-            let rounded = x16.to_f32();
-            let row = seed as usize % rows;
-            let alone = rows_for_blocks(&x[row * depth..][..depth], depth);
-            for kernel in available().iter().map(|kernels| kernels.int16) {
-                let out = in_blocks(kernel, &x16, format, &bytes);
-                for (index, out) in out.iter().enumerate() {
-                    let (x, weights) = (&rounded[index / columns * depth..], &weights[index % columns * depth..]);
-                    prop_assert!(
-                        is_near(*out, &x[..depth], &weights[..depth]),
-                        "{}, {}, output {}: {}", kernel.name(), format, index, out
-                    );
-                }
-                let alone = in_blocks(kernel, &alone, format, &bytes);
-                prop_assert_eq!(&alone[..], &out[row * columns..][..columns], "{}, {}", kernel.name(), format);
+        let format = BlockFormat::ALL[(seed % 10) as usize];
+        let depth = count * format.elements();
+        let bytes = blocks(format, columns * count, seed ^ 1);
+        let mut weights = vec![f32::NAN; columns * depth];
+        dequantize(format, &bytes, &mut weights);
+        let x = values(rows * depth, seed);
+        let x16 = rows_for_blocks(&x, depth);
+        let rounded = x16.to_f32();
+        let row = seed as usize % rows;
+        let alone = rows_for_blocks(&x[row * depth..][..depth], depth);
+        for kernel in available().iter().map(|kernels| kernels.int16) {
+            let out = in_blocks(kernel, &x16, format, &bytes);
+            for (index, out) in out.iter().enumerate() {
+                let (x, weights) = (&rounded[index / columns * depth..], &weights[index % columns * depth..]);
+                prop_assert!(
+                    is_near(*out, &x[..depth], &weights[..depth]),
+                    "{}, {}, output {}: {}", kernel.name(), format, index, out
+                );
             }
+            let alone = in_blocks(kernel, &alone, format, &bytes);
+            prop_assert_eq!(&alone[..], &out[row * columns..][..columns], "{}, {}", kernel.name(), format);
         }
     }
 }
