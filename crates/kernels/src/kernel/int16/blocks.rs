@@ -1,4 +1,4 @@
-//! Products with quantized blocks: a block is unpacked to integers of 16 bits once for several rows, in plain Rust that is
+//! Products with quantized blocks: a block is unpacked to integers of 16 bits once for four rows, or for one where fewer are left, in plain Rust that is
 //! compiled for the kernel's instructions, and each row adds its products by these.
 
 use triad_blocks::simple::{Block, ELEMENTS};
