@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use triad_engine::{Cancel, LoadOptions, Threads};
+use triad_engine::{Cancel, Threads};
 use triad_model::checkpoint::Checkpoint;
 use triad_model::gguf::Value;
 use triad_model::tensor::Format;
@@ -84,7 +84,7 @@ fn tiny_package() -> Result<Vec<u8>> {
         checkpoint: Arc::new(Checkpoint::open(&model).expect("a good file")),
         text: CalibrationText { name: "letters".into(), texts: vec!["abcabca".into()] },
         options: PrepareOptions::default(),
-        load: LoadOptions { threads: Threads::Count(1) },
+        threads: Threads::Count(1),
         existing: Existing::Replace,
     };
     package::prepare(&recipe, &destination, &Cancel::new(), &mut |_| ()).expect("a model that can be prepared");

@@ -23,6 +23,6 @@ fuzz_target!(|bytes: &[u8]| {
     fs::write(FOLDER.join("package.json"), manifest).expect("room for a file");
     fs::write(FOLDER.join("weights.safetensors"), weights).expect("room for a file");
     if let Ok(package) = Package::open(&FOLDER) {
-        let _ = Model::from_package(&package, &LoadOptions { threads: Threads::Count(1) });
+        let _ = Model::from_package(&package, &LoadOptions { threads: Threads::Count(1), ..Default::default() });
     }
 });
