@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use triad_kernels::kernel_names;
+use triad_kernels::tier::Tier;
+use triad_kernels::{kernel_names, refused_kernels};
 
 use crate::error::{Error, Result};
 
@@ -44,6 +45,17 @@ pub struct Kernels {
     pub bf16: Option<&'static str>,
     /// Of f32.
     pub f32: &'static str,
+    /// Those that compute a small product wrongly on this processor, and are not used.
+    pub refused: Vec<RefusedKernel>,
+}
+
+/// A kernel that is not used.
+#[derive(Debug, Serialize)]
+pub struct RefusedKernel {
+    /// Its name.
+    pub kernel: &'static str,
+    /// What it computed, and what was expected.
+    pub reason: &'static str,
 }
 
 /// Hardware threads with one highest clock.
@@ -71,11 +83,14 @@ impl Machine {
     pub fn detect() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let (cpus, kernels) = (cpu_folders(), kernel_names());
+        let refused = refused_kernels().iter();
+        let refused =
+            refused.map(|refused| RefusedKernel { kernel: refused.kernel, reason: &refused.reason }).collect();
         Self {
             processor: ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key)),
             architecture: std::env::consts::ARCH,
             instruction_sets: instruction_sets(),
-            kernels: Kernels { int8: kernels.int8, bf16: kernels.bf16, f32: kernels.f32 },
+            kernels: Kernels { int8: kernels.int8, bf16: kernels.bf16, f32: kernels.f32, refused },
             cores: cores(&cpus),
             threads: threads(),
             core_groups: core_groups(&cpus),
@@ -230,10 +245,13 @@ macro_rules! detected {
 
 #[cfg(target_arch = "x86_64")]
 fn instruction_sets() -> Vec<&'static str> {
-    detected!(is_x86_feature_detected:
+    let mut sets: Vec<_> = detected!(is_x86_feature_detected:
         "sse4.2", "f16c", "fma", "avx", "avx2", "avxvnni",
         "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16",
-    )
+    );
+    // Rust has no macro for it; the system must permit it, too.
+    sets.extend(Tier::Amx.is_supported().then_some("amx"));
+    sets
 }
 
 #[cfg(target_arch = "aarch64")]

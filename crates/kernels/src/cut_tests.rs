@@ -10,7 +10,7 @@ use crate::int8::{
     Int8Product, Int8Weight, QuantizedRows, QuantizedView, matmul_int8_each, pack, packed_len, row_sums, shadow,
     shadow_apart, shadow_float,
 };
-use crate::kernel::available;
+use crate::kernel::tested;
 use crate::testing::{bits, blocks, values};
 use crate::{BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, Product, int4, matmul_each, pool};
 
@@ -104,7 +104,7 @@ proptest! {
                     compute(x, weight, &bias[columns.clone()], out);
                 })
             };
-            for kernels in available() {
+            for kernels in tested() {
                 let (expected, found) = kernels.install(|| (run(&whole), pool.install(|| run(&parts))));
                 prop_assert_eq!(found, expected, "operator {}, {}", index, kernels.int8.name());
             }
@@ -128,7 +128,7 @@ proptest! {
             })
         };
         let parts = parts(&cut(rows, 1, &row_cuts), &cut(out_features, 1, &column_cuts));
-        for kernels in available() {
+        for kernels in tested() {
             let (expected, found) = kernels.install(|| (run(&[(0..rows, 0..out_features)]), run(&parts)));
             prop_assert_eq!(found, expected, "{}", kernels.float.name());
         }
@@ -173,7 +173,7 @@ proptest! {
                     })
                 };
                 let whole = [(0..rows, 0..out_features)];
-                for kernels in available() {
+                for kernels in tested() {
                     let (expected, found) = kernels.install(|| (run(&whole), pool.install(|| run(&parts))));
                     prop_assert_eq!(found, expected, "{} in {:?}, {}", name, phase, kernels.float.name());
                 }

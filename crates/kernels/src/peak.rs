@@ -4,6 +4,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+#[cfg(target_arch = "x86_64")]
+use crate::kernel::amx;
 use crate::vectorize::vectorize;
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
@@ -82,9 +84,9 @@ impl pulp::WithSimd for MultiplyAdd {
 }
 
 /// Peak INT8 arithmetic of `threads` threads at once, in operations a second (a product and its addition
-/// count two), in registers, as [`f32_operations_per_second`] measures: dot-product instructions where x86-64 has AVX-512
-/// and VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other processors, which are not
-/// measured.
+/// count two), in registers, as [`f32_operations_per_second`] measures: tiles where x86-64 has AMX, dot-product instructions
+/// where it has AVX-512 and VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other
+/// processors, which are not measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     let round = int8_round()?;
     Some(best(threads, ROUNDS, || round))
@@ -124,6 +126,9 @@ fn int8_round() -> Option<fn() -> f64> {
         (size_of_val(&factor) * WIDENED_ACCUMULATORS * ITERATIONS) as f64
     }
 
+    if amx::Native::new().is_some() {
+        return Some(|| amx::Native::new().map_or(0.0, amx::int8_operations));
+    }
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
         // SAFETY: this closure exists only where the instructions do.
         #[allow(unsafe_code)]
@@ -144,7 +149,7 @@ fn int8_round() -> Option<fn() -> f64> {
 }
 
 /// Peak bf16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two):
-/// dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel uses such
+/// tiles or dot-product instructions in registers, as [`f32_operations_per_second`] measures. `None` where no kernel uses such
 /// an instruction of this processor.
 pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
     let round = bf16_round()?;
@@ -169,6 +174,9 @@ fn bf16_round() -> Option<fn() -> f64> {
         (size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
     }
 
+    if amx::Native::new().is_some() {
+        return Some(|| amx::Native::new().map_or(0.0, amx::bf16_operations));
+    }
     let supported = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512bf16");

@@ -10,6 +10,8 @@ pub const VARIABLE: &str = "TRIAD_KERNELS";
 /// A set of instructions that kernels are written for. Of one architecture the better ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
+    /// x86-64 with the matrix unit AMX, for products of many rows in INT8 and bf16, beside AVX-512.
+    Amx,
     /// x86-64 with AVX-512; VNNI and BF16 where a kernel multiplies INT8 and bf16.
     Avx512,
     /// x86-64 with AVX2 and fused multiply-adds.
@@ -26,11 +28,13 @@ pub enum Tier {
 
 impl Tier {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Avx512, Self::Avx2, Self::I8mm, Self::Dotprod, Self::Neon, Self::Reference];
+    pub const ALL: [Self; 7] =
+        [Self::Amx, Self::Avx512, Self::Avx2, Self::I8mm, Self::Dotprod, Self::Neon, Self::Reference];
 
     /// Its name in [`VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
+            Self::Amx => "amx",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::I8mm => "i8mm",
@@ -43,6 +47,8 @@ impl Tier {
     /// Whether this processor has its instructions.
     pub fn is_supported(self) -> bool {
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => crate::kernel::amx::Native::new().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]

@@ -15,7 +15,7 @@ use triad_frontend::machine::{Kernels, Machine};
 A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
 An NPU is used with --processors cpu,npu --npu NAME.
 TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
-The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
+The environment variable TRIAD_KERNELS (amx, avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
 using better instructions than that.")]
 pub struct Arguments {
     /// Print one JSON object
@@ -197,7 +197,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .map(|cache| format!("L{} {} × {}", cache.level, cache.count, output::bytes(cache.bytes)))
         .collect();
     let or_unknown = |list: Vec<String>| if list.is_empty() { unknown() } else { list.join(", ") };
-    let Kernels { int8, bf16, f32 } = machine.kernels;
+    let Kernels { int8, bf16, f32, refused } = machine.kernels;
     let mut fields = vec![
         ("processor", machine.processor.unwrap_or_else(unknown)),
         ("architecture", machine.architecture.into()),
@@ -209,6 +209,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ("memory", output::known_bytes(machine.memory_bytes)),
         ("memory available", output::known_bytes(machine.memory_available_bytes)),
     ];
+    fields.extend(
+        refused.into_iter().map(|refused| ("kernel refused", format!("{}: {}", refused.kernel, refused.reason))),
+    );
     if gpus.is_empty() {
         fields.push(("GPU", "none found".to_owned()));
     }

@@ -7,14 +7,17 @@
 //! which the others are tested against.
 //!
 //! A new kernel is a file beside those of its format, with a type whose `new` returns `None` where the processor lacks its
-//! instructions, and a place in [`tiers`]. Operators use the kernels of [`best`]; tests go through all rows by
-//! `Kernels::install`.
+//! instructions, and a place in [`compiled`]. It [proves](proof) itself before it is used. Operators use the kernels of
+//! [`best`]; tests go through all rows by `Kernels::install`.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 pub(crate) mod float;
 pub(crate) mod int16;
 pub(crate) mod int8;
+mod proof;
 
 use std::sync::LazyLock;
 
@@ -52,9 +55,25 @@ macro_rules! kernel {
     };
 }
 
-/// All kernels that are compiled for this architecture and that this processor can run, best tier first.
+/// All kernels that this processor can run, best tier first.
 fn tiers() -> Vec<(Tier, OfTier)> {
+    let mut tiers = compiled();
+    tiers.retain(|(tier, _)| tier.is_supported());
+    tiers
+}
+
+/// All kernels that are compiled for this architecture and that this processor can run, and every tier.
+fn compiled() -> Vec<(Tier, OfTier)> {
     vec![
+        #[cfg(target_arch = "x86_64")]
+        (
+            Tier::Amx,
+            OfTier {
+                int8: kernel!(int8::amx::Amx::new()),
+                bf16: kernel!(float::amx_bf16::AmxBf16::new()),
+                ..OfTier::default()
+            },
+        ),
         #[cfg(target_arch = "x86_64")]
         (
             Tier::Avx512,
@@ -101,25 +120,62 @@ fn tiers() -> Vec<(Tier, OfTier)> {
     ]
 }
 
+/// A kernel that computes wrongly on this processor, which is not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedKernel {
+    /// Its name, as in [`KernelNames`].
+    pub kernel: &'static str,
+    /// What it computed, and what was expected.
+    pub reason: String,
+}
+
+/// A row for each of `tiers`, best first, without kernels that a [`proof`] refuses, and these.
+fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
+    let mut refused = Vec::new();
+    let mut refuse = |kernel, reason| refused.push(RefusedKernel { kernel, reason });
+    for (_, kernels) in tiers.iter_mut().filter(|(tier, _)| *tier != Tier::Reference) {
+        macro_rules! prove {
+            ($($format:ident),*) => {$(
+                if let Some(kernel) = kernels.$format && let Err(reason) = proof::$format(kernel) {
+                    refuse(kernel.name(), reason);
+                    kernels.$format = None;
+                }
+            )*};
+        }
+        prove!(int8, int16, float, bf16);
+    }
+    let row = |first: usize| {
+        let below = &tiers[first..];
+        // Plain Rust, the last tier, has a kernel for each format but bf16, which may have none.
+        Kernels {
+            tier: below[0].0,
+            int8: below.iter().find_map(|(_, kernels)| kernels.int8).expect("plain Rust"),
+            int16: below.iter().find_map(|(_, kernels)| kernels.int16).expect("plain Rust"),
+            float: below.iter().find_map(|(_, kernels)| kernels.float).expect("plain Rust"),
+            bf16: below.iter().find_map(|(_, kernels)| kernels.bf16),
+        }
+    };
+    ((0..tiers.len()).map(row).collect(), refused)
+}
+
+/// The table of this processor: its tiers that may be used, and the kernels that are refused.
+fn proven() -> &'static (Vec<Kernels>, Vec<RefusedKernel>) {
+    static PROVEN: LazyLock<(Vec<Kernels>, Vec<RefusedKernel>)> = LazyLock::new(|| {
+        let mut tiers = tiers();
+        tiers.retain(|(tier, _)| tier::may_be_used(*tier));
+        table(tiers)
+    });
+    &PROVEN
+}
+
 /// The table: a row for each tier that this processor has and that may be used, best first.
 pub(crate) fn available() -> &'static [Kernels] {
-    static AVAILABLE: LazyLock<Vec<Kernels>> = LazyLock::new(|| {
-        let mut tiers = tiers();
-        tiers.retain(|(tier, _)| tier.is_supported() && tier::may_be_used(*tier));
-        let row = |first: usize| {
-            let below = &tiers[first..];
-            // Plain Rust, the last tier, has a kernel for each format but bf16, which may have none.
-            Kernels {
-                tier: below[0].0,
-                int8: below.iter().find_map(|(_, kernels)| kernels.int8).expect("plain Rust"),
-                int16: below.iter().find_map(|(_, kernels)| kernels.int16).expect("plain Rust"),
-                float: below.iter().find_map(|(_, kernels)| kernels.float).expect("plain Rust"),
-                bf16: below.iter().find_map(|(_, kernels)| kernels.bf16),
-            }
-        };
-        (0..tiers.len()).map(row).collect()
-    });
-    &AVAILABLE
+    &proven().0
+}
+
+/// Returns the kernels that computed a small product wrongly on this processor, and are not used.
+pub fn refused_kernels() -> &'static [RefusedKernel] {
+    &proven().1
 }
 
 /// Returns the kernels that operators use: the first row of the table.
@@ -130,6 +186,21 @@ pub(crate) fn best() -> &'static Kernels {
         return installed;
     }
     &available()[0]
+}
+
+/// The rows that tests go through: those of the table, and one whose matrix unit is emulated.
+#[cfg(test)]
+pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    static EMULATED: LazyLock<Option<Kernels>> = LazyLock::new(|| {
+        let int8 = kernel!(int8::amx::Amx::emulated());
+        let bf16 = kernel!(float::amx_bf16::AmxBf16::emulated());
+        Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), ..*best() })
+    });
+    #[cfg(target_arch = "x86_64")]
+    return available().iter().chain(EMULATED.as_ref());
+    #[cfg(not(target_arch = "x86_64"))]
+    return available().iter();
 }
 
 #[cfg(test)]

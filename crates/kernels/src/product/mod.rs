@@ -146,7 +146,7 @@ unsafe fn panels(
 mod tests {
     use super::*;
     use crate::OutputMut;
-    use crate::kernel::available;
+    use crate::kernel::tested;
     use crate::testing::values;
     use proptest::prelude::*;
 
@@ -158,7 +158,7 @@ mod tests {
             before in 0usize..5, count in 1usize..150, after in 0usize..5, seed: u64,
         ) {
             let (left, right) = (values(rows * depth, seed), values(depth * count, seed ^ 5));
-            for kernel in available().iter().map(|kernels| kernels.float) {
+            for kernel in tested().map(|kernels| kernels.float) {
                 let width = before + count + after;
                 let mut out = vec![7.0; rows * width];
                 // SAFETY: `out` is this thread's alone.
@@ -190,7 +190,7 @@ mod tests {
             rows in 1usize..20, depth in 1usize..1200, count in 1usize..140, seed: u64,
         ) {
             let (left, right) = (values(rows * depth, seed), values(depth * count, seed ^ 5));
-            for kernel in available().iter().map(|kernels| kernels.float) {
+            for kernel in tested().map(|kernels| kernels.float) {
                 let run = |left: &[f32], right: &[f32]| {
                     let count = right.len() / depth;
                     let mut out = vec![0.0; left.len() / depth * count];
@@ -207,6 +207,44 @@ mod tests {
                 let (row, column) = (seed as usize % rows, (seed >> 20) as usize % count);
                 let alone = run(&left[row * depth..(row + 1) * depth], &right[column * depth..(column + 1) * depth]);
                 prop_assert_eq!(alone[0], whole[row * count + column], "{}", kernel.name());
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn every_kernel_of_bf16_agrees_with_the_definition_and_rows_computed_alone_have_the_same_bits(
+            rows in 1usize..70, depth in prop_oneof![1usize..150, DEPTH - 2..DEPTH + 40], count in 1usize..140,
+            twice: bool, seed: u64,
+        ) {
+            for kernel in tested().filter_map(|kernels| kernels.bf16) {
+                let (left, right) = (values(rows * 2 * depth, seed), values(2 * depth * count, seed ^ 5));
+                let mut pairs = vec![0; rows * depth];
+                kernel.to_bf16(&left, &mut pairs);
+                let run = |left: &[u32]| {
+                    let mut out = vec![7.0; left.len() / depth * count];
+                    for write in [Write::Replace, Write::Add].into_iter().take(1 + usize::from(twice)) {
+                        let out = OutputMut::new(&mut out, count).into_shared();
+                        let source = Source::Bf16(kernel, Matrix::F32(&right), 2 * depth);
+                        // SAFETY: `out` is this thread's alone.
+                        #[allow(unsafe_code)]
+                        unsafe { panels(kernel, left, depth, source, out, 0..count, write) };
+                    }
+                    out
+                };
+                let whole = run(&pairs);
+                let rounded = |x: f32| half::bf16::from_f32(x).to_f64();
+                let times = if twice { 2.0 } else { 1.0 };
+                for (index, out) in whole.iter().enumerate() {
+                    let (row, column) = (index / count, index % count);
+                    let pairs = left[row * 2 * depth..].iter().zip(&right[column * 2 * depth..]).take(2 * depth);
+                    let sum = times * pairs.map(|(x, weight)| rounded(*x) * rounded(*weight)).sum::<f64>();
+                    prop_assert!((f64::from(*out) - sum).abs() < 2e-6 * times * (2 * depth) as f64, "{}: {} is not {}", kernel.name(), out, sum);
+                }
+                let row = seed as usize % rows;
+                let alone = run(&pairs[row * depth..][..depth]);
+                prop_assert_eq!(&alone[..], &whole[row * count..][..count], "{}", kernel.name());
             }
         }
     }

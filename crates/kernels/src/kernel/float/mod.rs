@@ -1,6 +1,8 @@
 //! f32 and bf16.
 
 #[cfg(target_arch = "x86_64")]
+pub(super) mod amx_bf16;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;

@@ -8,7 +8,7 @@ use super::*;
 use crate::OutputMut;
 use crate::dot::sum;
 use crate::int4::HALF;
-use crate::kernel::{Kernels, available};
+use crate::kernel::{Kernels, tested};
 use crate::testing::{blocks, values, with_scales};
 use crate::tier::Tier;
 
@@ -92,7 +92,7 @@ proptest! {
         for ((x, value), index) in x.iter().zip(x16.to_f32()).zip(0..) {
             prop_assert!((x - value).abs() <= 0.505 * x16.scales[index / depth], "{} is not {}", value, x);
         }
-        for kernels in available() {
+        for kernels in tested() {
             let out = int8(kernels.int16, &x16, &weights, &scales);
             for (index, out) in out.iter().enumerate() {
                 let (row, column) = (index / columns, index % columns);
@@ -117,7 +117,7 @@ proptest! {
         let mut x16 = Int16Rows::default();
         x16.fill(&x, depth);
         x16.fill_steps();
-        for kernels in available() {
+        for kernels in tested() {
             let out = int4(kernels.int16, &x16, &weights, &scales);
             for (index, out) in out.iter().enumerate() {
                 let (row, column) = (index / columns, index % columns);
@@ -147,7 +147,7 @@ proptest! {
         let rounded = x16.to_f32();
         let row = seed as usize % rows;
         let alone = rows_for_blocks(&x[row * depth..][..depth], depth);
-        for kernel in available().iter().map(|kernels| kernels.int16) {
+        for kernel in tested().map(|kernels| kernels.int16) {
             let out = in_blocks(kernel, &x16, format, &bytes);
             for (index, out) in out.iter().enumerate() {
                 let (x, weights) = (&rounded[index / columns * depth..], &weights[index % columns * depth..]);
@@ -176,7 +176,7 @@ fn no_sum_overflows_with_the_largest_numbers_of_all_blocks() {
             dequantize(format, &bytes, &mut weights);
             for sign in [1.0, -1.0] {
                 let x16 = rows_for_blocks(&vec![sign; depth], depth);
-                for kernel in available().iter().map(|kernels| kernels.int16) {
+                for kernel in tested().map(|kernels| kernels.int16) {
                     let out = in_blocks(kernel, &x16, format, &bytes)[0];
                     assert!(is_near(out, &x16.to_f32(), &weights), "{}, {format}, {byte:#x}: {out}", kernel.name());
                 }
@@ -189,7 +189,7 @@ fn no_sum_overflows_with_the_largest_numbers_of_all_blocks() {
 fn no_sum_overflows_with_the_largest_numbers_of_all() {
     for depth in [1, 516, 517, 576, 2048, 65_536] {
         for sign in [1.0, -1.0] {
-            for kernels in available() {
+            for kernels in tested() {
                 let mut rows = Int16Rows::default();
                 rows.fill(&vec![sign * 3.0; 2 * depth], depth);
                 for sum in int8(kernels.int16, &rows, &vec![-128; 5 * depth], &[1.0; 5]) {
@@ -205,7 +205,7 @@ fn no_sum_overflows_with_the_largest_numbers_of_all() {
 fn a_number_that_is_not_finite_shows_and_zeros_are_zeros() {
     let mut rows = Int16Rows::default();
     rows.fill(&[1.0, f32::NAN, f32::INFINITY, 2.0, 0.0, -0.0, 1e-44, 0.0], 2);
-    for kernels in available() {
+    for kernels in tested() {
         let sums = int8(kernels.int16, &rows, &[1, 1], &[1.0]);
         assert!(sums[0].is_nan() && sums[1].is_nan());
         assert_eq!(sums[2..], [0.0, 0.0]);

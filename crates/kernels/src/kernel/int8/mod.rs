@@ -1,6 +1,8 @@
 //! INT8 activations by INT8 weights.
 
 #[cfg(target_arch = "x86_64")]
+pub(super) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512_rows;

@@ -1,0 +1,375 @@
+//! What kernels of several formats need of AMX (Sapphire Rapids and later): tiles of 16 rows of 64 bytes, and products of
+//! two of them that are added to a third one.
+//!
+//! [`Tiles`] is the matrix unit: everything else about these kernels runs in tests on any processor, on a unit in plain
+//! Rust. The instructions themselves can only be tested where they exist; there, [`proof`](super::proof) compares them
+//! before they are used.
+
+use std::arch::asm;
+use std::sync::LazyLock;
+
+/// Rows of a tile.
+pub(super) const ROWS: usize = 16;
+/// Sums of a row of a tile.
+pub(super) const LANES: usize = 16;
+/// Bytes of a row of a tile.
+pub(super) const BYTES: usize = 64;
+
+/// Sums of two by two tiles, `[2][2][ROWS][LANES]`: those of the first rows come first. Words are of i32 or f32.
+#[derive(Clone)]
+#[repr(align(64))]
+pub(super) struct Sums<T>(pub [[[[T; LANES]; ROWS]; 2]; 2]);
+
+/// What is multiplied: two tiles of rows by two tiles of columns, `steps` times, each time [`BYTES`] further in every row.
+#[derive(Clone, Copy)]
+pub(super) struct Operands {
+    /// The first byte of each tile of rows.
+    pub rows: [*const u8; 2],
+    /// Bytes from one row to the next.
+    pub row_stride: usize,
+    /// The first byte of each tile of columns, whose rows have four bytes of each column.
+    pub columns: [*const u8; 2],
+    /// Bytes from one row of a tile of columns to the next.
+    pub column_stride: usize,
+    pub steps: usize,
+}
+
+/// A matrix unit.
+pub(super) trait Tiles: Copy + Send + Sync + 'static {
+    /// Makes the unit of this thread ready, until the returned value is dropped.
+    fn ready(self) -> Ready<Self> {
+        self.configure();
+        Ready(self)
+    }
+
+    /// Makes all tiles 16 rows of 64 bytes.
+    fn configure(self);
+
+    /// Frees the unit: a thread that has tiles is slower to suspend.
+    fn release(self);
+
+    /// Adds products of unsigned bytes of rows and signed bytes of columns, or, where `first`, sums up from zero.
+    ///
+    /// # Safety
+    /// The unit of this thread is ready, and all bytes of `operands` can be read; there is a step at least.
+    #[allow(unsafe_code)]
+    unsafe fn add_int8(self, operands: &Operands, sums: &mut Sums<i32>, first: bool);
+
+    /// The same with pairs of bf16 for four bytes. Numbers that are not normal count as zero.
+    ///
+    /// # Safety
+    /// As for [`Self::add_int8`].
+    #[allow(unsafe_code)]
+    unsafe fn add_bf16(self, operands: &Operands, sums: &mut Sums<f32>, first: bool);
+}
+
+/// A unit that is ready.
+pub(super) struct Ready<T: Tiles>(T);
+
+impl<T: Tiles> Ready<T> {
+    /// [`Tiles::add_int8`].
+    ///
+    /// # Safety
+    /// All bytes of `operands` can be read; there is a step at least.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn add_int8(&self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
+        // SAFETY: as the caller promises; the unit is ready.
+        unsafe { self.0.add_int8(operands, sums, first) };
+    }
+
+    /// [`Tiles::add_bf16`].
+    ///
+    /// # Safety
+    /// As for [`Self::add_int8`].
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn add_bf16(&self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
+        // SAFETY: as the caller promises; the unit is ready.
+        unsafe { self.0.add_bf16(operands, sums, first) };
+    }
+}
+
+impl<T: Tiles> Drop for Ready<T> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+/// The processor's own unit; having one proves that this process may use it.
+#[derive(Clone, Copy)]
+pub(crate) struct Native(());
+
+impl Native {
+    /// Asks the system for the use of tiles, once. They are there on Linux alone; bf16 and INT8 come together.
+    pub(crate) fn new() -> Option<Self> {
+        static PERMITTED: LazyLock<bool> = LazyLock::new(|| has_instructions() && permit());
+        PERMITTED.then_some(Self(()))
+    }
+}
+
+/// Whether the processor has tiles, and products of INT8 and of bf16.
+fn has_instructions() -> bool {
+    const BF16: u32 = 1 << 22;
+    const TILE: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
+    let highest = std::arch::x86_64::__cpuid(0).eax;
+    highest >= 7 && std::arch::x86_64::__cpuid_count(7, 0).edx & (BF16 | TILE | INT8) == BF16 | TILE | INT8
+}
+
+/// Asks Linux to keep the tiles of this process's threads (`arch_prctl` with `ARCH_REQ_XCOMP_PERM`).
+#[cfg(target_os = "linux")]
+fn permit() -> bool {
+    const ARCH_PRCTL: i64 = 158;
+    const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+    /// The state component of tiles.
+    const TILE_DATA: u64 = 18;
+    let result: i64;
+    // SAFETY: a system call without pointers; it overwrites rcx and r11.
+    #[allow(unsafe_code)]
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") ARCH_PRCTL => result, in("rdi") ARCH_REQ_XCOMP_PERM, in("rsi") TILE_DATA,
+            out("rcx") _, out("r11") _,
+            options(nostack)
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn permit() -> bool {
+    false
+}
+
+/// What `ldtilecfg` reads.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// All steps of two by two tiles. `$load` fills the tiles of sums.
+macro_rules! products {
+    ($instruction:literal, $operands:expr, $sums:expr, $($load:literal),*) => {
+        asm!(
+            $($load,)*
+            "2:",
+            "tileloadd tmm4, [{rows_0} + {row_stride}*1]",
+            "tileloadd tmm6, [{columns_0} + {column_stride}*1]",
+            "tileloadd tmm7, [{columns_1} + {column_stride}*1]",
+            concat!($instruction, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm5, [{rows_1} + {row_stride}*1]",
+            concat!($instruction, " tmm1, tmm4, tmm7"),
+            concat!($instruction, " tmm2, tmm5, tmm6"),
+            concat!($instruction, " tmm3, tmm5, tmm7"),
+            "add {rows_0}, 64",
+            "add {rows_1}, 64",
+            "add {columns_0}, {column_step}",
+            "add {columns_1}, {column_step}",
+            "sub {steps}, 1",
+            "jnz 2b",
+            "tilestored [{sums} + {line}*1], tmm0",
+            "tilestored [{sums} + {line}*1 + 1024], tmm1",
+            "tilestored [{sums} + {line}*1 + 2048], tmm2",
+            "tilestored [{sums} + {line}*1 + 3072], tmm3",
+            rows_0 = inout(reg) $operands.rows[0] => _,
+            rows_1 = inout(reg) $operands.rows[1] => _,
+            row_stride = in(reg) $operands.row_stride,
+            columns_0 = inout(reg) $operands.columns[0] => _,
+            columns_1 = inout(reg) $operands.columns[1] => _,
+            column_stride = in(reg) $operands.column_stride,
+            column_step = in(reg) $operands.column_stride * ROWS,
+            steps = inout(reg) $operands.steps => _,
+            sums = in(reg) $sums,
+            line = in(reg) BYTES,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack)
+        )
+    };
+}
+
+/// [`products`] from zero where `$first`, else from what the sums are.
+macro_rules! add_products {
+    ($instruction:literal, $operands:expr, $sums:expr, $first:expr) => {{
+        let (operands, sums) = ($operands, std::ptr::from_mut($sums));
+        debug_assert!(operands.steps > 0, "a step at least");
+        // SAFETY: having this value proves that the instructions may be used; the caller promises that the unit is ready
+        // and that operands can be read, and the sums are four tiles.
+        #[allow(unsafe_code)]
+        unsafe {
+            if $first {
+                products!($instruction, operands, sums, "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3");
+            } else {
+                products!(
+                    $instruction,
+                    operands,
+                    sums,
+                    "tileloadd tmm0, [{sums} + {line}*1]",
+                    "tileloadd tmm1, [{sums} + {line}*1 + 1024]",
+                    "tileloadd tmm2, [{sums} + {line}*1 + 2048]",
+                    "tileloadd tmm3, [{sums} + {line}*1 + 3072]"
+                );
+            }
+        }
+    }};
+}
+
+impl Tiles for Native {
+    fn configure(self) {
+        let all = |index: usize| index < 8;
+        let configuration = Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: std::array::from_fn(|index| if all(index) { BYTES as u16 } else { 0 }),
+            rows: std::array::from_fn(|index| if all(index) { ROWS as u8 } else { 0 }),
+        };
+        // SAFETY: having this value proves that the instruction may be used; it reads 64 bytes.
+        #[allow(unsafe_code)]
+        unsafe {
+            asm!(
+                "ldtilecfg [{}]", in(reg) &raw const configuration,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly)
+            );
+        }
+    }
+
+    fn release(self) {
+        // SAFETY: as in `configure`; no tile is in use.
+        #[allow(unsafe_code)]
+        unsafe {
+            asm!(
+                "tilerelease",
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                options(nostack, nomem)
+            );
+        }
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn add_int8(self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
+        add_products!("tdpbusd", operands, sums, first);
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn add_bf16(self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
+        add_products!("tdpbf16ps", operands, sums, first);
+    }
+}
+
+/// Rounds of a measured peak.
+const ROUNDS: usize = 1_000;
+/// Steps between which sums leave the tiles: as many as the first-level cache holds operands for.
+const STEPS: usize = 32;
+
+/// Multiplies tiles that the first-level cache holds, as often as a round of a peak should. Returns the number of operations.
+pub(crate) fn int8_operations(unit: Native) -> f64 {
+    let mut sums = Sums([[[[0; LANES]; ROWS]; 2]; 2]);
+    // SAFETY: `operations` passes what can be read.
+    #[allow(unsafe_code)]
+    operations(unit, BYTES, |ready, operands| unsafe { ready.add_int8(operands, &mut sums, true) })
+}
+
+/// The same in bf16.
+pub(crate) fn bf16_operations(unit: Native) -> f64 {
+    let mut sums = Sums([[[[0.0; LANES]; ROWS]; 2]; 2]);
+    // SAFETY: `operations` passes what can be read.
+    #[allow(unsafe_code)]
+    operations(unit, BYTES / 2, |ready, operands| unsafe { ready.add_bf16(operands, &mut sums, true) })
+}
+
+/// `depth` products of a row of a tile and a column.
+fn operations(unit: Native, depth: usize, mut multiply: impl FnMut(&Ready<Native>, &Operands)) -> f64 {
+    // Rows overlap: those of a step begin a line behind those of the one before.
+    let (rows, columns) = (vec![1u8; (ROWS + STEPS) * BYTES], vec![1u8; STEPS * ROWS * BYTES]);
+    let operands = Operands {
+        rows: [std::hint::black_box(rows.as_ptr()); 2],
+        row_stride: BYTES,
+        columns: [std::hint::black_box(columns.as_ptr()); 2],
+        column_stride: BYTES,
+        steps: STEPS,
+    };
+    let ready = unit.ready();
+    (0..ROUNDS).for_each(|_| multiply(&ready, &operands));
+    (2 * 4 * ROWS * LANES * depth * STEPS * ROUNDS) as f64
+}
+
+/// A unit in plain Rust, by the definitions of the instructions, with which everything around them is tested.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(crate) struct Emulated;
+
+#[cfg(test)]
+impl Emulated {
+    /// Adds to each sum what `product` makes of four bytes of a row and of a column, in the order of the rows of a tile.
+    ///
+    /// # Safety
+    /// All bytes of `operands` can be read.
+    #[allow(unsafe_code)]
+    unsafe fn add<T: Copy>(operands: &Operands, sums: &mut Sums<T>, add: impl Fn(&mut T, &[([u8; 4], [u8; 4])])) {
+        for (of_rows, rows) in sums.0.iter_mut().zip(operands.rows) {
+            for (tile, columns) in of_rows.iter_mut().zip(operands.columns) {
+                for step in 0..operands.steps {
+                    for (row, sums) in tile.iter_mut().enumerate() {
+                        for (column, sum) in sums.iter_mut().enumerate() {
+                            let fours: [_; ROWS] = std::array::from_fn(|four| {
+                                let row = row * operands.row_stride + step * BYTES + 4 * four;
+                                let column = (step * ROWS + four) * operands.column_stride + 4 * column;
+                                // SAFETY: as the caller promises.
+                                unsafe { (*rows.add(row).cast::<[u8; 4]>(), *columns.add(column).cast::<[u8; 4]>()) }
+                            });
+                            add(sum, &fours);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl Tiles for Emulated {
+    fn configure(self) {}
+
+    fn release(self) {}
+
+    #[allow(unsafe_code)]
+    unsafe fn add_int8(self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
+        if first {
+            sums.0 = [[[[0; LANES]; ROWS]; 2]; 2];
+        }
+        let add = |sum: &mut i32, fours: &[([u8; 4], [u8; 4])]| {
+            for (x, weight) in fours.iter().flat_map(|(row, column)| row.iter().zip(column)) {
+                *sum = sum.wrapping_add(i32::from(*x) * i32::from(*weight as i8));
+            }
+        };
+        // SAFETY: as the caller promises.
+        unsafe { Self::add(operands, sums, add) };
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn add_bf16(self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
+        if first {
+            sums.0 = [[[[0.0; LANES]; ROWS]; 2]; 2];
+        }
+        let add = |sum: &mut f32, fours: &[([u8; 4], [u8; 4])]| {
+            let widen = |[low, high]: [u8; 2]| half::bf16::from_le_bytes([low, high]).to_f32();
+            let mut halves = [0.0f32; 2];
+            for (x, weight) in fours {
+                for (half, place) in halves.iter_mut().zip([0, 2]) {
+                    *half += widen([x[place], x[place + 1]]) * widen([weight[place], weight[place + 1]]);
+                }
+            }
+            *sum += halves[0] + halves[1];
+        };
+        // SAFETY: as the caller promises.
+        unsafe { Self::add(operands, sums, add) };
+    }
+}

@@ -1,0 +1,326 @@
+//! Small products by which every kernel proves itself before this process uses it: instructions may be there and compute
+//! wrongly, and some that kernels are written for no developer's machine has had.
+//!
+//! Products are compared with the plain kernels, conversions with their definition. A kernel that differs is refused, and
+//! the next tier's takes its place. All of them together take about a millisecond.
+
+use half::{bf16, f16};
+
+use super::float::portable::Portable;
+use super::float::{Bf16Kernel, FloatKernel, LANES, PANEL, Panel};
+use super::int8::quantize::ActivationRow;
+use super::int8::rows::{Outliers, Part, QuantizedView, stride};
+use super::int8::shadow::ShadowColumns;
+use super::int8::weight::{BLOCK, Int8Weight, QUAD, STEP, block_len};
+use super::int8::{self, Int8Kernel, Rectangle};
+use super::int16::{self, BlockColumns, Int4Columns, Int8Columns, Int16Kernel, Int16Rows};
+use crate::BlockFormat;
+use crate::int4::GROUP;
+use crate::output::{OutputMut, SharedOutput};
+
+/// What a kernel computes wrongly.
+type Proof = Result<(), String>;
+
+/// Rows of products: one, few, a tile of a matrix unit, and some more.
+const ROWS: [usize; 4] = [1, 3, 16, 37];
+/// Output features: no whole number of any tile.
+const COLUMNS: usize = 72;
+/// Input features of products in INT8 and float: no whole number of any step.
+const FEATURES: usize = 154;
+/// Input features of products with groups and blocks.
+const BLOCK_FEATURES: usize = 512;
+/// How far sums in another order may be from each other, of the sum of all magnitudes.
+const ROUNDING: f32 = 1e-5;
+
+/// Products and shadows, which have the bits of the plain kernel, and quantization.
+pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
+    let plain = &int8::reference::Reference;
+    let x = numbers(ROWS[3] * FEATURES, 1);
+    let quantize = |kernel: &dyn Int8Kernel| {
+        let (mut bytes, mut part) = (Vec::new(), Part::default());
+        for x in x.chunks_exact(FEATURES) {
+            // One in ten is beyond the limit.
+            let row = ActivationRow { x, smoothing: None, inverse: 127.0 / 0.9, limit: 0.9 };
+            let (mut numbers, mut outliers) = (vec![0; FEATURES], Outliers::default());
+            kernel.quantize(&row, &mut numbers, &mut outliers);
+            numbers.resize(stride(FEATURES), int8::rows::OFFSET);
+            bytes.extend(numbers);
+            for (channel, number) in outliers.channels.iter().zip(outliers.numbers) {
+                part.outliers.push(*channel as usize, number);
+            }
+            part.ends.push(part.outliers.channels.len());
+        }
+        (bytes, part)
+    };
+    let (bytes, part) = quantize(plain);
+    let (found, found_part) = quantize(kernel);
+    if bytes != found {
+        return Err("activations in INT8 differ".into());
+    }
+    let list = |part: &Part| (part.ends.clone(), part.outliers.channels.clone(), part.outliers.numbers.clone());
+    if list(&part) != list(&found_part) {
+        return Err("the outliers of activations differ".into());
+    }
+    let integers: Vec<i8> = numbers(COLUMNS * FEATURES, 2).iter().map(|x| (x * 127.0).round() as i8).collect();
+    let mut packed = vec![0; COLUMNS.div_ceil(BLOCK) * block_len(FEATURES)];
+    for (column, row) in integers.chunks_exact(FEATURES).enumerate() {
+        for (feature, integer) in row.iter().enumerate() {
+            let step = column / BLOCK * block_len(FEATURES) + feature / QUAD * STEP;
+            packed[step + column % BLOCK * QUAD + feature % QUAD] = *integer;
+        }
+    }
+    let of_row = |row: &[i8]| row.iter().map(|integer| i32::from(*integer)).sum();
+    let sums: Vec<i32> = integers.chunks_exact(FEATURES).map(of_row).collect();
+    let (scales, bias) = (numbers(COLUMNS, 3), numbers(COLUMNS, 4));
+    let weight =
+        Int8Weight { out_features: COLUMNS, in_features: FEATURES, packed: &packed, scales: &scales, sums: &sums };
+    let row_scales = numbers(ROWS[3], 5);
+    let parts = [part];
+    for rows in ROWS {
+        let x = QuantizedView {
+            in_features: FEATURES,
+            bytes: &bytes[..rows * stride(FEATURES)],
+            scales: &row_scales[..rows],
+            parts: &parts,
+            rows_before: 0,
+            outlier_columns: &[],
+        };
+        for bias in [None, Some(&bias[..])] {
+            let product = |kernel: &dyn Int8Kernel| {
+                output(rows, |out| {
+                    kernel.multiply(&Rectangle { x, rows: 0..rows, weight, columns: 0..COLUMNS, bias, out });
+                })
+            };
+            same(&format!("a product of {rows} rows in INT8"), &product(plain), &product(kernel))?;
+        }
+    }
+    let few = ROWS[2];
+    let x = QuantizedView {
+        in_features: FEATURES,
+        bytes: &bytes[..few * stride(FEATURES)],
+        scales: &row_scales[..few],
+        parts: &parts,
+        rows_before: 0,
+        outlier_columns: &[],
+    };
+    let shadow = |kernel: &dyn Int8Kernel| {
+        output(few, |out| kernel.shadow(&ShadowColumns { x, weight, columns: 0..COLUMNS, out, add: false }))
+    };
+    near("a shadow", &shadow(plain), &shadow(kernel), 30.0)
+}
+
+/// Products of activations in INT16 with weights in INT8, INT4 and every kind of block.
+pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
+    let plain = &int16::reference::Reference;
+    for rows in &ROWS[..3] {
+        let x = numbers(rows * BLOCK_FEATURES, 6);
+        let mut in_order = Int16Rows::default();
+        in_order.fill(&x, BLOCK_FEATURES);
+        in_order.fill_steps();
+        in_order.fill_sums();
+        let integers: Vec<i8> = numbers(COLUMNS * BLOCK_FEATURES, 7).iter().map(|x| (x * 127.0) as i8).collect();
+        let scales = numbers(COLUMNS, 8);
+        let product = |kernel: &dyn Int16Kernel| {
+            output(*rows, |out| {
+                let (weights, scales, columns) = (&integers[..], &scales[..], 0..COLUMNS);
+                Int8Columns { x: &in_order, weights, scales, columns, out }.multiply(kernel);
+            })
+        };
+        let largest = BLOCK_FEATURES as f32;
+        let name = format!("a product of {rows} rows with weights in INT8");
+        near(&name, &product(plain), &product(kernel), 127.0 * largest)?;
+
+        let nibbles: Vec<u8> = (0..COLUMNS * BLOCK_FEATURES / 2).map(|index| (index * 37) as u8).collect();
+        let scales: Vec<f16> =
+            numbers(COLUMNS * BLOCK_FEATURES / GROUP, 9).iter().map(|scale| f16::from_f32(*scale)).collect();
+        let product = |kernel: &dyn Int16Kernel| {
+            output(*rows, |out| {
+                let (weights, scales, columns) = (&nibbles[..], &scales[..], 0..COLUMNS);
+                Int4Columns { x: &in_order, weights, scales, columns, out }.multiply(kernel);
+            })
+        };
+        near(
+            &format!("a product of {rows} rows with weights in INT4"),
+            &product(plain),
+            &product(kernel),
+            8.0 * largest,
+        )?;
+
+        for format in BlockFormat::ALL {
+            // Numbers in f16 of such bytes are finite and less than one.
+            let count = COLUMNS * format.bytes_for(BLOCK_FEATURES);
+            let bytes: Vec<u8> = (0..count).map(|index| (index * 37 % 0x3b) as u8).collect();
+            let product = |kernel: &dyn Int16Kernel| {
+                output(*rows, |out| {
+                    BlockColumns { x: &in_order, format, bytes: &bytes, columns: 0..COLUMNS, out }.multiply(kernel);
+                })
+            };
+            let name = format!("a product of {rows} rows with weights in {format}");
+            near(&name, &product(plain), &product(kernel), 64.0 * 64.0 * largest)?;
+        }
+    }
+    Ok(())
+}
+
+/// Products in f32, and transposing.
+pub(super) fn float(kernel: &dyn FloatKernel) -> Proof {
+    let (left, right) = (words(ROWS[3] * FEATURES, 10), words(FEATURES * PANEL, 11));
+    products(kernel, &Portable, &left, &right)?;
+    transposes(kernel)
+}
+
+/// Products of pairs of bf16, against sums of their exact products, and conversions.
+pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
+    let x = numbers(2 * (ROWS[3] + PANEL) * FEATURES, 12);
+    let mut pairs = vec![0; x.len() / 2];
+    kernel.to_bf16(&x, &mut pairs);
+    let pair = |pair: &[f32]| {
+        u32::from(bf16::from_f32(pair[0]).to_bits()) | u32::from(bf16::from_f32(pair[1]).to_bits()) << 16
+    };
+    if x.chunks_exact(2).map(pair).ne(pairs.iter().copied()) {
+        return Err("numbers rounded to bf16 differ".into());
+    }
+    let (even, odd) = x.split_at(pairs.len());
+    let mut interleaved = vec![0; pairs.len()];
+    kernel.interleave(even, odd, &mut interleaved);
+    if even.iter().zip(odd).map(|(even, odd)| pair(&[*even, *odd])).ne(interleaved.iter().copied()) {
+        return Err("pairs of numbers rounded to bf16 differ".into());
+    }
+    let (left, right) = pairs.split_at(ROWS[3] * FEATURES);
+    products(kernel, &Pairs, left, right)?;
+    transposes(kernel)?;
+
+    let exponents: Vec<f32> = numbers(FEATURES, 13).iter().map(|x| 8.0 * x).collect();
+    let mut powers = vec![0; FEATURES.div_ceil(2)];
+    let visible = 5..FEATURES - 7;
+    let (largest, sum) = kernel.exp2_and_sum(&mut exponents.clone(), visible.clone(), -1.0, &mut powers);
+    let expected = exponents[visible.clone()].iter().copied().fold(-1.0, f32::max);
+    let total: f32 = exponents[visible.clone()].iter().map(|x| (x - expected).exp2()).sum();
+    let halves = powers.iter().flat_map(|word| [*word as u16, (word >> 16) as u16]);
+    let power = |(index, x): (usize, &f32)| if visible.contains(&index) { (x - expected).exp2() } else { 0.0 };
+    let all_near = halves.zip(exponents.iter().enumerate()).all(|(half, exponent)| {
+        let power = power(exponent);
+        (bf16::from_bits(half).to_f32() - power).abs() <= 0.005 * power
+    });
+    if largest != expected || (sum - total).abs() > 2e-4 * total || !all_near {
+        return Err("powers of two differ".into());
+    }
+    Ok(())
+}
+
+/// Products of all numbers of rows, and added to those before, beside `plain`'s.
+fn products(kernel: &dyn FloatKernel, plain: &dyn FloatKernel, left: &[u32], right: &[u32]) -> Proof {
+    for rows in ROWS {
+        for add in [false, true] {
+            let product = |kernel: &dyn FloatKernel| {
+                output(rows, |out| {
+                    let columns = 3..3 + PANEL - 2;
+                    let (left_stride, right_stride) = (FEATURES, PANEL);
+                    kernel.multiply(&Panel {
+                        left,
+                        left_stride,
+                        steps: FEATURES,
+                        right,
+                        right_stride,
+                        out,
+                        columns,
+                        add,
+                    });
+                })
+            };
+            let largest = 2.0 * FEATURES as f32;
+            near(
+                &format!("a product of {rows} rows in {}", kernel.name()),
+                &product(plain),
+                &product(kernel),
+                largest,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn transposes(kernel: &dyn FloatKernel) -> Proof {
+    let from = words(LANES * LANES, 14);
+    let mut to = vec![0; LANES * LANES];
+    kernel.transpose(&from, LANES, &mut to, LANES);
+    let expected = (0..LANES * LANES).map(|index| from[index % LANES * LANES + index / LANES]);
+    if expected.eq(to) { Ok(()) } else { Err("a transposed square differs".into()) }
+}
+
+/// Pairs of bf16 in plain Rust.
+struct Pairs;
+
+impl FloatKernel for Pairs {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn multiply(&self, panel: &Panel) {
+        let widen = |word: u32| [f32::from_bits(word << 16), f32::from_bits(word & 0xffff_0000)];
+        // Even and odd numbers apart: twice as many products in f32.
+        let apart = |words: &[u32]| words.iter().map(|word| widen(*word).map(f32::to_bits)).collect::<Vec<_>>();
+        let (left, right) = (apart(panel.left), apart(panel.right));
+        for half in 0..2 {
+            let of_half = |words: &[[u32; 2]]| words.iter().map(|pair| pair[half]).collect::<Vec<_>>();
+            let (left, right) = (&of_half(&left)[..], &of_half(&right)[..]);
+            Portable.multiply(&Panel {
+                left,
+                right,
+                columns: panel.columns.clone(),
+                add: panel.add || half == 1,
+                ..*panel
+            });
+        }
+    }
+
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+        Portable.transpose(from, from_stride, to, to_stride);
+    }
+}
+
+/// What `write` makes of `[rows, COLUMNS]` ones.
+fn output(rows: usize, write: impl FnOnce(SharedOutput)) -> Vec<f32> {
+    let mut out = vec![1.0; rows * COLUMNS];
+    write(OutputMut::new(&mut out, COLUMNS).into_shared());
+    out
+}
+
+fn same(what: &str, expected: &[f32], found: &[f32]) -> Proof {
+    let differs = |(expected, found): &(&f32, &f32)| expected.to_bits() != found.to_bits();
+    expected
+        .iter()
+        .zip(found)
+        .find(differs)
+        .map_or(Ok(()), |(expected, found)| Err(difference(what, *expected, *found)))
+}
+
+/// Compares sums of magnitudes up to `largest`.
+fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
+    let differs = |(expected, found): &(&f32, &f32)| {
+        let distance = (*expected - *found).abs();
+        distance.is_nan() || distance > ROUNDING * largest
+    };
+    expected
+        .iter()
+        .zip(found)
+        .find(differs)
+        .map_or(Ok(()), |(expected, found)| Err(difference(what, *expected, *found)))
+}
+
+fn difference(what: &str, expected: f32, found: f32) -> String {
+    format!("{what} has {found}, expected {expected}")
+}
+
+/// Numbers from −1 to 1 without meaning, both of them among these.
+fn numbers(count: usize, seed: usize) -> Vec<f32> {
+    (0..count).map(|index| ((index + seed) * 7919 % 2003) as f32 / 1001.0 - 1.0).collect()
+}
+
+/// The bits of such numbers.
+fn words(count: usize, seed: usize) -> Vec<u32> {
+    numbers(count, seed).into_iter().map(f32::to_bits).collect()
+}
+
+#[cfg(test)]
+mod tests;
