@@ -13,8 +13,8 @@ def test_logits_of_all_tokens_end_with_those_of_the_last(model):
     all_logits = model.session().prefill(TOKENS, all=True)
     last = model.session().prefill(TOKENS)
     assert all_logits.shape == (len(TOKENS), model.vocab_size) and all_logits.dtype == np.float32
-    # Of one row the output matrix is multiplied by another kernel.
-    assert last.shape == (model.vocab_size,) and np.allclose(all_logits[-1], last, atol=0.01)
+    # What is scored reads the output matrix's blocks in bf16, what is sampled in INT16.
+    assert last.shape == (model.vocab_size,) and np.allclose(all_logits[-1], last, atol=0.2)
 
 
 def test_a_decoded_token_is_the_likeliest_of_an_answer(model, session):

@@ -43,6 +43,7 @@ use commands::{
     simulate, study, tokenize, verify,
 };
 use interrupt::Interrupted;
+use triad_frontend::kernels;
 
 /// Run language models on this device.
 #[derive(Parser)]
@@ -93,32 +94,58 @@ fn main() -> ExitCode {
         log.with_max_level(LevelFilter::DEBUG).init();
     }
     let tier = triad_kernels::tier::requested().map(|_| ()).map_err(anyhow::Error::msg);
-    let done = tier.and_then(|()| interrupt::install()).and_then(|()| match command {
-        Command::Run(arguments) => run::run(&arguments),
-        #[cfg(feature = "server")]
-        Command::Serve(arguments) => serve::run(*arguments),
-        Command::Pull(arguments) => pull::run(&arguments),
-        Command::Prepare(arguments) => prepare::run(&arguments),
-        Command::Profile(arguments) => profile::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::Info(arguments) => info::run(&arguments),
-        Command::Fit(arguments) => fit::run(&arguments),
-        Command::Plan(arguments) => plan::run(&arguments),
-        Command::Simulate(arguments) => simulate::run(&arguments),
-        Command::Reproduce(arguments) => reproduce::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Hwbench(arguments) => hwbench::run(&arguments),
-        Command::Eval(arguments) => eval::run(&arguments),
-        Command::Study(arguments) => study::run(&arguments),
-        Command::Logits(arguments) => logits::run(&arguments),
-        Command::Tokenize(arguments) => tokenize::run(&arguments),
-        Command::Devices(arguments) => devices::run(&arguments),
-        Command::Completions(arguments) => completions::run(&arguments),
-        Command::Man(arguments) => man::run(&arguments),
+    let done = tier.and_then(|()| interrupt::install()).and_then(|()| {
+        if command.computes() {
+            kernels::use_fastest(|| progress::spinner(kernels::TIMING));
+        }
+        command.run()
     });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure(&error),
+    }
+}
+
+impl Command {
+    /// Whether it multiplies matrices of models, so that it should use the fastest kernels.
+    fn computes(&self) -> bool {
+        match self {
+            Self::Run(_) | Self::Prepare(_) | Self::Profile(_) | Self::Verify(_) | Self::Fit(_) | Self::Bench(_) => {
+                true
+            }
+            Self::Hwbench(_) | Self::Eval(_) | Self::Study(_) | Self::Logits(_) => true,
+            #[cfg(feature = "server")]
+            Self::Serve(_) => true,
+            Self::Pull(_) | Self::Info(_) | Self::Plan(_) | Self::Simulate(_) | Self::Reproduce(_) => false,
+            // `devices` shows what is chosen, and so chooses itself.
+            Self::Tokenize(_) | Self::Devices(_) | Self::Completions(_) | Self::Man(_) => false,
+        }
+    }
+
+    fn run(self) -> anyhow::Result<()> {
+        match self {
+            Self::Run(arguments) => run::run(&arguments),
+            #[cfg(feature = "server")]
+            Self::Serve(arguments) => serve::run(*arguments),
+            Self::Pull(arguments) => pull::run(&arguments),
+            Self::Prepare(arguments) => prepare::run(&arguments),
+            Self::Profile(arguments) => profile::run(&arguments),
+            Self::Verify(arguments) => verify::run(&arguments),
+            Self::Info(arguments) => info::run(&arguments),
+            Self::Fit(arguments) => fit::run(&arguments),
+            Self::Plan(arguments) => plan::run(&arguments),
+            Self::Simulate(arguments) => simulate::run(&arguments),
+            Self::Reproduce(arguments) => reproduce::run(&arguments),
+            Self::Bench(arguments) => bench::run(&arguments),
+            Self::Hwbench(arguments) => hwbench::run(&arguments),
+            Self::Eval(arguments) => eval::run(&arguments),
+            Self::Study(arguments) => study::run(&arguments),
+            Self::Logits(arguments) => logits::run(&arguments),
+            Self::Tokenize(arguments) => tokenize::run(&arguments),
+            Self::Devices(arguments) => devices::run(&arguments),
+            Self::Completions(arguments) => completions::run(&arguments),
+            Self::Man(arguments) => man::run(&arguments),
+        }
     }
 }
 

@@ -101,6 +101,11 @@ impl Machine {
     }
 }
 
+/// The version of the processor's microcode, where the system reports it.
+pub(crate) fn microcode() -> Option<String> {
+    field(&fs::read_to_string("/proc/cpuinfo").ok()?, "microcode")
+}
+
 /// Threads that run at once in this process; 1 if the system does not say.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)

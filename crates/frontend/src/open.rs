@@ -8,7 +8,7 @@ use triad_model::fetch;
 use triad_prepare::package::Progress;
 
 use crate::error::Result;
-use crate::{answer, models, packages};
+use crate::{answer, kernels, models, packages};
 
 /// Context of an engine, unless the model was made for less or another one is given.
 pub const CONTEXT: usize = 4096;
@@ -33,6 +33,7 @@ pub struct OpenOptions {
 /// # Errors
 /// If there is no such model, it cannot be fetched, read or prepared, or does not fit into memory; if `cancel` is set.
 pub fn open(name: &str, options: &OpenOptions, cancel: &Cancel, step: &mut dyn FnMut(&str)) -> Result<Engine> {
+    kernels::use_fastest(|| step(kernels::TIMING));
     let path = {
         let steps = Steps { step: RefCell::new(step), cancel };
         let path = models::path_of(name, &steps);

@@ -47,7 +47,10 @@ mod vectorize;
 
 pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
-pub use kernel::{KernelNames, RefusedKernel, kernel_names, refused_kernels};
+pub use kernel::{
+    Choice, KernelNames, ProductKind, Rate, RefusedKernel, TimedKernel, choose_kernels, kernel_names, refused_kernels,
+    use_kernels,
+};
 pub use matmul::{Product, matmul, matmul_each};
 pub use matrix::{BlockArithmetic, Blocks, Matrix};
 pub use output::OutputMut;

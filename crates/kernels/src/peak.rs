@@ -27,7 +27,7 @@ pub fn f32_operations_per_second(threads: usize) -> f64 {
 
 /// What some threads do together in a second in the best of many rounds, which all of them begin at once. Each thread
 /// prepares a round, which returns the number of its operations (or bytes).
-fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> R + Sync) -> f64 {
+pub(crate) fn best<R: FnMut() -> f64>(threads: usize, rounds: usize, prepare: impl Fn() -> R + Sync) -> f64 {
     let arrived = AtomicUsize::new(0);
     let work = || {
         let mut round = prepare();

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::output;
+use crate::{output, progress};
+use triad_frontend::kernels::{self, KernelChoices};
 use triad_frontend::machine::{Kernels, Machine};
 
 /// Show the processors of this machine: instruction sets, kernels and memory of the CPU, its GPUs, and what can be an NPU.
@@ -15,6 +16,7 @@ use triad_frontend::machine::{Kernels, Machine};
 A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
 An NPU is used with --processors cpu,npu --npu NAME.
 TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
+Of all kernels that the CPU can run, the fastest are used: timed once, and again by triad hwbench --choose.
 The environment variable TRIAD_KERNELS (amx, avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
 using better instructions than that.")]
 pub struct Arguments {
@@ -28,6 +30,8 @@ pub struct Arguments {
 struct Report {
     #[serde(flatten)]
     machine: Machine,
+    /// The fastest kernels; `None` where TRIAD_KERNELS names others.
+    kernel_choices: Option<KernelChoices>,
     gpus: Vec<GpuReport>,
     npus: Vec<NpuReport>,
 }
@@ -183,9 +187,10 @@ impl GpuReport {
 
 /// Prints what the system reports.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let kernel_choices = kernels::use_fastest(|| progress::spinner(kernels::TIMING));
     let (machine, gpus, npus) = (Machine::detect(), GpuReport::all(), NpuReport::all());
     if arguments.json {
-        return output::json(&Report { machine, gpus, npus });
+        return output::json(&Report { machine, kernel_choices, gpus, npus });
     }
     let unknown = || "unknown".to_owned();
     let cores = machine.cores.map_or_else(unknown, |cores| cores.to_string());

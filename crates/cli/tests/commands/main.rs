@@ -397,11 +397,38 @@ fn devices_shows_what_the_machine_has() {
 }
 
 #[test]
+fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
+    let place = Place::new();
+    let choices = || json(&place.triad(&["devices", "--json"]))["kernel_choices"].clone();
+    let first = choices();
+    let products = first["products"].as_array().unwrap();
+    let is_complete = |product: &Json| {
+        let timed = product["timed"].as_array().unwrap();
+        let of_chosen = timed.iter().find(|timed| timed["kernel"] == product["chosen"]).unwrap();
+        product["gain"].as_f64().unwrap() >= 1.0 && of_chosen["operations_per_second"].as_f64().unwrap() > 0.0
+    };
+    assert!(products.len() == 5 && products.iter().all(is_complete), "{first}");
+    // Times are never the same twice: it was read.
+    assert_eq!(choices(), first);
+    let file = place.path("cache/kernels.json");
+    let mut kept: Json = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(kept, first);
+    kept["machine"]["processor"] = "another one".into();
+    std::fs::write(&file, kept.to_string()).unwrap();
+    let anew = choices();
+    assert_eq!(anew["machine"], first["machine"]);
+    assert_ne!(anew["products"], first["products"]);
+    assert_eq!(json(&place.triad(&["hwbench", "--choose", "--json"]))["machine"], first["machine"]);
+    let requested = place.command(&["devices", "--json"]).env("TRIAD_KERNELS", "reference").output().unwrap();
+    assert!(json(&requested)["kernel_choices"].is_null(), "those that TRIAD_KERNELS names are not timed");
+}
+
+#[test]
 fn kernels_use_no_better_instructions_than_asked_for() {
     let place = Place::new();
     let devices = |tier: &str| place.command(&["devices", "--json"]).env("TRIAD_KERNELS", tier).output().unwrap();
     let kernels = |tier: &str| json(&devices(tier))["kernels"].clone();
-    let plain = serde_json::json!({"int8": "reference", "bf16": null, "f32": "portable"});
+    let plain = serde_json::json!({"int8": "reference", "bf16": null, "f32": "portable", "refused": []});
     assert_eq!(kernels("reference"), plain);
     assert_eq!(kernels(""), json(&place.triad(&["devices", "--json"]))["kernels"]);
     let unknown = devices("sse9");

@@ -14,12 +14,15 @@
 pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod choice;
 pub(crate) mod float;
 pub(crate) mod int16;
 pub(crate) mod int8;
 mod proof;
 
 use std::sync::LazyLock;
+
+pub use choice::{Choice, ProductKind, Rate, TimedKernel, choose_kernels, use_kernels};
 
 use crate::tier::{self, Tier};
 use float::{Bf16Kernel, FloatKernel};
@@ -178,14 +181,14 @@ pub fn refused_kernels() -> &'static [RefusedKernel] {
     &proven().1
 }
 
-/// Returns the kernels that operators use: the first row of the table.
+/// Returns the kernels that operators use: those that were chosen, else the first row of the table.
 #[inline]
 pub(crate) fn best() -> &'static Kernels {
     #[cfg(test)]
     if let Some(installed) = INSTALLED.get() {
         return installed;
     }
-    &available()[0]
+    choice::chosen().unwrap_or_else(|| &available()[0])
 }
 
 /// The rows that tests go through: those of the table, and one whose matrix unit is emulated.

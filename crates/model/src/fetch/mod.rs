@@ -90,6 +90,14 @@ pub fn shaders_folder() -> Result<PathBuf> {
     Ok(cache::folder()?.join("shaders"))
 }
 
+/// Where the fastest kernels of this machine are kept: `kernels.json` in the cache.
+///
+/// # Errors
+/// If no cache folder is known on this machine.
+pub fn kernels_file() -> Result<PathBuf> {
+    Ok(cache::folder()?.join("kernels.json"))
+}
+
 /// The cache and the places that models come from.
 struct Store {
     cache: PathBuf,

@@ -1,7 +1,9 @@
 //! `triad hwbench`: what this machine can do at most, and how near each kernel comes to it.
 //!
-//! [`peaks`] measures the machine, [`kernels`] every kernel on the shapes of a model, each beside the peak that binds it.
+//! [`peaks`] measures the machine, [`kernels`] every kernel on the shapes of a model, each beside the peak that binds it;
+//! [`choose`] times those that compute the same.
 
+mod choose;
 mod kernels;
 mod peaks;
 
@@ -27,7 +29,8 @@ use triad_frontend::machine::Machine;
   triad hwbench
   triad hwbench --shape qwen1.5-1.8b --threads 1,2
   triad hwbench --shape qwen1.5-1.8b --decode-rows 1,2,4,8,16
-  triad hwbench --rows 64,256 --json > kernels.json")]
+  triad hwbench --rows 64,256 --json > kernels.json
+  triad hwbench --choose                   time the kernels that may be used again, and keep the fastest")]
 pub struct Arguments {
     /// The shape of this model
     #[arg(long, value_name = "NAME", default_value = "smollm2-135m", value_parser = clap::builder::PossibleValuesParser::new(family::SHAPES))]
@@ -41,6 +44,9 @@ pub struct Arguments {
     /// Numbers of threads to measure with [default: 1, and one for each core, or each fast one where cores differ]
     #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = arguments::threads)]
     threads: Vec<usize>,
+    /// Time the kernels that this CPU can run once more, and use the fastest of each kind from now on
+    #[arg(long, conflicts_with_all = ["shape", "rows", "decode_rows", "threads"])]
+    choose: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -56,6 +62,9 @@ struct Report {
 
 /// Measures and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.choose {
+        return choose::run(arguments.json);
+    }
     let description = family::shape(&arguments.shape)?;
     let mut threads = arguments.threads.clone();
     if threads.is_empty() {

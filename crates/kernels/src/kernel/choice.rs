@@ -1,0 +1,406 @@
+//! Which kernels are fastest on this machine: instructions that a processor has may be slower than older ones.
+//!
+//! Every kernel that may be used is timed on products of the size of a language model's, and the fastest of each kind is
+//! [used](use_kernels). A kernel of a lower tier has to be a quarter faster, so that noise changes nothing: kernels of floats
+//! round differently, and a model should have the same bits on two machines of a kind. Kernels take turns several times, and
+//! the fastest rounds count, since other programs may run meanwhile.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use half::f16;
+
+use super::float::{Bf16Kernel, FloatKernel, PANEL, Panel};
+use super::int8::rows::{Part, QuantizedView};
+use super::int8::weight::{BLOCK, Int8Weight};
+use super::int8::{Int8Kernel, Rectangle};
+use super::int16::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel, Int16Rows};
+use super::{Kernels, available};
+use crate::int4::GROUP;
+use crate::output::OutputMut;
+use crate::{BlockFormat, peak};
+
+/// Input features, and output features of a call.
+const FEATURES: usize = 1024;
+const COLUMNS: usize = 256;
+/// Rows of a prefill's products.
+const MANY: usize = 96;
+/// Rows from which on INT8 has the kernel for many.
+const MANY_FROM: usize = 16;
+/// Weights that calls take turns on to read them from memory: more than most caches hold.
+const COLD: usize = 48 << 20;
+/// Calls of a round, rounds of a turn, and turns: the fastest round of all counts.
+const CALLS: usize = 4;
+const ROUNDS: usize = 3;
+const TURNS: usize = 4;
+/// How much faster than that of a better tier a kernel must be.
+const MARGIN: f64 = 1.25;
+
+/// A kind of product that has a kernel of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductKind {
+    /// Activations in INT8 by weights in INT8, of one row or few.
+    Int8Few,
+    /// The same of many rows.
+    Int8Many,
+    /// A decode's activations in INT16 by weights in INT8, INT4 and blocks.
+    Int16,
+    /// f32.
+    F32,
+    /// What may be rounded to bf16, or stay in f32.
+    Bf16,
+}
+
+impl ProductKind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Int8Few, Self::Int8Many, Self::Int16, Self::F32, Self::Bf16];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int8Few => "INT8, few rows",
+            Self::Int8Many => "INT8, many rows",
+            Self::Int16 => "INT16, few rows",
+            Self::F32 => "f32, many rows",
+            Self::Bf16 => "bf16 or f32, many rows",
+        }
+    }
+}
+
+/// The kernels that may multiply products of a kind, and which of them does.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// What is multiplied.
+    pub kind: ProductKind,
+    /// Those that were timed, of the best tier first. Plain Rust is not among them where there is another.
+    pub timed: Vec<TimedKernel>,
+    /// The one that is used.
+    pub chosen: &'static str,
+}
+
+/// The speed of a kernel.
+#[derive(Clone, Debug)]
+pub struct TimedKernel {
+    /// Its name.
+    pub kernel: &'static str,
+    /// In each of the same settings: numbers of threads, weights in a cache or in memory.
+    pub rates: Vec<Rate>,
+}
+
+/// What a kernel does in a second.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Threads at once.
+    pub threads: usize,
+    /// Whether weights come from memory.
+    pub from_memory: bool,
+    /// A product and its addition count two.
+    pub operations_per_second: f64,
+}
+
+impl TimedKernel {
+    /// The geometric mean of its rates.
+    pub fn mean(&self) -> f64 {
+        let logarithms = self.rates.iter().map(|rate| rate.operations_per_second.ln());
+        (logarithms.sum::<f64>() / self.rates.len() as f64).exp()
+    }
+}
+
+impl Choice {
+    /// The kernel of the best tier, which would be used if nothing were timed.
+    pub fn by_tier(&self) -> &'static str {
+        self.timed.first().map_or(self.chosen, |timed| timed.kernel)
+    }
+
+    /// How much faster the chosen kernel is than that of the best tier: 1 if it is the same.
+    pub fn gain(&self) -> f64 {
+        let mean = |name| self.timed.iter().find(|timed| timed.kernel == name).map(TimedKernel::mean);
+        mean(self.chosen).zip(mean(self.by_tier())).map_or(1.0, |(chosen, by_tier)| chosen / by_tier)
+    }
+
+    /// Chooses among kernels, of the best tier first.
+    fn new(kind: ProductKind, timed: Vec<TimedKernel>) -> Self {
+        let mut chosen = 0;
+        for (index, candidate) in timed.iter().enumerate() {
+            let margin = if chosen == 0 { MARGIN } else { 1.0 };
+            if candidate.mean() > timed[chosen].mean() * margin {
+                chosen = index;
+            }
+        }
+        let chosen = timed[chosen].kernel;
+        Self { kind, timed, chosen }
+    }
+}
+
+/// Times every kernel that may be used, on one thread and on `threads` at once: about half a second.
+pub fn choose_kernels(threads: usize) -> Vec<Choice> {
+    let bench = Bench::new(threads);
+    let kernels = available();
+    let mut choices = vec![
+        Choice::new(
+            ProductKind::Int8Few,
+            bench.of(kernels, |row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, 1)),
+        ),
+        Choice::new(
+            ProductKind::Int8Many,
+            bench.of(kernels, |row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, MANY)),
+        ),
+        Choice::new(
+            ProductKind::Int16,
+            bench.of(kernels, |row| Some(row.int16), <dyn Int16Kernel>::name, |kernel| bench.int16(kernel)),
+        ),
+        Choice::new(
+            ProductKind::F32,
+            bench.of(kernels, |row| Some(row.float), <dyn FloatKernel>::name, |kernel| bench.words(kernel, 1)),
+        ),
+    ];
+    let f32 = choices[3].timed.iter().find(|timed| timed.kernel == choices[3].chosen).cloned();
+    let mut bf16 = bench.of(kernels, |row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
+    bf16.extend(f32);
+    choices.push(Choice::new(ProductKind::Bf16, bf16));
+    choices
+}
+
+/// What kernels are timed on.
+struct Bench {
+    threads: usize,
+    /// Weights of any format: bytes that are finite numbers in f16.
+    bytes: Vec<u8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    halves: Vec<f16>,
+    /// Activations of all rows, in INT8, and as words of f32 or of pairs of bf16.
+    numbers: Vec<u8>,
+    words: Vec<u32>,
+    parts: Vec<Part>,
+    row: Int16Rows,
+    /// The share of the weights that the next thread begins with.
+    next: AtomicUsize,
+}
+
+impl Bench {
+    fn new(threads: usize) -> Self {
+        let bytes = (0..COLD).map(|index| (index % 0x3b) as u8).collect();
+        let mut row = Int16Rows::default();
+        row.fill(&vec![0.5; FEATURES], FEATURES);
+        row.fill_steps();
+        row.fill_sums();
+        Self {
+            threads: threads.max(1),
+            bytes,
+            scales: vec![0.01; COLUMNS.max(MANY)],
+            sums: vec![0; COLUMNS],
+            halves: vec![f16::from_f32(0.01); COLUMNS * FEATURES / GROUP],
+            numbers: vec![127; MANY * FEATURES],
+            // 0.5 in f32; in bf16 a pair of 0.5 and 0.
+            words: vec![0.5f32.to_bits(); MANY * FEATURES],
+            parts: vec![Part::default()],
+            row,
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// The kernels of a format, each once, with what `time` returns.
+    fn of<'k, K: ?Sized + 'static>(
+        &self,
+        kernels: &'k [Kernels],
+        kernel: impl Fn(&'k Kernels) -> Option<&'static K>,
+        name: impl Fn(&K) -> &'static str,
+        time: impl Fn(&'static K) -> Vec<Rate>,
+    ) -> Vec<TimedKernel> {
+        let mut timed: Vec<TimedKernel> = Vec::new();
+        let mut timed_kernels = Vec::new();
+        for kernel in kernels.iter().filter_map(kernel) {
+            let name = name(kernel);
+            let is_plain = matches!(name, "reference" | "portable");
+            let is_new = timed.iter().all(|timed| timed.kernel != name);
+            if is_new && (timed.is_empty() || !is_plain) {
+                timed.push(TimedKernel { kernel: name, rates: time(kernel) });
+                timed_kernels.push(kernel);
+            }
+        }
+        for _ in 1..TURNS {
+            for (timed, kernel) in timed.iter_mut().zip(&timed_kernels) {
+                for (rate, again) in timed.rates.iter_mut().zip(time(kernel)) {
+                    rate.operations_per_second = rate.operations_per_second.max(again.operations_per_second);
+                }
+            }
+        }
+        timed
+    }
+
+    /// The rates of `call`, which multiplies by the weights at an offset and returns their bytes; each call counts so many
+    /// operations.
+    fn rates(
+        &self,
+        operations: usize,
+        settings: &[bool],
+        call: impl Fn(usize, &mut [f32]) -> usize + Sync,
+    ) -> Vec<Rate> {
+        let mut threads = vec![1, self.threads];
+        threads.dedup();
+        let mut rates = Vec::new();
+        for threads in threads {
+            for from_memory in settings.iter().copied() {
+                let round = || {
+                    let mut offset = self.next.fetch_add(1, Ordering::Relaxed) % threads * (COLD / threads);
+                    let (call, mut out) = (&call, vec![0.0; MANY * COLUMNS]);
+                    move || {
+                        for _ in 0..CALLS {
+                            let bytes = call(offset, &mut out);
+                            let next = if from_memory { offset + bytes } else { offset };
+                            // The next call reads as many.
+                            offset = if next + bytes > COLD { 0 } else { next };
+                        }
+                        (CALLS * operations) as f64
+                    }
+                };
+                let measured = peak::best(threads, ROUNDS, round);
+                // Several threads do no less than one: else one of them was interrupted in every round.
+                let of_one = rates.iter().find(|rate: &&Rate| rate.threads == 1 && rate.from_memory == from_memory);
+                let operations_per_second = of_one.map_or(measured, |one| measured.max(one.operations_per_second));
+                rates.push(Rate { threads, from_memory, operations_per_second });
+            }
+        }
+        rates
+    }
+
+    fn int8(&self, kernel: &dyn Int8Kernel, rows: usize) -> Vec<Rate> {
+        self.rates(2 * rows * FEATURES * COLUMNS, &[false, true], |offset, out| {
+            let packed: &[i8] = bytemuck::cast_slice(&self.bytes[offset / BLOCK * BLOCK..][..FEATURES * COLUMNS]);
+            let (scales, sums) = (&self.scales[..COLUMNS], &self.sums[..]);
+            let weight = Int8Weight { out_features: COLUMNS, in_features: FEATURES, packed, scales, sums };
+            let x = QuantizedView {
+                in_features: FEATURES,
+                bytes: &self.numbers[..rows * FEATURES],
+                scales: &self.scales[..rows],
+                parts: &self.parts,
+                rows_before: 0,
+                outlier_columns: &[],
+            };
+            let out = OutputMut::new(&mut out[..rows * COLUMNS], COLUMNS).into_shared();
+            kernel.multiply(&Rectangle { x, rows: 0..rows, weight, columns: 0..COLUMNS, bias: None, out });
+            packed.len()
+        })
+    }
+
+    /// All formats together, as often each.
+    fn int16(&self, kernel: &dyn Int16Kernel) -> Vec<Rate> {
+        self.rates(3 * 2 * FEATURES * COLUMNS, &[false, true], |offset, out| {
+            let (x, weights) = (&self.row, &self.bytes[offset..]);
+            let out = OutputMut::new(&mut out[..COLUMNS], COLUMNS).into_shared();
+            let (int8, weights) = weights.split_at(FEATURES * COLUMNS);
+            let (scales, columns) = (&self.scales[..COLUMNS], 0..COLUMNS);
+            Int8Columns { x, weights: bytemuck::cast_slice(int8), scales, columns, out }.multiply(kernel);
+            let (int4, weights) = weights.split_at(FEATURES * COLUMNS / 2);
+            Int4Columns { x, weights: int4, scales: &self.halves, columns: 0..COLUMNS, out }.multiply(kernel);
+            let format = BlockFormat::Q4_K;
+            let bytes = &weights[..COLUMNS * format.bytes_for(FEATURES)];
+            BlockColumns { x, format, bytes, columns: 0..COLUMNS, out }.multiply(kernel);
+            int8.len() + int4.len() + bytes.len()
+        })
+    }
+
+    /// A panel, which operators pack for the second-level cache, with so many numbers a word.
+    fn words(&self, kernel: &dyn FloatKernel, numbers: usize) -> Vec<Rate> {
+        let right = vec![0.5f32.to_bits(); FEATURES * PANEL];
+        self.rates(2 * numbers * MANY * FEATURES * PANEL, &[false], |_, out| {
+            let out = OutputMut::new(&mut out[..MANY * PANEL], PANEL).into_shared();
+            let (left_stride, right_stride, right) = (FEATURES, PANEL, &right[..]);
+            let left = &self.words;
+            kernel.multiply(&Panel {
+                left,
+                left_stride,
+                steps: FEATURES,
+                right,
+                right_stride,
+                out,
+                columns: 0..PANEL,
+                add: false,
+            });
+            0
+        })
+    }
+}
+
+static CHOSEN: OnceLock<Kernels> = OnceLock::new();
+
+/// The kernels that were chosen, once they were.
+#[inline]
+pub(super) fn chosen() -> Option<&'static Kernels> {
+    CHOSEN.get()
+}
+
+/// Uses the kernel of each kind that `name` returns, from now on and in all of this process. To be called before anything is
+/// computed, and once: a later call changes nothing. A kind for which it returns `None` keeps the kernel of the best tier.
+///
+/// # Errors
+/// The name of a kernel that this processor does not have; then nothing is changed.
+pub fn use_kernels<'n>(name: impl Fn(ProductKind) -> Option<&'n str>) -> Result<(), String> {
+    let chosen = named(available(), name)?;
+    CHOSEN.get_or_init(|| chosen);
+    Ok(())
+}
+
+/// The kernels with these names among those of `rows`.
+fn named<'n>(rows: &[Kernels], name: impl Fn(ProductKind) -> Option<&'n str>) -> Result<Kernels, String> {
+    let find = |kind, of_row: &dyn Fn(&Kernels) -> bool, name: &str| {
+        let unknown = || format!("{name} is no kernel of this processor for {}", ProductKind::name(kind));
+        rows.iter().find(|row| of_row(row)).ok_or_else(unknown)
+    };
+    let mut chosen = rows[0];
+    let int8 = |kind| match name(kind) {
+        None => Ok(rows[0].int8),
+        Some(name) => find(kind, &|row| row.int8.name() == name, name).map(|row| row.int8),
+    };
+    let (few, many) = (int8(ProductKind::Int8Few)?, int8(ProductKind::Int8Many)?);
+    chosen.int8 = if few.name() == many.name() { many } else { Box::leak(Box::new(ByRows { few, many })) };
+    if let Some(name) = name(ProductKind::Int16) {
+        chosen.int16 = find(ProductKind::Int16, &|row| row.int16.name() == name, name)?.int16;
+    }
+    if let Some(name) = name(ProductKind::F32) {
+        chosen.float = find(ProductKind::F32, &|row| row.float.name() == name, name)?.float;
+    }
+    if let Some(name) = name(ProductKind::Bf16) {
+        let is_f32 = rows.iter().any(|row| row.float.name() == name);
+        chosen.bf16 = if is_f32 {
+            None
+        } else {
+            find(ProductKind::Bf16, &|row| row.bf16.is_some_and(|kernel| kernel.name() == name), name)?.bf16
+        };
+    }
+    Ok(chosen)
+}
+
+/// One kernel for few rows, another for many; both give the same bits.
+struct ByRows {
+    few: &'static dyn Int8Kernel,
+    many: &'static dyn Int8Kernel,
+}
+
+impl Int8Kernel for ByRows {
+    fn name(&self) -> &'static str {
+        self.many.name()
+    }
+
+    fn multiply(&self, rectangle: &Rectangle) {
+        let kernel = if rectangle.rows.len() < MANY_FROM { self.few } else { self.many };
+        kernel.multiply(rectangle);
+    }
+
+    fn quantize(
+        &self,
+        row: &super::int8::quantize::ActivationRow,
+        numbers: &mut [u8],
+        outliers: &mut super::int8::rows::Outliers,
+    ) {
+        self.many.quantize(row, numbers, outliers);
+    }
+
+    fn shadow(&self, columns: &super::int8::shadow::ShadowColumns) {
+        self.many.shadow(columns);
+    }
+}
+
+#[cfg(test)]
+mod tests;
