@@ -140,6 +140,9 @@ mod tests {
             for (two, second) in tasks.tasks.iter().enumerate() {
                 let (first, second) = (first.task, second.task);
                 let in_step = first.chunk % 2 == 0 && second.chunk == first.chunk + 1;
+                // The second chunk is a subgraph behind the first.
+                let follows = in_step && second.subgraph >= first.subgraph;
+                assert!(!follows || times[one].1 <= times[two].0, "{second:?} began before {first:?} ended");
                 // The first chunk's next subgraph waits for the second chunk's one before.
                 let waits = in_step && first.subgraph > second.subgraph + 1;
                 if waits || second.chunk / 2 < first.chunk / 2 {

@@ -1,6 +1,6 @@
 //! Figure 17: each technique on top of those before it, and the naive port.
 
-use super::paper::{MODELS, engine_seconds};
+use super::paper::{LLAMA_CPP, MODELS, engine_seconds};
 use super::{Phone, options, paper, range};
 use crate::prefill::{Options, Techniques};
 use crate::reproduce::quotes::Quote;
@@ -10,8 +10,6 @@ use crate::reproduce::{Kind, Section, Value, one, value};
 const PROMPT: usize = 512;
 /// The models of the figure, indices of [`MODELS`].
 const FIGURE: [usize; 3] = [0, 1, 3];
-/// llama.cpp among the engines of table 4.
-const LLAMA_CPP: usize = 1;
 
 /// What the techniques give one model.
 struct Steps {

@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn predictions_are_as_far_off_as_the_documentation_has_it() {
         let found = Nearness::new(&NAMES.map(|name| section(name).unwrap()), Kind::HeldOut).unwrap();
-        assert!((found.mean_error.unwrap() - 0.227).abs() < 0.002, "{found:?}");
+        assert!((found.mean_error.unwrap() - 0.255).abs() < 0.002, "{found:?}");
     }
 
     #[test]

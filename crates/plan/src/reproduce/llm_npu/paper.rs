@@ -164,6 +164,9 @@ pub const MODELS: [&str; 5] = ["qwen1.5-1.8b", "gemma-2b", "phi-2", "llama-2-7b"
 /// The other engines of table 4, in the order of its columns.
 pub const ENGINES: [&str; 5] = ["MLC", "llama.cpp", "MNN", "PowerInfer-v2", "TFLite"];
 
+/// llama.cpp among [`ENGINES`].
+pub const LLAMA_CPP: usize = 1;
+
 /// A workload of table 4: end-to-end latency on the Xiaomi 14.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {

@@ -26,6 +26,11 @@ pub(super) fn figure_13(phone: &Phone) -> Section {
     )
 }
 
+/// The Redmi K60 Pro.
+fn redmi() -> Phone {
+    Phone(DeviceProfile::builtin("snapdragon-8gen2").expect("a profile of ours"))
+}
+
 /// All of a prompt on the CPU, which stands for MNN: the profile's rate of INT8 there was fitted to it.
 fn cpu_alone() -> Options {
     Options { window: Some(0), floats_on: FloatsOn::Cpu, ..options() }
@@ -61,7 +66,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
         Kind::Fitted,
     ));
     // MNN on the CPU of either phone.
-    let redmi = Phone(DeviceProfile::builtin("snapdragon-8gen2").expect("a profile of ours"));
+    let redmi = redmi();
     let over_cpu = |phone: &Phone, prompt| phone.run(QWEN, prompt, &cpu_alone()).seconds / phone.seconds(QWEN, prompt);
     for (what, quote, ours, kind) in [
         ("over MNN, Xiaomi 14, 1024 tokens", &paper::MNN, over_cpu(phone, 1024), Kind::Fitted),
@@ -70,7 +75,7 @@ pub(super) fn figure_14(phone: &Phone) -> Section {
     ] {
         values.push(value(format!("qwen1.5-1.8b {what}, times (§4.2)"), one(quote.value), ours, kind));
     }
-    // The engines' latency at 1024 tokens lies between those of two workloads of table 4.
+    // Indices of `ENGINES`. Their latency at 1024 tokens lies between those of two workloads of table 4.
     let ours = MODELS.map(|name| phone.seconds(name, 1024));
     for (engine, from, to) in [
         (0, &paper::MLC_FROM, &paper::MLC_TO),
@@ -123,7 +128,7 @@ pub(super) fn figure_15(phone: &Phone) -> Section {
         value("latency of all shadows, % (§3.3)", one(paper::SHADOWS_LATENCY.value), late, Kind::Fitted),
         value("energy of all shadows, % (§3.3)", one(paper::SHADOWS_ENERGY.value), energy, Kind::HeldOut),
     ];
-    let redmi = Phone(DeviceProfile::builtin("snapdragon-8gen2").expect("a profile of ours"));
+    let redmi = redmi();
     for prompt in [64, 256, 1024] {
         let joules = |options: &Options| redmi.run(QWEN, prompt, options).joules;
         let (ours, cpu) = (joules(&options()), joules(&cpu_alone()));
