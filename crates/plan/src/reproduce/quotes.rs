@@ -5,7 +5,7 @@
 pub struct Quote {
     /// The number.
     pub value: f64,
-    /// Section of the paper.
+    /// Section of the paper, or "abstract".
     pub section: &'static str,
     /// Words around it.
     pub text: &'static str,

@@ -113,7 +113,8 @@ fn range(from: &Quote, to: &Quote) -> (f64, f64) {
 
 /// A range of the paper that stands alone, or one number twice.
 fn cited(what: impl AsRef<str>, from: &Quote, to: &Quote) -> Cited {
-    Cited { what: format!("{} (§{})", what.as_ref(), from.section), paper: range(from, to) }
+    let section = if from.section == "abstract" { "abstract".to_owned() } else { format!("§{}", from.section) };
+    Cited { what: format!("{} ({section})", what.as_ref()), paper: range(from, to) }
 }
 
 #[cfg(test)]
