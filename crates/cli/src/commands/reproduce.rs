@@ -3,21 +3,24 @@
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use triad_plan::reproduce::{Kind, Paper, Section, Value, mean_error, section};
+use triad_plan::reproduce::{Cited, Kind, Nearness, Paper, Section, Value, section};
 
 use crate::output;
 
 /// Set the tables and figures of the llm.npu and HeteroLLM papers beside our own values.
 ///
 /// Simulated values come from a profile of the papers' phone. Each is marked: `fitted` to the paper's value, `seen` where
-/// that informed a choice, `held out` where it had no part in any. Only what was held out is a prediction, and some of them
-/// miss: docs/scheduling.md and docs/heterollm.md explain why. Nothing here was measured on such a phone.
+/// that or what ours hangs on informed a choice, `held out` where nothing did. Only what was held out is a prediction, and
+/// some of them miss: docs/scheduling.md and docs/heterollm.md explain why. Beside a range of the paper, a value is inside
+/// or outside, with its distance from the middle, and is no part of a mean error. What is not simulated is cited, with the
+/// reason. Nothing here was measured on such a phone.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad reproduce
   triad reproduce llm.npu
   triad reproduce heterollm --json
   triad reproduce table-4
+  triad reproduce micro-benchmarks
   triad reproduce heterollm/figure-13")]
 pub struct Arguments {
     /// A paper (llm.npu or heterollm), one of its tables and figures, or all
@@ -40,91 +43,160 @@ fn names() -> impl Iterator<Item = &'static str> {
 /// What `reproduce --json` prints.
 #[derive(Serialize)]
 struct Reproduced {
-    sections: Vec<WithError>,
+    sections: Vec<Compared>,
     /// Of each paper that all sections of were asked for.
-    papers: Vec<PaperError>,
+    papers: Vec<PaperNearness>,
 }
 
+/// A section, and how near it comes.
 #[derive(Serialize)]
-struct WithError {
-    #[serde(flatten)]
-    section: Section,
-    /// Of values that were held out, relative to the paper's.
-    mean_error_held_out: Option<f64>,
-    /// Of values that informed a choice.
-    mean_error_seen: Option<f64>,
+struct Compared {
+    name: &'static str,
+    about: &'static str,
+    values: Vec<Row>,
+    /// By kind.
+    nearness: Vec<Nearness>,
+    cited: Vec<Cited>,
+    not_simulated: &'static str,
 }
 
-/// How far the predictions of a whole paper are off.
-#[derive(Serialize)]
-struct PaperError {
-    paper: Paper,
-    /// Values that were held out.
-    held_out: usize,
-    /// The mean of their errors, relative to the paper's values.
-    mean_error_held_out: Option<f64>,
-}
-
-impl PaperError {
-    fn new(paper: Paper, sections: &[Section]) -> Self {
-        let values = sections.iter().flat_map(|section| &section.values);
-        let held_out = values.filter(|value| value.kind == Kind::HeldOut).count();
-        Self { paper, held_out, mean_error_held_out: mean_error(sections, Kind::HeldOut) }
+impl Compared {
+    fn new(section: &Section) -> Self {
+        Self {
+            name: section.name,
+            about: section.about,
+            values: section.values.iter().map(Row::new).collect(),
+            nearness: of_kinds(std::slice::from_ref(section)),
+            cited: section.cited.clone(),
+            not_simulated: section.not_simulated,
+        }
     }
+}
+
+/// A value, and how near it is.
+#[derive(Serialize)]
+struct Row {
+    what: String,
+    /// One number twice, or from and to; `null` is no upper end.
+    paper: Option<(f64, f64)>,
+    ours: f64,
+    kind: Kind,
+    /// Beside one number: relative to it.
+    error: Option<f64>,
+    /// Beside a range.
+    inside: Option<bool>,
+    /// Beside a range with two ends: relative to its middle.
+    from_middle: Option<f64>,
+}
+
+impl Row {
+    fn new(value: &Value) -> Self {
+        Self {
+            what: value.what.clone(),
+            paper: value.paper,
+            ours: value.ours,
+            kind: value.kind,
+            error: value.error(),
+            inside: value.inside(),
+            from_middle: value.from_middle(),
+        }
+    }
+}
+
+/// How near a whole paper's values come.
+#[derive(Serialize)]
+struct PaperNearness {
+    paper: Paper,
+    /// By kind.
+    nearness: Vec<Nearness>,
+}
+
+fn of_kinds(sections: &[Section]) -> Vec<Nearness> {
+    Kind::COMPARED.into_iter().filter_map(|kind| Nearness::new(sections, kind)).collect()
 }
 
 /// Simulates, counts and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
     let asked = arguments.name.as_str();
-    let (mut sections, mut papers) = (Vec::new(), Vec::new());
+    let mut reproduced = Reproduced { sections: Vec::new(), papers: Vec::new() };
     for paper in Paper::ALL {
         let is_whole = [ALL, paper.name()].contains(&asked);
         let names = paper.names().iter().filter(|name| is_whole || **name == asked);
         let of_paper: Vec<_> = names.filter_map(|name| section(name)).collect();
-        papers.extend(is_whole.then(|| PaperError::new(paper, &of_paper)));
-        sections.extend(of_paper);
+        if is_whole {
+            reproduced.papers.push(PaperNearness { paper, nearness: of_kinds(&of_paper) });
+        }
+        reproduced.sections.extend(of_paper.iter().map(Compared::new));
     }
-    let with_error = |section: Section| WithError {
-        mean_error_held_out: section.mean_error(Kind::HeldOut),
-        mean_error_seen: section.mean_error(Kind::Seen),
-        section,
-    };
-    let reproduced = Reproduced { sections: sections.into_iter().map(with_error).collect(), papers };
     if arguments.json {
         return output::json(&reproduced);
     }
     let sections = reproduced.sections.iter().map(text);
-    let all: Vec<_> = sections.chain(reproduced.papers.iter().filter_map(of_paper)).collect();
+    let all: Vec<_> = sections.chain(reproduced.papers.iter().map(of_paper)).collect();
     output::text(&all.join("\n\n"))
 }
 
-fn of_paper(PaperError { paper, held_out, mean_error_held_out }: &PaperError) -> Option<String> {
-    let percent = 100.0 * (*mean_error_held_out)?;
-    Some(format!("{}: mean error of all {held_out} values that were held out: {percent:.1} %", paper.name()))
+fn of_paper(PaperNearness { paper, nearness }: &PaperNearness) -> String {
+    let lines: Vec<_> =
+        nearness.iter().map(|nearness| format!("{}, all of it, {}", paper.name(), sentence(nearness))).collect();
+    lines.join("\n")
 }
 
-fn text(WithError { section, mean_error_held_out, mean_error_seen }: &WithError) -> String {
+fn text(section: &Compared) -> String {
     let rows: Vec<_> = section.values.iter().map(cells).collect();
     let table = output::table(&["", "paper", "ours", "error", "how"], 1, &rows);
-    let of = |kind: Kind, error: Option<f64>| {
-        error.map_or_else(String::new, |error| {
-            format!("\nmean error of what was {}: {:.1} %", kind.name(), 100.0 * error)
-        })
-    };
-    let errors = of(Kind::HeldOut, *mean_error_held_out) + &of(Kind::Seen, *mean_error_seen);
-    let cited = section.cited.iter().map(|cited| format!("\nthe paper alone: {}: {}", cited.what, number(cited.paper)));
-    format!("{}: {}\n\n{table}{errors}{}", section.name, section.about, cited.collect::<String>())
+    let mut text = format!("{}: {}\n\n{table}", section.name, section.about);
+    for nearness in &section.nearness {
+        text += &format!("\n{}", sentence(nearness));
+    }
+    if !section.cited.is_empty() {
+        text += &format!("\nthe paper alone, not simulated ({}):", section.not_simulated);
+    }
+    for cited in &section.cited {
+        text += &format!("\n  {}: {}", cited.what, range(cited.paper));
+    }
+    text
 }
 
-fn cells(value: &Value) -> Vec<String> {
-    let paper = match value.paper {
-        Some((low, high)) if low == high => number(low),
-        Some((low, f64::INFINITY)) => format!("> {}", number(low)),
-        Some((low, high)) => format!("{}-{}", number(low), number(high)),
-        None => "-".into(),
+/// How near the values of a kind come, in words.
+fn sentence(nearness: &Nearness) -> String {
+    let percent = |mean: Option<f64>| mean.map(|mean| format!("{:.1} %", 100.0 * mean));
+    let numbers =
+        percent(nearness.mean_error).map(|mean| format!("{} beside one number, mean error {mean}", nearness.numbers));
+    let ranges = (nearness.ranges > 0).then(|| {
+        let middle = percent(nearness.mean_from_middle);
+        let middle = middle.map_or_else(String::new, |mean| format!(", {mean} from the middle on average"));
+        format!("{} beside a range, {} inside{middle}", nearness.ranges, nearness.inside)
+    });
+    let parts: Vec<_> = numbers.into_iter().chain(ranges).collect();
+    format!("{}: {}", nearness.kind.name(), parts.join("; "))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let percent = |part: f64| format!("{:+.1} %", 100.0 * part);
+    let error = match (row.error, row.inside) {
+        (Some(error), _) => percent(error),
+        (None, Some(inside)) => {
+            let place = if inside { "inside" } else { "outside" };
+            let middle =
+                row.from_middle.map_or_else(String::new, |part| format!(", {} from the middle", percent(part)));
+            format!("{place}{middle}")
+        }
+        (None, None) => "-".into(),
     };
-    let error = value.error().map_or_else(|| "-".into(), |error| format!("{:+.1} %", 100.0 * error));
-    vec![value.what.clone(), paper, number(value.ours), error, value.kind.name().into()]
+    let paper = row.paper.map_or_else(|| "-".into(), range);
+    vec![row.what.clone(), paper, number(row.ours), error, row.kind.name().into()]
+}
+
+/// One number, or from and to.
+fn range((low, high): (f64, f64)) -> String {
+    if low == high {
+        number(low)
+    } else if high.is_infinite() {
+        format!("> {}", number(low))
+    } else {
+        format!("{}-{}", number(low), number(high))
+    }
 }
 
 /// Three digits that count.

@@ -42,7 +42,7 @@ pub fn cases() -> Vec<Case> {
             1,
             &["4096", "2048"],
         ),
-        usage("figure that is none", &["reproduce", "figure-1"], &["figure-1", "table-4"]),
+        usage("figure that is none", &["reproduce", "figure-2"], &["figure-2", "table-4"]),
         usage("policy that is none", &["simulate", "--policy", "best"], &["critical-path"]),
         usage("technique that is none", &["simulate", "--without", "luck"], &["chunk-sharing"]),
     ]

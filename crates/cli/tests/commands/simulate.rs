@@ -55,42 +55,69 @@ fn a_timeline_is_a_picture_or_a_trace_with_every_task() {
     assert!(trace["otherData"]["title"].as_str().unwrap().contains("critical-path"));
 }
 
-#[test]
-fn reproduce_sets_the_papers_values_beside_ours() {
-    let all = json(&Place::new().triad(&["reproduce", "llm.npu", "--json"]));
-    let sections = all["sections"].as_array().unwrap();
-    assert_eq!((sections.len(), &all["papers"][0]["paper"]), (8, &"llm.npu".into()));
-    let values = |section: &Json| section["values"].as_array().unwrap().clone();
-    let sharing = values(&sections[0]);
-    assert_eq!((&sharing[1]["ours"], &sharing[1]["kind"]), (&120.0.into(), &"counted".into()));
-    let table = sections.iter().find(|section| section["name"] == "table-4").unwrap();
-    let of_kind =
-        |section: &Json, kind: &str| values(section).into_iter().filter(|value| value["kind"] == kind).count();
-    assert_eq!(["seen", "held out"].map(|kind| of_kind(table, kind)), [4 * 4, 0], "a choice was made in sight of it");
-    let ablation = sections.iter().find(|section| section["name"] == "figure-17").unwrap();
-    assert_eq!(of_kind(ablation, "held out"), 3 * 3);
-    let text = succeed(&Place::new().triad(&["reproduce", "table-4"]));
-    assert!(text.contains("mistral-7b") && text.contains("mean error of what was seen"), "{text}");
-    let text = succeed(&Place::new().triad(&["reproduce", "figure-14"]));
-    assert!(text.contains("> 1000") && !text.contains("mean error of what was held out"), "{text}");
+/// The values of a section that `triad reproduce --json` printed.
+fn values<'a>(found: &'a Json, name: &str) -> &'a [Json] {
+    let sections = found["sections"].as_array().unwrap();
+    let section = sections.iter().find(|section| section["name"] == name).unwrap_or_else(|| panic!("{name}"));
+    section["values"].as_array().unwrap()
 }
 
 #[test]
-fn a_paper_ends_with_the_mean_error_of_its_predictions() {
+fn reproduce_marks_what_informed_a_choice_and_gives_the_mean_error_of_predictions_alone() {
+    let found = json(&Place::new().triad(&["reproduce", "llm.npu", "--json"]));
+    let sharing = values(&found, "sharing");
+    assert_eq!((&sharing[1]["ours"], &sharing[1]["kind"]), (&120.0.into(), &"counted".into()));
+    let of_kind = |name: &str, kind: &str| values(&found, name).iter().filter(|value| value["kind"] == kind).count();
+    let table = ["fitted", "seen", "held out"].map(|kind| of_kind("table-4", kind));
+    assert_eq!(table, [4, 4 * 4 + 4 * 5, 0], "a choice was made in sight of it");
+    let sections = found["sections"].as_array().unwrap();
+    let all = sections.iter().flat_map(|section| section["values"].as_array().unwrap());
+    let held_out = all.filter(|value| value["kind"] == "held out");
+    let errors: Vec<_> = held_out.filter_map(|value| value["error"].as_f64()).map(f64::abs).collect();
+    let nearness = &found["papers"][0]["nearness"][0];
+    assert_eq!((&nearness["kind"], &nearness["numbers"]), (&"held out".into(), &errors.len().into()));
+    assert!((number(&nearness["mean_error"]) - errors.iter().sum::<f64>() / errors.len() as f64).abs() < 1e-9);
+}
+
+#[test]
+fn beside_a_range_a_value_is_inside_or_outside_with_its_distance_from_the_middle() {
+    let found = json(&Place::new().triad(&["reproduce", "micro-benchmarks", "--json"]));
+    let of_group = values(&found, "micro-benchmarks").iter().find(|value| value["paper"][0] == 8.1).unwrap();
+    let (ours, error, inside) = (number(&of_group["ours"]), &of_group["error"], &of_group["inside"]);
+    assert_eq!((error, inside), (&Json::Null, &true.into()));
+    assert!((number(&of_group["from_middle"]) - (ours / 9.4 - 1.0)).abs() < 1e-9, "{of_group}");
+    let text = succeed(&Place::new().triad(&["reproduce", "micro-benchmarks"]));
+    assert!(text.contains("8.10-10.7") && text.contains("inside, -1.1 % from the middle"), "{text}");
+    assert!(text.contains("the paper alone, not simulated (no float runs on the NPU"), "{text}");
+    let text = succeed(&Place::new().triad(&["reproduce", "table-4"]));
+    assert!(text.contains("phi-2, TriviaQA, TFLite, s: 6.80") && !text.contains("held out: "), "{text}");
+    let text = succeed(&Place::new().triad(&["reproduce", "figure-14"]));
+    assert!(text.contains("> 1000"), "{text}");
+}
+
+#[test]
+fn a_paper_ends_with_how_near_its_values_come_by_kind() {
     let found = json(&Place::new().triad(&["reproduce", "heterollm", "--json"]));
     let sections = found["sections"].as_array().unwrap();
     assert!(sections.iter().all(|section| section["name"].as_str().unwrap().starts_with("heterollm/")));
-    let values = || sections.iter().flat_map(|section| section["values"].as_array().unwrap());
-    let held_out = values().filter(|value| value["kind"] == "held out").count();
     let paper = &found["papers"][0];
-    assert_eq!((&paper["paper"], &paper["held_out"]), (&"heterollm".into(), &held_out.into()));
+    let nearness = paper["nearness"].as_array().unwrap();
+    let kinds: Vec<_> = nearness.iter().map(|nearness| nearness["kind"].as_str().unwrap()).collect();
+    assert_eq!((&paper["paper"], &kinds[..]), (&"heterollm".into(), &["held out", "seen", "fitted"][..]));
     let text = succeed(&Place::new().triad(&["reproduce", "heterollm"]));
-    let percent = format!("{:.1} %", 100.0 * number(&paper["mean_error_held_out"]));
-    let last = text.trim_end().lines().next_back().unwrap();
-    assert!(last.starts_with("heterollm: mean error") && last.ends_with(&percent), "{last}");
-    assert!(text.contains("the paper alone: Llama-8B, 256 tokens, Hetero-layer over MLC (§5.2.1): 5.64"), "{text}");
+    let start = |of: &Json| {
+        let mean = 100.0 * number(&of["mean_error"]);
+        format!(
+            "heterollm, all of it, {}: {} beside one number, mean error {mean:.1} %",
+            of["kind"].as_str().unwrap(),
+            of["numbers"]
+        )
+    };
+    let last: Vec<_> = text.trim_end().lines().rev().take(3).collect();
+    assert!(nearness.iter().rev().zip(&last).all(|(of, line)| line.starts_with(&start(of))), "{last:?}");
+    assert!(text.contains("  Llama-8B, 256 tokens, Hetero-layer over MLC (§5.2.1): 5.64"), "{text}");
     let one = succeed(&Place::new().triad(&["reproduce", "heterollm/figure-16"]));
-    assert!(one.contains("14.0") && !one.contains("heterollm: mean error"), "{one}");
+    assert!(one.contains("14.0") && !one.contains("all of it"), "{one}");
 }
 
 /// A study on the smallest shape, and that it draws a figure.

@@ -2,9 +2,13 @@
 //!
 //! The profile of a device is fitted to a few values of each paper. Others informed a choice without being fitted to, and
 //! the rest had no part in any: each value is marked by its [`Kind`], and only those that were held out are predictions.
+//! [`Nearness`] is how near the values of one kind come: those that are compared with one number by their errors, those
+//! that are compared with a range by whether they are inside and how far from its middle. The papers' numbers are
+//! [`quotes`], kept with the words that they stand in.
 
 pub mod heterollm;
 pub mod llm_npu;
+pub mod quotes;
 
 use serde::Serialize;
 
@@ -53,8 +57,8 @@ pub enum Kind {
     Counted,
     /// Simulated on a profile of the device, or with another number, that was fitted to this very value.
     Fitted,
-    /// Simulated, and nothing was fitted to this value, but it informed a choice or nearly follows from fitted values: it
-    /// tests less than one that was held out.
+    /// Simulated, and nothing was fitted to this value, but it, or one that ours hangs on, informed a choice, or it nearly
+    /// follows from fitted values: it tests less than one that was held out.
     Seen,
     /// Simulated, and the paper's value had no part in any choice: a prediction.
     #[serde(rename = "held out")]
@@ -64,6 +68,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Those that are compared with the paper's values, predictions first.
+    pub const COMPARED: [Self; 4] = [Self::HeldOut, Self::Seen, Self::Fitted, Self::Counted];
+
     /// Name for people, and in JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -77,12 +84,12 @@ impl Kind {
 }
 
 /// One value.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Value {
     /// What it is, with its unit.
     pub what: String,
-    /// The paper's value: one value twice, or from and to, where infinity (in JSON `null`) is no upper end; none where
-    /// its text has no number.
+    /// The paper's value: one value twice, or from and to, where infinity is no upper end; none where its text has no
+    /// number.
     pub paper: Option<(f64, f64)>,
     /// What we have.
     pub ours: f64,
@@ -91,22 +98,33 @@ pub struct Value {
 }
 
 impl Value {
-    /// How far ours is from the paper's, relative to it; within a range 0.
+    /// How far ours is from the paper's one number, relative to it; none beside a range. Infinite where the number is 0
+    /// and ours is not.
     pub fn error(&self) -> Option<f64> {
-        self.paper.map(|(low, high)| {
-            if self.ours < low {
-                self.ours / low - 1.0
-            } else if self.ours > high {
-                self.ours / high - 1.0
-            } else {
-                0.0
-            }
-        })
+        let (low, high) = self.paper?;
+        (low == high).then(|| relative(self.ours, low))
+    }
+
+    /// Whether ours is within the paper's range; none beside one number.
+    pub fn inside(&self) -> Option<bool> {
+        let (low, high) = self.paper?;
+        (low != high).then(|| (low..=high).contains(&self.ours))
+    }
+
+    /// How far ours is from the middle of the paper's range, relative to the middle; none beside one number or a range
+    /// without an end.
+    pub fn from_middle(&self) -> Option<f64> {
+        let (low, high) = self.paper?;
+        (low != high && high.is_finite()).then(|| relative(self.ours, (low + high) / 2.0))
     }
 }
 
+fn relative(ours: f64, paper: f64) -> f64 {
+    if ours == paper { 0.0 } else { ours / paper - 1.0 }
+}
+
 /// A table or a figure.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Section {
     /// One of [`Paper::names`].
     pub name: &'static str,
@@ -114,8 +132,22 @@ pub struct Section {
     pub about: &'static str,
     /// Its values.
     pub values: Vec<Value>,
-    /// What the paper has of engines that are not simulated here.
+    /// What the paper has and nothing here is compared with.
     pub cited: Vec<Cited>,
+    /// Why what is cited is not simulated; empty where nothing is.
+    pub not_simulated: &'static str,
+}
+
+impl Section {
+    /// One that cites nothing.
+    fn new(name: &'static str, about: &'static str, values: Vec<Value>) -> Self {
+        Self { name, about, values, cited: Vec::new(), not_simulated: "" }
+    }
+
+    /// The same with numbers of the paper that stand alone, and why.
+    fn citing(self, not_simulated: &'static str, cited: Vec<Cited>) -> Self {
+        Self { cited, not_simulated, ..self }
+    }
 }
 
 /// A number of the paper that stands alone: nothing here is compared with it.
@@ -123,22 +155,49 @@ pub struct Section {
 pub struct Cited {
     /// What it is, with its unit.
     pub what: String,
-    /// The paper's value.
-    pub paper: f64,
+    /// The paper's value: one value twice, or from and to.
+    pub paper: (f64, f64),
 }
 
-impl Section {
-    /// Mean distance of the values of `kind` from the paper's, relative to them; none where there is nothing to compare.
-    pub fn mean_error(&self, kind: Kind) -> Option<f64> {
-        mean_error(std::slice::from_ref(self), kind)
+/// How near the values of one kind come to the paper's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Nearness {
+    /// Which values.
+    pub kind: Kind,
+    /// Values that are compared with one number.
+    pub numbers: usize,
+    /// Mean distance of these, relative to the paper's; none where there are none.
+    pub mean_error: Option<f64>,
+    /// Values that are compared with a range.
+    pub ranges: usize,
+    /// Of these, those inside it.
+    pub inside: usize,
+    /// Mean distance from the middle of a range, relative to it, inside or not; none where no range has two ends.
+    pub mean_from_middle: Option<f64>,
+}
+
+impl Nearness {
+    /// Of the values of one kind in some sections; none where there is nothing to compare.
+    pub fn new<'a>(sections: impl IntoIterator<Item = &'a Section>, kind: Kind) -> Option<Self> {
+        let sections = sections.into_iter().flat_map(|section| &section.values);
+        let values: Vec<_> = sections.filter(|value| value.kind == kind && value.paper.is_some()).collect();
+        let errors: Vec<_> = values.iter().filter_map(|value| value.error()).collect();
+        let inside: Vec<_> = values.iter().filter_map(|value| value.inside()).collect();
+        let from_middle: Vec<_> = values.iter().filter_map(|value| value.from_middle()).collect();
+        (!values.is_empty()).then(|| Self {
+            kind,
+            numbers: errors.len(),
+            mean_error: mean_distance(&errors),
+            ranges: inside.len(),
+            inside: inside.iter().filter(|inside| **inside).count(),
+            mean_from_middle: mean_distance(&from_middle),
+        })
     }
 }
 
-/// As [`Section::mean_error`], of the values of several sections.
-pub fn mean_error(sections: &[Section], kind: Kind) -> Option<f64> {
-    let of_kind = sections.iter().flat_map(|section| &section.values).filter(|value| value.kind == kind);
-    let errors: Vec<_> = of_kind.filter_map(Value::error).map(f64::abs).collect();
-    (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64)
+fn mean_distance(differences: &[f64]) -> Option<f64> {
+    let sum: f64 = differences.iter().map(|difference| difference.abs()).sum();
+    (!differences.is_empty()).then(|| sum / differences.len() as f64)
 }
 
 fn value(what: impl Into<String>, paper: impl Into<Option<(f64, f64)>>, ours: f64, kind: Kind) -> Value {
@@ -157,11 +216,56 @@ fn more_than(value: f64) -> (f64, f64) {
 mod tests {
     use super::*;
 
+    fn held_out(paper: (f64, f64), ours: f64) -> Value {
+        value("", paper, ours, Kind::HeldOut)
+    }
+
+    fn nearness(values: Vec<Value>, kind: Kind) -> Option<Nearness> {
+        Nearness::new([&Section::new("", "", values)], kind)
+    }
+
     #[test]
-    fn an_error_is_the_distance_to_the_nearer_end_of_a_range() {
-        let of = |ours| value("", (2.0, 4.0), ours, Kind::HeldOut).error();
-        assert_eq!([of(1.0), of(2.0), of(3.0), of(5.0)], [Some(-0.5), Some(0.0), Some(0.0), Some(0.25)]);
-        let at_least = |ours| value("", more_than(2.0), ours, Kind::HeldOut).error();
-        assert_eq!([at_least(1.0), at_least(9.0)], [Some(-0.5), Some(0.0)]);
+    fn a_value_beside_one_number_has_an_error_and_is_not_inside_anything() {
+        let value = held_out(one(4.0), 5.0);
+        assert_eq!((value.error(), value.inside(), value.from_middle()), (Some(0.25), None, None));
+        assert_eq!([0.0, 1.0].map(|ours| held_out(one(0.0), ours).error().unwrap()), [0.0, f64::INFINITY]);
+    }
+
+    #[test]
+    fn a_value_within_a_range_has_its_distance_from_the_middle_and_no_error_of_zero() {
+        let of = |ours| {
+            let value = held_out((2.0, 6.0), ours);
+            (value.error(), value.inside().unwrap(), value.from_middle().unwrap())
+        };
+        assert_eq!([2.0, 4.0, 5.0].map(of), [(None, true, -0.5), (None, true, 0.0), (None, true, 0.25)]);
+        assert_eq!([1.0, 8.0].map(of), [(None, false, -0.75), (None, false, 1.0)]);
+    }
+
+    #[test]
+    fn a_range_without_an_end_has_no_middle() {
+        let of = |ours| {
+            let value = held_out(more_than(2.0), ours);
+            (value.error(), value.inside().unwrap(), value.from_middle())
+        };
+        assert_eq!([1.0, 9.0].map(of), [(None, false, None), (None, true, None)]);
+    }
+
+    #[test]
+    fn fitted_and_seen_values_are_never_counted_in_the_mean_of_held_out_ones() {
+        let of = |kind, ours| value("", one(10.0), ours, kind);
+        let values = vec![of(Kind::HeldOut, 12.0), of(Kind::Fitted, 10.0), of(Kind::Seen, 14.0)];
+        let found = nearness(values.clone(), Kind::HeldOut).unwrap();
+        assert_eq!((found.numbers, found.mean_error), (1, Some(12.0 / 10.0 - 1.0)));
+        let seen = nearness(values.clone(), Kind::Seen).unwrap();
+        assert_eq!((seen.numbers, seen.mean_error), (1, Some(14.0 / 10.0 - 1.0)));
+        assert_eq!(nearness(values, Kind::Counted), None);
+    }
+
+    #[test]
+    fn a_value_beside_a_range_does_not_lower_the_mean_error_but_is_told_apart() {
+        let values = vec![held_out(one(10.0), 12.0), held_out((2.0, 6.0), 5.0), held_out((2.0, 6.0), 1.0)];
+        let found = nearness(values, Kind::HeldOut).unwrap();
+        assert_eq!((found.numbers, found.mean_error), (1, Some(12.0 / 10.0 - 1.0)));
+        assert_eq!((found.ranges, found.inside, found.mean_from_middle), (2, 1, Some(0.5)));
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use triad_model::description::ModelDescription;
 
 use super::forms::{self, Form};
+use super::systems::{Order, System};
 use crate::bound::lower_bound;
 use crate::device::DeviceProfile;
 use crate::optimum::{Optimum, optimum};
@@ -17,7 +18,6 @@ use crate::processors::ProcessorId;
 use crate::random::Random;
 use crate::schedule::{Dag, Policy};
 use crate::simulate::simulate;
-use crate::tasks::PrefillTasks;
 
 /// What is varied.
 #[derive(Clone, Debug)]
@@ -75,10 +75,10 @@ impl Case {
     }
 }
 
-/// What is compared: the policies, and the forms of C but for the one that is a policy.
+/// What is compared: the policies, the forms of C but for the one that is a policy, and the schedules of other systems.
 pub fn names() -> Vec<&'static str> {
     let forms = Form::ALL[1..].iter().map(|form| form.name());
-    Policy::ALL.map(Policy::name).into_iter().chain(forms).collect()
+    Policy::ALL.map(Policy::name).into_iter().chain(forms).chain(System::ALL.map(System::name)).collect()
 }
 
 /// All cases of a grid, with what `plan` plans for each dag without noise.
@@ -88,10 +88,10 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
         for prompt in grid.prompts.iter().filter(|prompt| **prompt <= description.context) {
             // The whole model on the NPU: what its window holds is another question.
             let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let Prefill { tasks: PrefillTasks { dag, .. }, npu, .. } =
-                Prefill::new(device, description, *prompt, &options);
+            let Prefill { tasks, npu, .. } = Prefill::new(device, description, *prompt, &options);
+            let orders = System::ALL.map(|system| system.order(&tasks));
             for ratio in &grid.ratios {
-                let dag = with_ratio(&dag, npu, *ratio);
+                let dag = with_ratio(&tasks.dag, npu, *ratio);
                 let order = plan(&dag).order;
                 let dag = dag.with_plan(&order, 0.0);
                 for noise in &grid.noises {
@@ -107,7 +107,7 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
                         chunks,
                         bound_seconds: solved.map_or_else(|| lower_bound(&real), |solved| solved.bound),
                         optimum_seconds: solved.filter(Optimum::is_proven).map(|solved| solved.seconds),
-                        seconds: all_policies(&dag, &takes),
+                        seconds: all_policies(&dag, &orders, &takes),
                     });
                 }
             }
@@ -116,10 +116,15 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
     cases
 }
 
-fn all_policies(dag: &Dag, takes: &[f64]) -> Vec<f64> {
+fn all_policies(dag: &Dag, orders: &[Order], takes: &[f64]) -> Vec<f64> {
     let of_policy = |policy| simulate(dag, policy, |task| takes[task]).seconds();
     let of_form = |form: &Form| forms::seconds(dag, *form, |task| takes[task]);
-    Policy::ALL.map(of_policy).into_iter().chain(Form::ALL[1..].iter().map(of_form)).collect()
+    let of_order = |order: &Order| {
+        let ordered = order.dag(dag, |task| takes[task]);
+        simulate(&ordered, Policy::InOrder, |place| ordered.seconds(place)).seconds()
+    };
+    let forms = Form::ALL[1..].iter().map(of_form);
+    Policy::ALL.map(of_policy).into_iter().chain(forms).chain(orders.iter().map(of_order)).collect()
 }
 
 /// The same tasks with other seconds.
@@ -195,10 +200,10 @@ pub fn solved(
             let mut small = description.clone();
             small.blocks.truncate(*blocks);
             let options = Options { window: Some(usize::MAX), ..Options::paper(Policy::Paper) };
-            let Prefill { tasks: PrefillTasks { dag, .. }, npu, .. } =
-                Prefill::new(device, &small, chunks * options.chunk, &options);
+            let Prefill { tasks, npu, .. } = Prefill::new(device, &small, chunks * options.chunk, &options);
+            let orders = System::ALL.map(|system| system.order(&tasks));
             for ratio in &grid.ratios {
-                let dag = with_ratio(&dag, npu, *ratio);
+                let dag = with_ratio(&tasks.dag, npu, *ratio);
                 let takes: Vec<_> = (0..dag.len()).map(|task| dag.seconds(task)).collect();
                 let found = optimum(&dag, most);
                 let task = |task| SolvedTask {
@@ -219,7 +224,7 @@ pub fn solved(
                     is_proven: found.is_proven(),
                     optimum_seconds: found.seconds,
                     bound_seconds: lower_bound(&dag),
-                    seconds: all_policies(&dag, &takes),
+                    seconds: all_policies(&dag, &orders, &takes),
                 });
             }
         }

@@ -19,8 +19,9 @@ use crate::output;
 /// tasks that take what was expected or vary around it; waking up is left out. The gap is how much longer a policy takes
 /// than a bound that no schedule is below. Prompts of two chunks are solved exactly, by the times that tasks really took,
 /// so that their gap is the one to the optimum; so are small instances, the first blocks of each model, which also tell how far
-/// the bound is below it. Beside the policies are other forms of the paper's equation 5. How long a plan of the policy
-/// `planned` and a decision take is measured.
+/// the bound is below it. Beside the policies are other forms of the paper's equation 5, and the schedules of MLLM and
+/// PowerInfer-2 on the same tasks and costs, which the engine does not run. How long a plan of the policy `planned` and a
+/// decision take is measured.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study policy

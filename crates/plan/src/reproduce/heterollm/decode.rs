@@ -1,8 +1,9 @@
 //! Decode: figures 16 and 17.
 
-use super::{INTERNLM, LLAMA_3B, LLAMA_7B, LLAMA_8B, Phone, cited, paper};
+use super::{INTERNLM, LLAMA_3B, LLAMA_7B, LLAMA_8B, NOT_SIMULATED, Phone, cited, paper};
 use crate::hetero::Mode;
 use crate::partition::profile::Waiting;
+use crate::reproduce::quotes::Quote;
 use crate::reproduce::{Kind, Section, one, value};
 
 pub(super) fn figure_16(phone: &Phone) -> Section {
@@ -22,18 +23,21 @@ pub(super) fn figure_16(phone: &Phone) -> Section {
         values.push(value(format!("{name}, Hetero-tensor over GPU only"), over, tensor / gpu, kind));
         values.push(value(format!("{name}, GPU only, tokens/s"), None, gpu, Kind::Simulated));
     }
-    Section {
-        name: "heterollm/figure-16",
-        about: "Decode behind 256 tokens. GPU only is PPL in the paper. Hetero-layer keeps all products on the GPU, as there.",
+    Section::new(
+        "heterollm/figure-16",
+        "Decode behind 256 tokens. GPU only is PPL in the paper. Hetero-layer keeps all products on the GPU, as there.",
         values,
-        cited: vec![
+    )
+    .citing(
+        NOT_SIMULATED,
+        vec![
             cited("Llama-8B, Hetero-tensor over MNN-OpenCL", &paper::DECODE_OVER_MNN),
             cited("Llama-8B, Hetero-tensor over llama.cpp", &paper::DECODE_OVER_LLAMA_CPP),
             cited("Llama-8B, Hetero-tensor over MLC", &paper::DECODE_OVER_MLC),
             cited("InternLM-1.8B, Hetero-tensor over MNN-OpenCL", &paper::DECODE_INTERNLM_OVER_MNN),
             cited("InternLM-1.8B, Hetero-tensor over MLC", &paper::DECODE_INTERNLM_OVER_MLC),
         ],
-    }
+    )
 }
 
 pub(super) fn figure_17(phone: &Phone) -> Section {
@@ -41,18 +45,17 @@ pub(super) fn figure_17(phone: &Phone) -> Section {
         let seconds = |waiting| phone.decode(model, Mode::HeteroTensor, waiting).seconds();
         seconds(Waiting::Blocking) / seconds(Waiting::Fast)
     };
-    let of = |name: &str, model, quote: paper::Quote| {
+    let of = |name: &str, model, quote: Quote| {
         value(format!("{name}, with over without"), one(quote.value), times(model), Kind::HeldOut)
     };
-    Section {
-        name: "heterollm/figure-17",
-        about: "Decode by Hetero-tensor with and without fast synchronization, by one plan (§5.4).",
-        values: vec![
+    Section::new(
+        "heterollm/figure-17",
+        "Decode by Hetero-tensor with and without fast synchronization, by one plan (§5.4).",
+        vec![
             of("Llama-8B", LLAMA_8B, paper::FAST_DECODE_LLAMA_8B),
             of("Llama-7B", LLAMA_7B, paper::FAST_DECODE_OTHERS),
             of("Llama-3B", LLAMA_3B, paper::FAST_DECODE_OTHERS),
             of("InternLM-1.8B", INTERNLM, paper::FAST_DECODE_OTHERS),
         ],
-        cited: Vec::new(),
-    }
+    )
 }

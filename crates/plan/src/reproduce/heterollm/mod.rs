@@ -18,7 +18,8 @@ use crate::device::DeviceProfile;
 use crate::hetero::rendering::Game;
 use crate::hetero::{Hetero, Mode, Run};
 use crate::partition::profile::Waiting;
-use crate::reproduce::{Cited, Kind, Section, Value, value};
+use crate::reproduce::quotes::Quote;
+use crate::reproduce::{Cited, Kind, Section, Value, one, value};
 
 /// What can be reproduced.
 pub const NAMES: [&str; 12] = [
@@ -104,14 +105,23 @@ fn held_out(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
     value(what, paper, ours, Kind::HeldOut)
 }
 
-fn cited(what: &str, quote: &paper::Quote) -> Cited {
-    Cited { what: format!("{what} (§{})", quote.section), paper: quote.value }
+/// What a number or a choice of ours hangs on, or what nearly follows from what was fitted.
+fn seen(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
+    value(what, paper, ours, Kind::Seen)
 }
+
+fn cited(what: &str, quote: &Quote) -> Cited {
+    Cited { what: format!("{what} (§{})", quote.section), paper: one(quote.value) }
+}
+
+/// Why what is cited is not simulated.
+const NOT_SIMULATED: &str =
+    "engines whose kernels are in neither paper; MLLM-NPU is llm.npu, which figure-14 simulates with its own costs";
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduce::mean_error;
+    use crate::reproduce::Nearness;
 
     fn all() -> Vec<Section> {
         NAMES.into_iter().map(|name| section(name).unwrap()).collect()
@@ -144,8 +154,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_number_or_a_choice_of_ours_hangs_on_is_seen_and_not_held_out() {
+        let values: Vec<_> = all().into_iter().flat_map(|section| section.values).collect();
+        for what in [
+            "Llama-8B, Hetero-tensor at 256 tokens, tokens/s (§5.4)",
+            "[256, 4096] × [4096, 14336], times the reverse",
+            "Hetero-layer, frames/s",
+            "GPU only, frames/s (\"dropping to zero\")",
+            "the same, of 2.99 (§5.2.1) by 1.244",
+        ] {
+            let value = values.iter().find(|value| value.what == what).expect(what);
+            assert_eq!(value.kind, Kind::Seen, "{what}");
+        }
+    }
+
+    #[test]
     fn predictions_are_as_far_off_as_the_documentation_has_it() {
-        let error = mean_error(&all(), Kind::HeldOut).unwrap();
-        assert!((error - 0.175).abs() < 0.002, "{error}");
+        let found = Nearness::new(&all(), Kind::HeldOut).unwrap();
+        assert!((found.mean_error.unwrap() - 0.213).abs() < 0.002, "{found:?}");
     }
 }
