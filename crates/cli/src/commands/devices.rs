@@ -15,8 +15,8 @@ use triad_frontend::machine::{Kernels, Machine};
 A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD_GPU chooses one by a part of its name.
 An NPU is used with --processors cpu,npu --npu NAME.
 TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
-The environment variable TRIAD_KERNELS (avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
-using better instructions than that.")]
+The environment variable TRIAD_KERNELS (avx512, avx2, sme, i8mm, dotprod, neon or reference) keeps matrix products
+from using better instructions than that.")]
 pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
