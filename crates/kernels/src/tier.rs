@@ -105,7 +105,8 @@ fn has_sme() -> bool {
     capabilities & SME != 0 && capabilities & SME_I8I32 != 0
 }
 
-/// As on Linux; outer products of bytes are in every implementation of the extension.
+/// As on Linux; outer products of bytes are in every implementation of the extension. Never run: no developer has such a
+/// machine.
 #[cfg(all(target_arch = "aarch64", target_os = "macos"))]
 fn has_sme() -> bool {
     use std::ffi::{c_char, c_int, c_void};

@@ -9,9 +9,9 @@
 //! Streaming mode, in which these instructions run, changes what vector registers contain and forbids others: it is entered
 //! and left within one `asm!`, without calls in it.
 //!
-//! It was run under emulation only (qemu, with vectors of 128 to 2048 bits), never on a processor with SME. So
-//! [`FEW_ROWS`] is an estimate, and all threads multiply this way, though cores share few SME units: how many threads are
-//! best was not measured.
+//! It was run under emulation only (qemu, with vectors of 128 to 2048 bits), never on a processor with SME. So nothing here
+//! was timed: [`FEW_ROWS`] is an estimate, tasks have the columns of other kernels, for each of which rows are transposed
+//! again, and all threads multiply this way, though cores share few SME units.
 
 use std::arch::asm;
 use std::cell::RefCell;
@@ -26,8 +26,8 @@ use crate::tier::Tier;
 /// Fewer rows are left to the matrix products of ordinary vectors, as in decode: outer products would be mostly zeros.
 const FEW_ROWS: usize = 8;
 
-/// Runs instructions in streaming mode, with tiles: an `asm!` with the operands behind the semicolon that enters and leaves
-/// it, which changes every vector and predicate register.
+/// An `asm!` that runs instructions in streaming mode and with tiles: entering and leaving changes every vector and predicate
+/// register. Operands stand behind the semicolon.
 macro_rules! streaming {
     ($($instruction:literal),+ $(,)?; $($operands:tt)+) => {
         asm!(
