@@ -169,4 +169,10 @@ mod tests {
         // No processor has both.
         assert!(!(Tier::Avx2.is_supported() && Tier::Neon.is_supported()));
     }
+
+    #[test]
+    fn a_tier_that_tests_are_run_for_is_one_that_this_processor_has() {
+        // `.ci/aarch64` requests one, so that its tests are not run without it.
+        assert_eq!(requested().err(), None);
+    }
 }
