@@ -261,7 +261,11 @@ fn instruction_sets() -> Vec<&'static str> {
 
 #[cfg(target_arch = "aarch64")]
 fn instruction_sets() -> Vec<&'static str> {
-    detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2")
+    let mut found: Vec<_> =
+        detected!(is_aarch64_feature_detected: "neon", "fp16", "dotprod", "i8mm", "bf16", "sve", "sve2");
+    // Its detection in the standard library is unstable.
+    found.extend(triad_kernels::tier::Tier::Sme.is_supported().then_some("sme"));
+    found
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -16,6 +16,8 @@ pub enum Tier {
     Avx512,
     /// x86-64 with AVX2 and fused multiply-adds.
     Avx2,
+    /// ARM with the Scalable Matrix Extension.
+    Sme,
     /// ARM with 8-bit matrix products.
     I8mm,
     /// ARM with 8-bit dot products.
@@ -28,8 +30,8 @@ pub enum Tier {
 
 impl Tier {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Amx, Self::Avx512, Self::Avx2, Self::I8mm, Self::Dotprod, Self::Neon, Self::Reference];
+    pub const ALL: [Self; 8] =
+        [Self::Amx, Self::Avx512, Self::Avx2, Self::Sme, Self::I8mm, Self::Dotprod, Self::Neon, Self::Reference];
 
     /// Its name in [`VARIABLE`].
     pub fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Tier {
             Self::Amx => "amx",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
+            Self::Sme => "sme",
             Self::I8mm => "i8mm",
             Self::Dotprod => "dotprod",
             Self::Neon => "neon",
@@ -53,6 +56,8 @@ impl Tier {
             Self::Avx512 => is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "aarch64")]
+            Self::Sme => has_sme() && std::arch::is_aarch64_feature_detected!("i8mm"),
             #[cfg(target_arch = "aarch64")]
             Self::I8mm => std::arch::is_aarch64_feature_detected!("i8mm"),
             #[cfg(target_arch = "aarch64")]
@@ -94,6 +99,48 @@ impl Tier {
     }
 }
 
+/// Whether this processor has the Scalable Matrix Extension, whose detection in the standard library is unstable, and the
+/// system lets programs use it.
+#[cfg(all(target_arch = "aarch64", any(target_os = "linux", target_os = "android")))]
+fn has_sme() -> bool {
+    /// Of `AT_HWCAP2`: the extension, and its outer products of bytes that are added to 32-bit sums.
+    const SME: usize = 1 << 23;
+    const SME_I8I32: usize = 1 << 26;
+    let (_, capabilities) = rustix::param::linux_hwcap();
+    capabilities & SME != 0 && capabilities & SME_I8I32 != 0
+}
+
+/// As on Linux; outer products of bytes are in every implementation of the extension. Never run: no developer has such a
+/// machine.
+#[cfg(all(target_arch = "aarch64", target_os = "macos"))]
+fn has_sme() -> bool {
+    use std::ffi::{c_char, c_int, c_void};
+    #[allow(unsafe_code)]
+    unsafe extern "C" {
+        fn sysctlbyname(
+            name: *const c_char,
+            old: *mut c_void,
+            old_len: *mut usize,
+            new: *mut c_void,
+            new_len: usize,
+        ) -> c_int;
+    }
+    let (mut found, mut len): (c_int, usize) = (0, size_of::<c_int>());
+    // SAFETY: the system's function, which writes at most `len` bytes to `found`, and changes nothing without a new value.
+    #[allow(unsafe_code)]
+    let error = unsafe {
+        let name = c"hw.optional.arm.FEAT_SME".as_ptr();
+        sysctlbyname(name, (&raw mut found).cast(), &raw mut len, std::ptr::null_mut(), 0)
+    };
+    error == 0 && found != 0
+}
+
+/// Other systems are not asked.
+#[cfg(all(target_arch = "aarch64", not(any(target_os = "linux", target_os = "android", target_os = "macos"))))]
+fn has_sme() -> bool {
+    false
+}
+
 /// The tier that [`VARIABLE`] requests; `None` if it is not set or empty.
 ///
 /// # Errors
@@ -126,5 +173,11 @@ mod tests {
         }
         // No processor has both.
         assert!(!(Tier::Avx2.is_supported() && Tier::Neon.is_supported()));
+    }
+
+    #[test]
+    fn a_tier_that_tests_are_run_for_is_one_that_this_processor_has() {
+        // `.ci/aarch64` requests one, so that its tests are not run without it.
+        assert_eq!(requested().err(), None);
     }
 }

@@ -17,8 +17,8 @@ A GPU is used with --processors cpu,gpu; --gpu or the environment variable TRIAD
 An NPU is used with --processors cpu,npu --npu NAME.
 TRIAD_GPU_VARIANTS names the shaders to try, with commas between them, in place of the usual ones.
 Of all kernels that the CPU can run, the fastest are used: timed once, and again by triad hwbench --choose.
-The environment variable TRIAD_KERNELS (amx, avx512, avx2, i8mm, dotprod, neon or reference) keeps matrix products from
-using better instructions than that.")]
+The environment variable TRIAD_KERNELS (amx, avx512, avx2, sme, i8mm, dotprod, neon or reference) keeps matrix products
+from using better instructions than that.")]
 pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]

@@ -18,6 +18,8 @@ pub(crate) mod quantize;
 pub(super) mod reference;
 pub(crate) mod rows;
 pub(crate) mod shadow;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod sme;
 mod tile;
 pub(crate) mod weight;
 

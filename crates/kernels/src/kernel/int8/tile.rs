@@ -1,5 +1,7 @@
 //! Kernels whose tiles are some rows of one block of output channels: what is left of them is how to sum products.
 
+use std::ops::Range;
+
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Rectangle, output};
 
@@ -27,15 +29,21 @@ pub(super) fn multiply<const ROWS: usize>(
             }
             let sums = sum(x, weights);
             for (row, sums) in rows.zip(&sums) {
-                // SAFETY: the rectangle belongs to this task alone.
-                #[allow(unsafe_code)]
-                let out = unsafe { rectangle.out.row(row, columns.clone()) };
-                let row_scale = rectangle.x.scales()[row];
-                for ((out, column), sum) in out.iter_mut().zip(columns.clone()).zip(sums) {
-                    let bias = rectangle.bias.map_or(0.0, |bias| bias[column]);
-                    *out = output(*sum, row_scale, rectangle.weight.scales[column], bias);
-                }
+                write(rectangle, row, columns.clone(), sums);
             }
         }
+    }
+}
+
+/// Writes the outputs of some columns of one row of a rectangle; `sums` may have more at the end.
+#[inline(always)]
+pub(super) fn write(rectangle: &Rectangle, row: usize, columns: Range<usize>, sums: &[i32]) {
+    // SAFETY: the rectangle belongs to this task alone.
+    #[allow(unsafe_code)]
+    let out = unsafe { rectangle.out.row(row, columns.clone()) };
+    let row_scale = rectangle.x.scales()[row];
+    for ((out, column), sum) in out.iter_mut().zip(columns).zip(sums) {
+        let bias = rectangle.bias.map_or(0.0, |bias| bias[column]);
+        *out = output(*sum, row_scale, rectangle.weight.scales[column], bias);
     }
 }
