@@ -9,11 +9,13 @@ use triad_kernels::activation::{Activation, activate_and_multiply, add};
 use triad_kernels::attention::{PAGE, Precision, Row, Shape, Slab};
 use triad_kernels::int8::{Int8Weight, QuantizedRows, matmul_int8, pack, packed_len, row_sums};
 use triad_kernels::norm::rms_norm;
-use triad_kernels::{Matrix, OutputMut, Phase, int4, kernel_names, matmul};
+use triad_kernels::{BlockArithmetic, BlockFormat, Blocks, Matrix, OutputMut, Phase, int4, kernel_names, matmul};
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::peaks::Peaks;
 
+/// How blocks are multiplied unless exact products are asked for.
+const ROUNDED: BlockArithmetic = BlockArithmetic::Rounded;
 /// Each kernel runs at least this long and this often.
 const SECONDS: f64 = 0.15;
 const RUNS: usize = 5;
@@ -25,7 +27,7 @@ const DECODE_CONTEXT: usize = 1024;
 /// One kernel on one shape.
 #[derive(Serialize)]
 pub struct Measured {
-    operator: &'static str,
+    operator: String,
     kernel: &'static str,
     /// `rows × in × out` of a linear layer; `rows × heads × head dim, positions` of attention; `rows × width` of others.
     shape: String,
@@ -43,7 +45,7 @@ impl Measured {
         let share = self.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
         let microseconds = format!("{:.1} µs", self.seconds * 1e6);
         let Self { operator, kernel, shape, threads, bound_by, .. } = self;
-        let labels = [*operator, *kernel, shape].map(str::to_owned);
+        let labels = [operator, *kernel, shape].map(str::to_owned);
         labels.into_iter().chain([threads.to_string(), microseconds, bound_by.clone(), share]).collect()
     }
 }
@@ -86,6 +88,15 @@ impl Bench<'_> {
                 None => (kernel_names().f32, "f32", Some(self.peaks.arithmetic.f32_operations_per_second)),
             };
             self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
+
+            for format in block_formats(in_features) {
+                let bytes = blocks(out_features * format.bytes_for(in_features));
+                let weight = Matrix::Blocks(Blocks { format, bytes: &bytes, arithmetic: ROUNDED });
+                let seconds =
+                    median(|| matmul(&x, weight, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
+                let operator = format!("matmul of {format} weights");
+                self.push(operator, kernel, shape.clone(), seconds, bound_of(by, operations, peak));
+            }
 
             let weight = numbers(in_features * out_features);
             let matrix = Matrix::F32(&weight);
@@ -141,12 +152,19 @@ impl Bench<'_> {
             let matrices = copies.iter().map(|(values, scales)| Matrix::Int4 { values, scales });
             self.decode_matrices("matvec of INT4 weights", kernel_names().int16, rows, shape, size, matrices);
         }
+        for format in block_formats(in_features) {
+            let size = out_features * format.bytes_for(in_features);
+            let copies = vec![blocks(size); DECODE_BYTES.div_ceil(size)];
+            let matrices = copies.iter().map(|bytes| Matrix::Blocks(Blocks { format, bytes, arithmetic: ROUNDED }));
+            let operator = format!("matvec of {format} weights");
+            self.decode_matrices(operator, kernel_names().int16, rows, shape, size, matrices);
+        }
     }
 
     /// Takes turns on `matrices`, each of so many bytes.
     fn decode_matrices<'m>(
         &mut self,
-        operator: &'static str,
+        operator: impl Into<String>,
         kernel: &'static str,
         rows: &[usize],
         (in_features, out_features): (usize, usize),
@@ -154,6 +172,7 @@ impl Bench<'_> {
         matrices: impl Iterator<Item = Matrix<'m>> + Clone,
     ) {
         let mut copies = matrices.cycle();
+        let operator = operator.into();
         for rows in rows.iter().copied() {
             let (x, mut out) = (numbers(rows * in_features), vec![0.0; rows * out_features]);
             let seconds = median(|| {
@@ -161,7 +180,7 @@ impl Bench<'_> {
                 matmul(&x, weight, None, Phase::Decode, OutputMut::new(&mut out, out_features));
             });
             let shape = format!("{rows} × {in_features} × {out_features}");
-            self.push(operator, kernel, shape, seconds, self.reading(bytes));
+            self.push(&*operator, kernel, shape, seconds, self.reading(bytes));
         }
     }
 
@@ -231,9 +250,9 @@ impl Bench<'_> {
         self.push(operator, "vectorized", format!("{rows} × {width}"), seconds, bound);
     }
 
-    fn push(&mut self, operator: &'static str, kernel: &'static str, shape: String, seconds: f64, bound: Bound) {
+    fn push(&mut self, operator: impl Into<String>, kernel: &'static str, shape: String, seconds: f64, bound: Bound) {
         self.measured.push(Measured {
-            operator,
+            operator: operator.into(),
             kernel,
             shape,
             threads: self.peaks.arithmetic.threads,
@@ -298,6 +317,18 @@ impl PackedInt8 {
             sums: &self.sums,
         }
     }
+}
+
+/// Formats of GGUF that are measured, of those that rows of so many features can have: of each kind of block a small and a
+/// large one.
+fn block_formats(in_features: usize) -> impl Iterator<Item = BlockFormat> {
+    let formats = [BlockFormat::Q4_0, BlockFormat::Q8_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
+    formats.into_iter().filter(move |format| in_features.is_multiple_of(format.elements()))
+}
+
+/// Bytes of blocks whose scales are finite numbers.
+fn blocks(count: usize) -> Vec<u8> {
+    (0..count).map(|index| (index * 7919 % 0x3b) as u8).collect()
 }
 
 /// Numbers from −1 to 1 without meaning.
