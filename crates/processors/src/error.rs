@@ -187,6 +187,18 @@ pub enum Error {
         /// What went wrong.
         reason: String,
     },
+    /// The DSP of a phone is not reached.
+    #[error("npu:hexagon: {call} of {} failed: {reason}: {advice}", path.display())]
+    HexagonDsp {
+        /// The call that failed.
+        call: &'static str,
+        /// The device node or file that it is of.
+        path: PathBuf,
+        /// The system's error.
+        reason: std::io::Error,
+        /// What to do about it.
+        advice: &'static str,
+    },
     /// The device has no memory for a subgraph.
     #[error("npu:hexagon has no room for the subgraph, since {reason}: run it on another processor")]
     HexagonMemory {

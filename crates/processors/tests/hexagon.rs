@@ -142,7 +142,7 @@ fn a_process_that_is_killed_within_a_run_is_an_error_and_stays_one() {
     let subgraph = linear(&[LARGE]);
     let input = input(LARGE_ROWS, &subgraph);
     let mut program = hexagon.prepare(&subgraph, LARGE_ROWS).unwrap();
-    let process = hexagon.process();
+    let process = hexagon.process().unwrap();
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
         signal(process, "KILL");
@@ -165,10 +165,10 @@ fn a_process_that_is_frozen_is_ended_and_an_error() {
     let subgraph = linear(&[[40, 32]]);
     let input = input(5, &subgraph);
     let mut program = hexagon.prepare(&subgraph, 5).unwrap();
-    signal(hexagon.process(), "STOP");
+    signal(hexagon.process().unwrap(), "STOP");
     let error = run_program(&mut *program, &subgraph, &input).unwrap_err();
     assert!(error.to_string().contains("its process did nothing for 0.3 s, and was ended"), "{error}");
-    assert!(!Path::new(&format!("/proc/{}", hexagon.process())).exists(), "it is gone");
+    assert!(!Path::new(&format!("/proc/{}", hexagon.process().unwrap())).exists(), "it is gone");
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     fs::write(&program, bytes).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
-    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 1"), "{error}");
+    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 2"), "{error}");
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn weights_and_scales_that_are_overwritten_in_the_memory_of_the_device_are_found
         let input = input(3, &subgraph);
         let mut program = hexagon.prepare(&subgraph, 3).unwrap();
         run_program(&mut *program, &subgraph, &input).unwrap();
-        overwrite(hexagon.process(), byte);
+        overwrite(hexagon.process().unwrap(), byte);
         let error = run_program(&mut *program, &subgraph, &input).unwrap_err();
         assert!(error.to_string().contains("overwritten"), "{error}");
     }
@@ -236,7 +236,7 @@ fn shared_memory_that_is_overwritten_is_found() {
     let expected = run(&cpu(), &subgraph, &input).unwrap();
     let hexagon = Hexagon::open(&options).unwrap();
     let mut program = hexagon.prepare(&subgraph, LARGE_ROWS).unwrap();
-    let shared = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/0", hexagon.process())).unwrap();
+    let shared = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/0", hexagon.process().unwrap())).unwrap();
     // Everything behind the number of the request, again and again: requests, responses, inputs and sums.
     let writer = std::thread::spawn(move || {
         for byte in 1..=100 {
