@@ -72,14 +72,17 @@ impl SharedMemory {
         }
     }
 
-    /// Writes `bytes` to the beginning, with zeros up to whole words.
+    /// Writes `bytes` to the beginning, with zeros up to whole words, for which there is room.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub fn write_bytes(&self, bytes: &[u8]) {
-        self.write(0, bytes.chunks(WORD).map(|chunk| {
-            let mut word = [0; WORD];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_le_bytes(word)
-        }));
+        self.write(
+            0,
+            bytes.chunks(WORD).map(|chunk| {
+                let mut word = [0; WORD];
+                word[..chunk.len()].copy_from_slice(chunk);
+                u64::from_le_bytes(word)
+            }),
+        );
     }
 
     /// Returns `count` words from byte `offset` on.

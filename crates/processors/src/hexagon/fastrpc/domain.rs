@@ -12,6 +12,7 @@ use super::kernel::{self, Call, Driver, Structure};
 use super::server::Server;
 use super::{Ended, failed, list, refused};
 use crate::error::{Error, Result};
+use crate::hexagon::protocol::HEADER;
 use crate::hexagon::shared::SharedMemory;
 
 /// The DSP that computes, by its number in `GET_DSP_INFO`.
@@ -110,13 +111,7 @@ impl Domain {
     }
 
     /// Calls a method of what `handle` is.
-    pub fn invoke(
-        &self,
-        handle: u32,
-        method: u32,
-        inputs: &[&[u8]],
-        outputs: &mut [&mut [u8]],
-    ) -> Outcome<()> {
+    pub fn invoke(&self, handle: u32, method: u32, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Outcome<()> {
         self.call(&mut Call::invoke(handle, method, inputs, outputs))
     }
 
@@ -137,8 +132,9 @@ impl Domain {
         Ok(architecture)
     }
 
-    /// A dma-buf of `bytes`, with a map of it.
+    /// A dma-buf of at least `bytes`, whole pages, with a map of it.
     fn allocate(&self, bytes: usize) -> Result<(File, SharedMemory)> {
+        let bytes = bytes.next_multiple_of(HEADER);
         const ADVICE: &str = "memory that the DSP shares comes from there: give this user rights to it, or free memory";
         let of_heap = |call| move |error| refused(call, &self.heap, error, ADVICE);
         let heap = self.driver.open(&self.heap).map_err(of_heap("open"))?;
@@ -160,8 +156,12 @@ impl Domain {
         self.call(&mut call).map_err(|failure| {
             let error = io::Error::from(failure);
             let advice = match error.kind() {
-                io::ErrorKind::ConnectionRefused => "this phone lets nobody run unsigned programs on its DSP: use another processor",
-                io::ErrorKind::PermissionDenied => "this user may run no programs on the DSP: run triad from adb's shell",
+                io::ErrorKind::ConnectionRefused => {
+                    "this phone lets nobody run unsigned programs on its DSP: use another processor"
+                }
+                io::ErrorKind::PermissionDenied => {
+                    "this user may run no programs on the DSP: run triad from adb's shell"
+                }
                 _ => RESTART,
             };
             refused(name, &self.path, error, advice)
@@ -234,9 +234,13 @@ impl Mapped {
     pub fn new(domain: &Arc<Domain>, bytes: usize) -> Result<(Self, SharedMemory)> {
         let (buffer, memory) = domain.allocate(bytes)?;
         let mut call = Call::map(buffer.as_fd(), &memory);
-        domain.require("FASTRPC_IOCTL_MEM_MAP", &mut call, "the DSP has no room for it: end another program that uses it")?;
+        domain.require(
+            "FASTRPC_IOCTL_MEM_MAP",
+            &mut call,
+            "the DSP has no room for it: end another program that uses it",
+        )?;
         let Structure::MemMap(map) = call.structure() else { unreachable!("it was one") };
-        let (address, bytes) = (map.address_out, bytes as u64);
+        let (address, bytes) = (map.address_out, memory.bytes() as u64);
         Ok((Self { domain: Arc::clone(domain), buffer, address, bytes }, memory))
     }
 
@@ -269,7 +273,8 @@ impl Module {
         loaded.map_err(|failure| refused(name, &domain.path, failure.into(), RESTART))?;
         let [handle, status] = [0, 4].map(|at| word(&outcome, at));
         if status != 0 {
-            let printed = String::from_utf8_lossy(printed.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+            let printed =
+                String::from_utf8_lossy(printed.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
             let reason = format!("the DSP does not load it ({status:#x}): {}", printed.trim());
             return Err(Error::HexagonProgram { path: program.to_owned(), reason });
         }
@@ -290,7 +295,9 @@ impl Module {
                 // Status of hexagon/main.c and hexagon/qurt.c.
                 Err(Failure::Dsp(4)) => "the memory was not written by this version of triad".to_owned(),
                 Err(Failure::Dsp(20)) => "the DSP has no vector context for it".to_owned(),
-                Err(failure) => format!("its domain on the DSP ended: {INVOKE} of {}: {failure}", domain.path.display()),
+                Err(failure) => {
+                    format!("its domain on the DSP ended: {INVOKE} of {}: {failure}", domain.path.display())
+                }
             };
             *ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         };
