@@ -154,7 +154,10 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// The path of the device program for Hexagon was not given.
-    #[error("no device program for Hexagon was named: run hexagon/build and set {variable} to the path that it prints")]
+    #[error(
+        "no device program for Hexagon was named: run hexagon/build and set {variable} to the path that it prints (for a \
+         phone's DSP: hexagon/build qurt)"
+    )]
     HexagonUnnamed {
         /// The environment variable that may name it.
         variable: &'static str,
@@ -170,7 +173,7 @@ pub enum Error {
     /// There is no emulator.
     #[error(
         "{}, which runs the device program for Hexagon, can't be started: {reason}: install qemu-user-static, or set \
-         TRIAD_QEMU_HEXAGON to the path of qemu-hexagon",
+         TRIAD_QEMU_HEXAGON to the path of qemu-hexagon, or on a phone use what hexagon/build qurt prints",
         emulator.display()
     )]
     HexagonEmulator {

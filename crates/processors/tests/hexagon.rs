@@ -19,7 +19,7 @@ use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
-use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
+use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, Target, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Program, Result};
 
 use plain::{Plain, Random, quantized};
@@ -196,6 +196,38 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
     let patience = Duration::from_millis(200);
     let error = Hexagon::open(&HexagonOptions { emulator, patience, ..options }).unwrap_err();
     assert!(error.to_string().contains("it did not report itself within 0.2 s"), "{error}");
+}
+
+#[test]
+fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_dsp() {
+    let Some(options) = options() else { return };
+    assert_eq!(Target::of(&options.program).unwrap(), Target::Emulator);
+    // Where `hexagon/build qurt` has built one.
+    let shared = options.program.with_file_name("libtriad_skel.so");
+    if let Ok(bytes) = fs::read(&shared) {
+        assert_eq!(Target::of(&shared).unwrap(), Target::Dsp);
+        assert!(bytes.windows(18).any(|window| window == b"triad_skel_invoke\0"), "it has the function that is called");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("libtriad_skel.so");
+    // A shared object for Hexagon; an executable for it, a shared object for another machine, and a part of a head.
+    let head = |kind: u8, machine: u8| [b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0", &[kind, 0, machine, 0][..]].concat();
+    for (bytes, target) in [
+        (head(3, 164), Target::Dsp),
+        (head(2, 164), Target::Emulator),
+        (head(3, 62), Target::Emulator),
+        (head(3, 164)[..19].to_vec(), Target::Emulator),
+    ] {
+        fs::write(&program, bytes).unwrap();
+        assert_eq!(Target::of(&program).unwrap(), target);
+    }
+    fs::write(&program, head(3, 164)).unwrap();
+    if Path::new("/dev/fastrpc-cdsp").exists() || Path::new("/dev/fastrpc-cdsp-secure").exists() {
+        return eprintln!("skipped: this machine has a DSP");
+    }
+    let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
+    let expected = "it is for a phone's DSP, and this machine has no /dev/fastrpc-cdsp or /dev/fastrpc-cdsp-secure";
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
 #[test]

@@ -6,10 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use super::kernel::{self, Call, Driver, Structure};
-use super::server::Server;
 use super::{Ended, failed, list, refused};
 use crate::error::{Error, Result};
 use crate::hexagon::protocol::HEADER;
@@ -31,7 +30,6 @@ const CURRENT_PROCESS: u32 = 4;
 const OPEN: u32 = 0;
 const CLOSE: u32 = 1;
 const EXIT: u32 = 2;
-const INIT: u32 = 3;
 /// The method of the device program that serves requests.
 const SERVE: u32 = 0;
 /// The name by which the domain asks for the device program, and the function in it.
@@ -41,7 +39,7 @@ const URI: &[u8] = b"file:///libtriad_skel.so?triad_skel_invoke&_modver=1.0\0";
 const MOST_PRINTED: usize = 255;
 
 const INVOKE: &str = "FASTRPC_IOCTL_INVOKE";
-const RESTART: &str = "restart the phone, and see what its kernel printed (dmesg, or adb logcat)";
+pub const RESTART: &str = "restart the phone, and see what its kernel printed (dmesg, or adb logcat)";
 
 /// An open node of the driver, which is one domain once that is created.
 pub struct Domain {
@@ -103,6 +101,11 @@ impl Domain {
             Ok(status) => Err(Failure::Dsp(status)),
             Err(error) => Err(Failure::Kernel(error)),
         }
+    }
+
+    /// The node of the driver.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The call `name`, with what to do if it fails.
@@ -193,32 +196,6 @@ pub fn no_shell(shells: &[PathBuf]) -> Error {
     let reason = io::Error::other(format!("there is none at {}", list(shells)));
     let advice = "the phone's vendor has it for unsigned programs on the DSP: use another processor";
     refused("finding the shell", Path::new("fastrpc_shell_unsigned_3"), reason, advice)
-}
-
-/// The thread that the domain asks for files. The domain ends with it.
-pub struct Listener {
-    domain: Arc<Domain>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Listener {
-    /// Starts it, with the device program, the one file that it has.
-    pub fn start(domain: &Arc<Domain>, program: Vec<u8>) -> Result<Self> {
-        let started = domain.invoke(LISTENER, INIT, &[], &mut []);
-        let name = "FASTRPC_IOCTL_INVOKE of the listener";
-        started.map_err(|failure| refused(name, &domain.path, failure.into(), RESTART))?;
-        let mut server = Server::new(Arc::clone(domain), program);
-        let thread = thread::Builder::new().name("fastrpc listener".to_owned()).spawn(move || server.serve());
-        Ok(Self { domain: Arc::clone(domain), thread: Some(thread.map_err(failed)?) })
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.domain.exit();
-        let thread = self.thread.take().expect("it is joined once");
-        let _ = thread.join();
-    }
 }
 
 /// A dma-buf that both map.

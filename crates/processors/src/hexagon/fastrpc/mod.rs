@@ -3,7 +3,7 @@
 //! A node of the driver is opened, and the DSP creates a *protection domain*, its kind of process, for this process: an unsigned one,
 //! which programs may have that nobody has signed. It begins with a *shell*, a file of the phone's vendor, in a dma-buf. Another
 //! dma-buf is what both map. The domain then loads the device program: it asks this process for the file, by calls that it is given
-//! as results of calls ([`server`]). One more call begins the program, and returns when it ends; everything else is requests in
+//! as results of calls ([`listener`]). One more call begins the program, and returns when it ends; everything else is requests in
 //! memory, as with every other transport.
 //!
 //! A call of a DSP that hangs does not return. So all of them are made on threads of their own, and nobody waits for one longer
@@ -11,7 +11,7 @@
 
 mod domain;
 mod kernel;
-mod server;
+mod listener;
 #[cfg(test)]
 mod tests;
 
@@ -27,9 +27,10 @@ use super::shared::SharedMemory;
 use super::transport::Transport;
 use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
-use domain::{Domain, Listener, Mapped, Module};
+use domain::{Domain, Mapped, Module};
 use kernel::Driver;
 pub(super) use kernel::System;
+use listener::Listener;
 
 /// How long the end of a program is waited for.
 const GRACE: Duration = Duration::from_secs(2);

@@ -6,11 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 
-use super::domain::{Domain, LISTENER, MODULE, word, words};
+use super::domain::{Domain, LISTENER, MODULE, RESTART, word, words};
 use super::kernel::ADD_PAGES;
+use super::{failed, refused};
+use crate::error::Result;
 
-/// The method of the listener that has a response and returns a request.
+/// Methods of the listener: the first one, and the one that has a response and returns a request.
+const INIT: u32 = 3;
 const NEXT: u32 = 4;
 /// Bytes of the inputs of a request; longer ones are refused.
 const ROOM: usize = 64 << 10;
@@ -35,6 +39,9 @@ enum Refusal {
     NoFile = 0x45,
 }
 
+/// What a request gives.
+type Outcome<T> = std::result::Result<T, Refusal>;
+
 /// A request: buffers that it has, and lengths of those that it wants.
 struct Request<'a> {
     interface: u32,
@@ -43,8 +50,34 @@ struct Request<'a> {
     outputs: Vec<usize>,
 }
 
-/// Serves a domain.
-pub struct Server {
+/// The thread that the domain asks for files. The domain ends with it.
+pub struct Listener {
+    domain: Arc<Domain>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Starts it, with the device program, the one file that it has.
+    pub fn start(domain: &Arc<Domain>, program: Vec<u8>) -> Result<Self> {
+        let started = domain.invoke(LISTENER, INIT, &[], &mut []);
+        let name = "FASTRPC_IOCTL_INVOKE of the listener";
+        started.map_err(|failure| refused(name, domain.path(), failure.into(), RESTART))?;
+        let mut server = Server::new(Arc::clone(domain), program);
+        let thread = thread::Builder::new().name("fastrpc listener".to_owned()).spawn(move || server.serve());
+        Ok(Self { domain: Arc::clone(domain), thread: Some(thread.map_err(failed)?) })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.domain.exit();
+        let thread = self.thread.take().expect("it is joined once");
+        let _ = thread.join();
+    }
+}
+
+/// What the thread has.
+struct Server {
     domain: Arc<Domain>,
     /// The device program.
     program: Vec<u8>,
@@ -56,12 +89,12 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(domain: Arc<Domain>, program: Vec<u8>) -> Self {
+    fn new(domain: Arc<Domain>, program: Vec<u8>) -> Self {
         Self { domain, program, files: BTreeMap::new(), latest_file: 0, pages: BTreeMap::new() }
     }
 
     /// Serves requests until the domain ends.
-    pub fn serve(&mut self) {
+    fn serve(&mut self) {
         let (mut context, mut status, mut response) = (0, u32::MAX, Vec::new());
         let mut bytes = vec![0; ROOM];
         loop {
@@ -83,7 +116,7 @@ impl Server {
     }
 
     /// The buffers of the response.
-    fn respond(&mut self, request: &Request) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn respond(&mut self, request: &Request) -> Outcome<Vec<Vec<u8>>> {
         match request.interface {
             REMOTECTL => remote_control(request),
             STD => self.files(request),
@@ -93,7 +126,7 @@ impl Server {
     }
 
     /// `apps_std`, by the numbers of its methods.
-    fn files(&mut self, request: &Request) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn files(&mut self, request: &Request) -> Outcome<Vec<Vec<u8>>> {
         match request.method {
             // fopen(name, mode), fopen_with_env(variable, delimiter, name, mode)
             0 => self.open(request, 1),
@@ -149,7 +182,7 @@ impl Server {
     }
 
     /// Opens the file whose name is the input `name`: the device program, or none.
-    fn open(&mut self, request: &Request, name: usize) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn open(&mut self, request: &Request, name: usize) -> Outcome<Vec<Vec<u8>>> {
         let name = request.inputs.get(name).and_then(|name| name.strip_suffix(b"\0")).ok_or(Refusal::Request)?;
         if name.rsplit(|byte| *byte == b'/').next() != Some(MODULE.as_bytes()) {
             return Err(Refusal::NoFile);
@@ -160,12 +193,12 @@ impl Server {
     }
 
     /// Where the file that a request names is read next.
-    fn file(&mut self, request: &Request) -> Result<&mut usize, Refusal> {
+    fn file(&mut self, request: &Request) -> Outcome<&mut usize> {
         self.files.get_mut(&request.word(0)?).ok_or(Refusal::Request)
     }
 
     /// `apps_mem`: pages for the heap of the domain, which the driver has.
-    fn memory(&mut self, request: &Request) -> Result<Vec<Vec<u8>>, Refusal> {
+    fn memory(&mut self, request: &Request) -> Outcome<Vec<Vec<u8>>> {
         let wide = request.method >= 2;
         match request.method {
             // request_map(heap, flags of this process, flags of the domain, address, bytes), and with 64 bits
@@ -193,7 +226,7 @@ impl Server {
 }
 
 /// `apps_remotectl`: opens and closes an interface.
-fn remote_control(request: &Request) -> Result<Vec<Vec<u8>>, Refusal> {
+fn remote_control(request: &Request) -> Outcome<Vec<Vec<u8>>> {
     match request.method {
         0 => {
             let name = request.inputs.get(1).and_then(|name| name.strip_suffix(b"\0")).ok_or(Refusal::Request)?;
@@ -210,7 +243,7 @@ fn remote_control(request: &Request) -> Result<Vec<Vec<u8>>, Refusal> {
 }
 
 impl<'a> Request<'a> {
-    fn parse(interface: u32, scalars: u32, bytes: &'a [u8]) -> Result<Self, Refusal> {
+    fn parse(interface: u32, scalars: u32, bytes: &'a [u8]) -> Outcome<Self> {
         let (method, ins, outs) = (scalars >> 24 & 0x1f, scalars >> 16 & 0xff, scalars >> 8 & 0xff);
         if scalars & 0xff != 0 {
             // Handles.
@@ -238,13 +271,13 @@ impl<'a> Request<'a> {
     }
 
     /// The word at byte `at` of the first input, which has the numbers.
-    fn word(&self, at: usize) -> Result<u32, Refusal> {
+    fn word(&self, at: usize) -> Outcome<u32> {
         let numbers = self.inputs.first().filter(|numbers| numbers.len() >= at + 4).ok_or(Refusal::Request)?;
         Ok(word(numbers, at))
     }
 
     /// The same with 64 bits.
-    fn wide(&self, at: usize) -> Result<u64, Refusal> {
+    fn wide(&self, at: usize) -> Outcome<u64> {
         Ok(u64::from(self.word(at)?) | u64::from(self.word(at + 4)?) << 32)
     }
 }
