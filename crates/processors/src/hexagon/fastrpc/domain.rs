@@ -218,7 +218,13 @@ impl Mapped {
         )?;
         let Structure::MemMap(map) = call.structure() else { unreachable!("it was one") };
         let (address, bytes) = (map.address_out, memory.bytes() as u64);
-        Ok((Self { domain: Arc::clone(domain), buffer, address, bytes }, memory))
+        let mapped = Self { domain: Arc::clone(domain), buffer, address, bytes };
+        // Addresses of the DSP have 32 bits.
+        if address == 0 || address.checked_add(bytes).is_none_or(|end| end > 1 << 32) {
+            let reason = io::Error::other(format!("it returned {address:#x}, which is no address of the DSP"));
+            return Err(refused("FASTRPC_IOCTL_MEM_MAP", &domain.path, reason, RESTART));
+        }
+        Ok((mapped, memory))
     }
 
     /// Its address on the DSP.

@@ -23,7 +23,7 @@ use crate::hexagon::protocol::{DEVICE_MAGIC, HOST_MAGIC, VERSION, field};
 use crate::hexagon::shared::SharedMemory;
 
 /// Where the DSP maps the shared memory, and the pages of its heap.
-pub const ADDRESS: u64 = 0x4000_0000;
+const ADDRESS: u64 = 0x4000_0000;
 const PAGES: u64 = 0x5000_0000;
 /// The handle of the device program.
 const PROGRAM: u32 = 0xbeef;
@@ -36,7 +36,9 @@ pub enum Runs {
     Emulator(PathBuf, PathBuf),
     /// A thread that reports itself and does nothing, until the host ends it.
     Nothing,
-    /// The same, until its domain is ended.
+    /// The same, but it responds that all was done.
+    Claims,
+    /// It does nothing until its domain is ended.
     NothingForEver,
 }
 
@@ -54,6 +56,8 @@ pub enum Fault {
     NotLoaded,
     /// The DSP has this architecture.
     Architecture(u32),
+    /// The DSP maps memory here.
+    Address(u64),
     /// Heaps return what can't be mapped.
     Unmappable,
 }
@@ -177,6 +181,10 @@ impl Fake {
         }
     }
 
+    fn address(&self) -> u64 {
+        if let Fault::Address(address) = self.fault { address } else { ADDRESS }
+    }
+
     fn file(&self, kind: &str, bytes: u64) -> io::Result<OwnedFd> {
         let file = File::from(memfd_create(format!("{} {kind}", self.name), MemfdFlags::CLOEXEC)?);
         file.set_len(bytes)?;
@@ -280,7 +288,7 @@ impl Driver for Fake {
                 let length = fs::metadata(format!("/proc/self/fd/{}", map.fd))?.len();
                 self.expect(map.length == length, "all of the buffer is mapped")?;
                 self.expect(self.maps(map.fd, map.address_in, map.length), "it is mapped by the host, too")?;
-                map.address_out = ADDRESS;
+                map.address_out = self.address();
                 let mut state = self.state();
                 (state.buffer, state.mapped_bytes) = (Some(map.fd), map.length);
                 call.set_structure(Structure::MemMap(map));
@@ -293,7 +301,7 @@ impl Driver for Fake {
                     (state.buffer, state.mapped_bytes)
                 };
                 self.expect(number == 0xc030_520b && buffer == Some(unmap.fd), format!("{unmap:?}"))?;
-                let is_same = unmap.address == ADDRESS && unmap.length == bytes && unmap.version == 0;
+                let is_same = unmap.address == self.address() && unmap.length == bytes && unmap.version == 0;
                 self.expect(is_same && self.is(unmap.fd, "buffer"), format!("{unmap:?}, mapped were {bytes}"))?;
                 self.state().buffer = None;
                 Ok(0)
@@ -509,8 +517,11 @@ impl Fake {
                 if self.state().is_over {
                     return over();
                 }
-                if memory.field(field::HOST_MAGIC) != HOST_MAGIC && matches!(self.runs, Runs::Nothing) {
+                if memory.field(field::HOST_MAGIC) != HOST_MAGIC && !matches!(self.runs, Runs::NothingForEver) {
                     return Ok(0);
+                }
+                if matches!(self.runs, Runs::Claims) {
+                    memory.set_field(field::RESPONSE, memory.field(field::REQUEST));
                 }
                 thread::sleep(Duration::from_millis(1));
             }

@@ -152,6 +152,8 @@ fn whatever_the_dsp_refuses_by_a_status_is_an_error_with_it() {
         (Fault::Status(11, 4), "the memory was not written by this version of triad", "libtriad_skel.so"),
         (Fault::Status(11, 20), "the DSP has no vector context for it", "libtriad_skel.so"),
         (Fault::Architecture(0x66), "it is a v66 with 4 vector contexts, expected v67 or later", "another processor"),
+        (Fault::Address(0), "FASTRPC_IOCTL_MEM_MAP of", "it returned 0x0, which is no address of the DSP"),
+        (Fault::Address(u64::MAX - 9), "FASTRPC_IOCTL_MEM_MAP of", "which is no address of the DSP"),
         (Fault::Unmappable, "mmap of a buffer of", "give this user rights"),
     ];
     for (fault, reason, advice) in cases {
@@ -283,6 +285,22 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
     // It ended by itself, so that its memory was given back in order.
     assert_eq!(fake.log(), [&CALLS[..], &["exit"]].concat());
     assert_released(&fake, "all ran");
+}
+
+#[test]
+fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    for out in [7, 8] {
+        let fake = Arc::new(Fake::new(&options.program, Runs::Claims, Fault::None));
+        let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+        let layers = vec![Plain::random(&mut Random::new(1), out, 8, false) as Arc<dyn Layer>];
+        let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
+        let error = run(&hexagon, &subgraph, 3).unwrap_err();
+        assert!(error.to_string().contains("does not add up to its check sums"), "{out}: {error}");
+        drop(hexagon);
+        assert_released(&fake, "it failed");
+    }
 }
 
 #[test]
