@@ -242,10 +242,10 @@ impl Loaded {
         let inner_at = sums_at + ((rows + TILE_ROWS) * columns * NUMBER).next_multiple_of(ALIGNMENT);
         connection.shared().write(HEADER, words(&input));
         // No sum adds up to these: whatever the device does not write, or the host does not see, is found.
-        let (first, last) = (self.out_features / 2, (self.out_features + 1) / 2);
         for row in 0..rows {
-            let at = sums_at + row * columns * NUMBER + first * 2 * NUMBER;
-            connection.shared().write(at, std::iter::repeat_n(u64::MAX, last - first + 1));
+            let word = row * columns / 2 + self.out_features / 2;
+            let ones = std::iter::repeat_n(u64::MAX, 1 + self.out_features % 2);
+            connection.shared().write(sums_at + word * 2 * NUMBER, ones);
         }
         let places = [HEADER as u64, hash(words(&input)), sums_at as u64, inner_at as u64];
         let [at, of_input, sums, inner] = places;

@@ -1,7 +1,6 @@
 //! A protection domain and what is opened in it. Each part is released when its value is dropped.
 
-use std::fs;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -137,8 +136,8 @@ impl Domain {
 
     /// A dma-buf of at least `bytes`, whole pages, with a map of it.
     fn allocate(&self, bytes: usize) -> Result<(File, SharedMemory)> {
-        let bytes = bytes.next_multiple_of(HEADER);
         const ADVICE: &str = "memory that the DSP shares comes from there: give this user rights to it, or free memory";
+        let bytes = bytes.next_multiple_of(HEADER);
         let of_heap = |call| move |error| refused(call, &self.heap, error, ADVICE);
         let heap = self.driver.open(&self.heap).map_err(of_heap("open"))?;
         let buffer = kernel::allocate(&*self.driver, heap.as_fd(), bytes).map_err(of_heap("DMA_HEAP_IOCTL_ALLOC"))?;

@@ -2,7 +2,7 @@
 //!
 //! A thread calls the listener of the domain, whose result is a request; its next call has the response. The interfaces are those that
 //! the open-source library of FastRPC implements: `apps_remotectl`, which opens the others, `apps_std`, files, and `apps_mem`,
-//! memory. Of files there is one, whatever the domain asks for; what is not needed for that is refused.
+//! memory. Of files there is one, in whatever folder the domain looks for it; everything else is refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -71,7 +71,7 @@ impl Places {
     pub fn report(&self) -> String {
         let Some(node) = self.node() else { return self.no_node() };
         let missing = [
-            (!self.heap.exists()).then(|| format!("the heap {}", self.heap.display())),
+            (!may_exist(&self.heap)).then(|| format!("the heap {}", self.heap.display())),
             self.shell().is_none().then(|| format!("the shell {}", list(&self.shells))),
         ];
         let missing: Vec<_> = missing.into_iter().flatten().collect();
@@ -81,19 +81,24 @@ impl Places {
 
     fn no_node(&self) -> String {
         let mut text = format!("this machine has no {}", list(&self.nodes));
-        if let Some(older) = self.older_nodes.iter().find(|path| path.exists()) {
+        if let Some(older) = self.older_nodes.iter().find(|path| may_exist(path)) {
             text += &format!(", only {}, whose calls are an older driver's, which is not supported", older.display());
         }
         text
     }
 
     fn node(&self) -> Option<&Path> {
-        self.nodes.iter().map(PathBuf::as_path).find(|path| path.exists())
+        self.nodes.iter().map(PathBuf::as_path).find(|path| may_exist(path))
     }
 
     fn shell(&self) -> Option<&Path> {
-        self.shells.iter().map(PathBuf::as_path).find(|path| path.exists())
+        self.shells.iter().map(PathBuf::as_path).find(|path| may_exist(path))
     }
+}
+
+/// Whether there is something, or this user may not see that: then opening it says so.
+fn may_exist(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
 }
 
 fn list(paths: &[PathBuf]) -> String {
