@@ -269,8 +269,9 @@ impl Module {
         let (sender, running) = mpsc::channel();
         let (domain, handle) = (Arc::clone(&self.domain), self.handle);
         let call = move || {
-            // Disconnects when this returns.
+            // Disconnects when this returns, behind the last use of the domain.
             let _running: mpsc::Sender<()> = sender;
+            let domain = domain;
             let memory = [address, bytes].map(u64::to_le_bytes).concat();
             let reason = match domain.invoke(handle, SERVE, &[&memory], &mut []) {
                 Ok(()) => "its program on the DSP returned".to_owned(),
