@@ -4,7 +4,7 @@
 //! A [`Call`] borrows the memory whose addresses it has, and nobody outside of this module can change one. So whoever holds a
 //! [`Call`] may have it made.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -16,7 +16,7 @@ use crate::hexagon::shared::SharedMemory;
 
 /// Who makes calls.
 pub trait Driver: Send + Sync {
-    /// Opens a device node for reading and writing.
+    /// Opens a device node, for reading, which is what phones let everybody do and all that calls need.
     fn open(&self, path: &Path) -> io::Result<OwnedFd>;
 
     /// Makes a call of `file`, and returns what it returns: 0, or a status of the DSP.
@@ -28,7 +28,7 @@ pub struct System;
 
 impl Driver for System {
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        OpenOptions::new().read(true).write(true).open(path).map(OwnedFd::from)
+        File::open(path).map(OwnedFd::from)
     }
 
     fn call(&self, file: BorrowedFd, call: &mut Call) -> io::Result<i32> {
@@ -362,5 +362,12 @@ mod tests {
         let error = allocate(&System, file.as_fd(), 4096).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTTY.raw_os_error()), "{error}");
         assert!(System.open(Path::new("/nowhere/fastrpc-cdsp")).is_err());
+    }
+
+    #[test]
+    fn nodes_are_opened_for_reading_alone() {
+        let node = System.open(Path::new("/dev/null")).unwrap();
+        let flags = rustix::fs::fcntl_getfl(node).unwrap();
+        assert_eq!(flags & rustix::fs::OFlags::RWMODE, rustix::fs::OFlags::RDONLY);
     }
 }
