@@ -183,7 +183,11 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// The file is no device program, or one of another version.
-    #[error("{} can't be used as the device program for Hexagon: {reason}: run hexagon/build and use what it prints", path.display())]
+    #[error(
+        "{} can't be used as the device program for Hexagon: {reason}: run hexagon/build (for a phone's DSP: hexagon/build \
+         qurt) and use what it prints",
+        path.display()
+    )]
     HexagonProgram {
         /// The file.
         path: PathBuf,

@@ -132,12 +132,8 @@ impl Session {
     /// Starts the program, with memory that both map.
     pub fn start(options: &HexagonOptions, driver: Arc<dyn Driver>, places: &Places) -> Result<(Self, SharedMemory)> {
         let wrong = |reason| Error::HexagonProgram { path: options.program.clone(), reason };
-        let node = places.node().ok_or_else(|| {
-            wrong(format!(
-                "it is for a phone's DSP, and {}: for the emulator, build it with hexagon/build",
-                places.no_node()
-            ))
-        })?;
+        let none = || wrong(format!("it is for a phone's DSP, and {}", places.no_node()));
+        let node = places.node().ok_or_else(none)?;
         let (parts, places, path) = (options.clone(), places.clone(), node.to_owned());
         let opened = within(options.patience, move || Self::open(&parts, driver, &places, path));
         opened.unwrap_or_else(|| {
