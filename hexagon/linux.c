@@ -1,5 +1,6 @@
 // The system as Linux has it, without a library: for `qemu-hexagon`, which runs the program as a process of this machine.
-// The shared file is the standard input. A phone's DSP has QuRT and FastRPC in its place.
+// The shared file is the standard input. A phone's DSP has qurt.c in its place.
+#include "protocol.h"
 #include "system.h"
 
 enum { EXIT_GROUP = 94, NANOSLEEP = 101, GETPPID = 173, MUNMAP = 215, MMAP2 = 222, LSEEK = 62, FSTAT64 = 80 };
@@ -21,17 +22,6 @@ static void *map(uint32_t bytes, long flags, long file) {
     const unsigned long address = (unsigned long)call(MMAP2, 0, (long)bytes, read_and_write, flags, file, 0);
     // The last page of addresses are numbers of errors.
     return address >= (unsigned long)-4096L ? 0 : (void *)address;
-}
-
-uint8_t *system_shared(uint32_t *bytes) {
-    const long input = 0, shared = 1, whence = 2;
-    // _llseek(file, high, low, result, SEEK_END)
-    int64_t end = 0;
-    if (call(LSEEK, input, 0, 0, (long)&end, whence, 0) != 0 || end <= 0 || end > 0x7fffffff) {
-        return 0;
-    }
-    *bytes = (uint32_t)end;
-    return map(*bytes, shared, input);
 }
 
 void *system_allocate(uint32_t bytes) {
@@ -62,31 +52,24 @@ int system_is_orphan(void) {
     return now != parent;
 }
 
-void system_exit(int code) {
+// Emulated memory is the host's: there is no cache between them.
+void system_refresh(const uint8_t *start, uint32_t bytes) { (void)start, (void)bytes; }
+
+void system_publish(const uint8_t *start, uint32_t bytes) { (void)start, (void)bytes; }
+
+// An exit code that the host explains.
+enum { EXIT_NO_FILE = 3 };
+
+void _start(void) {
+    const long input = 0, shared = 1, whence = 2;
+    // _llseek(file, high, low, result, SEEK_END)
+    int64_t end = 0;
+    uint8_t *start = 0;
+    if (call(LSEEK, input, 0, 0, (long)&end, whence, 0) == 0 && end > HEADER && end <= 0x7fffffff) {
+        start = map((uint32_t)end, shared, input);
+    }
+    const int code = start ? serve(start, (uint32_t)end) : EXIT_NO_FILE;
     for (;;) {
         call(EXIT_GROUP, code, 0, 0, 0, 0, 0);
     }
-}
-
-// The compiler calls these by itself.
-void *memcpy(void *restrict to, const void *restrict from, unsigned long bytes) {
-    uint8_t *t = to;
-    const uint8_t *f = from;
-    while (bytes--) {
-        *t++ = *f++;
-    }
-    return to;
-}
-
-void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, const void *restrict from,
-                                                            unsigned long bytes) {
-    return memcpy(to, from, bytes);
-}
-
-void *memset(void *to, int value, unsigned long bytes) {
-    uint8_t *t = to;
-    while (bytes--) {
-        *t++ = (uint8_t)value;
-    }
-    return to;
 }

@@ -1,4 +1,4 @@
-// The run time: maps the file that it shares with the host, says who it is, and executes requests until the host is gone.
+// The run time: writes into the memory that it shares with the host who it is, and executes requests until the host is gone.
 #include "program.h"
 #include "system.h"
 
@@ -13,45 +13,55 @@ static const volatile struct {
 } identity = {DEVICE_MAGIC, VERSION, BUILD};
 
 // Exit codes, which the host explains.
-enum { EXIT_NO_FILE = 3, EXIT_OTHER_HOST = 4 };
+enum { EXIT_OTHER_HOST = 4 };
 
 static volatile uint64_t *fields;
 
-static void progress(void) { fields[FIELD_HEARTBEAT] = fields[FIELD_HEARTBEAT] + 1; }
+// Writes the fields from `first` to `last` to memory, and forgets them, so that the host's are read from there.
+static void exchange(uint32_t first, uint32_t last) {
+    system_publish((const uint8_t *)&fields[first], (last - first + 1) * (uint32_t)sizeof(uint64_t));
+}
+
+static void progress(void) {
+    fields[FIELD_HEARTBEAT] = fields[FIELD_HEARTBEAT] + 1;
+    exchange(FIELD_REQUEST, FIELD_HEARTBEAT);
+}
 
 // What was written before is written before what follows.
 static inline void order(void) { __asm__ volatile("barrier" ::: "memory"); }
 
-// Waits for a request with another number than `latest`: polls for a moment, then sleeps longer and longer.
-static uint64_t wait(uint64_t latest) {
+// Waits until `latest` is the number of another request: polls for a moment, then sleeps longer and longer. Returns whether
+// there is one; there is none any more where the host ends the device or is gone.
+static int wait(uint64_t *latest) {
     const uint32_t polls = 2000, longest = 500;
     uint32_t pause = 20;
     for (uint32_t count = 0;; count++) {
+        system_refresh((const uint8_t *)fields, FIELD_BYTES);
         const uint64_t request = fields[FIELD_REQUEST];
-        if (request != latest) {
+        if (request != *latest) {
             order();
-            return request;
+            // Arguments that were read before the number may be older than it.
+            system_refresh((const uint8_t *)fields, FIELD_BYTES);
+            *latest = request;
+            return 1;
         }
         if (count < polls) {
             continue;
         }
-        if (system_is_orphan()) {
-            system_exit(0);
+        if (fields[FIELD_HOST_MAGIC] != HOST_MAGIC || system_is_orphan()) {
+            return 0;
         }
         system_sleep(pause);
         pause = pause * 2 < longest ? pause * 2 : longest;
     }
 }
 
-void _start(void) {
-    struct shared shared = {0};
-    shared.start = system_shared(&shared.bytes);
-    if (!shared.start || shared.bytes <= HEADER) {
-        system_exit(EXIT_NO_FILE);
-    }
-    fields = (volatile uint64_t *)shared.start;
-    if (fields[FIELD_HOST_MAGIC] != HOST_MAGIC || fields[FIELD_FILE_BYTES] != shared.bytes) {
-        system_exit(EXIT_OTHER_HOST);
+int serve(uint8_t *start, uint32_t bytes) {
+    const struct shared shared = {start, bytes};
+    fields = (volatile uint64_t *)start;
+    system_refresh(start, FIELD_BYTES);
+    if (fields[FIELD_HOST_MAGIC] != HOST_MAGIC || fields[FIELD_FILE_BYTES] != bytes) {
+        return EXIT_OTHER_HOST;
     }
     system_is_orphan();
     uint64_t latest = fields[FIELD_REQUEST];
@@ -60,8 +70,8 @@ void _start(void) {
     order();
     // A host of another version sees ours, and starts nothing.
     fields[FIELD_DEVICE_MAGIC] = identity.magic;
-    for (;;) {
-        latest = wait(latest);
+    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_BUILD);
+    while (wait(&latest)) {
         uint64_t arguments[6], result = 0;
         for (uint32_t index = 0; index < 6; index++) {
             arguments[index] = fields[FIELD_ARGUMENTS + index];
@@ -72,7 +82,10 @@ void _start(void) {
         fields[FIELD_STATUS] = status;
         fields[FIELD_RESULT] = result;
         fields[FIELD_PACKETS] = (uint32_t)(system_packets() - before);
+        exchange(FIELD_STATUS, FIELD_PACKETS);
         order();
         fields[FIELD_RESPONSE] = latest;
+        exchange(FIELD_REQUEST, FIELD_HEARTBEAT);
     }
+    return 0;
 }

@@ -116,6 +116,7 @@ static uint64_t write(const struct shared *shared, struct program *program, cons
     }
     uint64_t *words = (uint64_t *)(program->image + to);
     const uint64_t *source = (const uint64_t *)(shared->start + from);
+    system_refresh((const uint8_t *)source, (uint32_t)bytes);
     for (uint32_t index = 0; index < bytes / sizeof(uint64_t); index++) {
         words[index] = source[index];
     }
@@ -175,6 +176,7 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
         uint64_t *x = (uint64_t *)(scratch.start + places.input);
         const uint64_t *from = (const uint64_t *)(shared->start + input + row / TILE_ROWS * tile_bytes);
         const uint32_t words = tiles(pass) * tile_bytes / (uint32_t)sizeof(uint64_t);
+        system_refresh((const uint8_t *)from, words * (uint32_t)sizeof(uint64_t));
         for (uint32_t index = 0; index < words; index++) {
             x[index] = from[index];
         }
@@ -218,7 +220,9 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
             numbers[rows * width] = 0;
         }
         *result = hash_words(0, (const uint64_t *)numbers, (uint32_t)((rows * width + 1) / 2));
+        system_publish(shared->start + inner, (uint32_t)(rows * width * sizeof(float)) + 4);
     }
+    system_publish(shared->start + sums, (uint32_t)(room * sum_stride(last) * sizeof(int32_t)));
     return STATUS_OK;
 }
 

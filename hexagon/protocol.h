@@ -1,21 +1,23 @@
 // What the host and the device program agree on. The host's side is crates/processors/src/hexagon/protocol.rs: a change
 // here is a change there, and another VERSION.
 //
-// Both map one file. Its first HEADER bytes are fields of 64 bits; behind them is the transfer area, which holds what a
+// Both map the same memory. Its first HEADER bytes are fields of 64 bits; behind them is the transfer area, which holds what a
 // request reads or writes. The host writes a request and then its number; the device writes a response and then the same
-// number. All numbers are little-endian.
+// number. All numbers are little-endian. The host ends the device by another number in place of its magic.
 #pragma once
 
 #include <stdint.h>
 
 #define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
-#define VERSION 1ull
+#define VERSION 2ull
 #define HEADER 4096u
+// What the fields take, of which no 128 bytes are written by both at once: a cache may write them back as a whole.
+#define FIELD_BYTES 512u
 
 // Fields, by index.
 enum {
-    // Of the host, before the device starts.
+    // Of the host, before the device starts; its magic until the device shall end.
     FIELD_HOST_MAGIC = 0,
     FIELD_HOST_VERSION = 1,
     FIELD_FILE_BYTES = 2,

@@ -59,7 +59,7 @@ impl Opened {
 pub enum Npu {
     /// Our own INT8 kernels, on cores of their own in its place.
     Kernels,
-    /// A device program of our own for Hexagon, under qemu.
+    /// A device program of our own for Hexagon, under qemu or on a phone's DSP.
     #[cfg(feature = "hexagon")]
     Hexagon,
     /// Whatever ONNX Runtime has this provider for.
@@ -290,7 +290,15 @@ impl std::fmt::Display for Npu {
         match self {
             Self::Kernels => f.write_str("INT8 kernels as NPU"),
             #[cfg(feature = "hexagon")]
-            Self::Hexagon => f.write_str("Hexagon NPU (emulated by qemu)"),
+            Self::Hexagon => {
+                use triad_processors::hexagon::{Target, program_from_environment};
+
+                let program = program_from_environment().ok();
+                match program.and_then(|program| Target::of(&program).ok()) {
+                    Some(Target::Dsp) => f.write_str("Hexagon NPU (by FastRPC)"),
+                    _ => f.write_str("Hexagon NPU (emulated by qemu)"),
+                }
+            }
             #[cfg(feature = "npu")]
             Self::OnnxRuntime(provider) => write!(f, "ONNX Runtime's {provider} provider as NPU"),
         }

@@ -154,7 +154,10 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// The path of the device program for Hexagon was not given.
-    #[error("no device program for Hexagon was named: run hexagon/build and set {variable} to the path that it prints")]
+    #[error(
+        "no device program for Hexagon was named: run hexagon/build and set {variable} to the path that it prints (for a \
+         phone's DSP: hexagon/build qurt)"
+    )]
     HexagonUnnamed {
         /// The environment variable that may name it.
         variable: &'static str,
@@ -170,7 +173,7 @@ pub enum Error {
     /// There is no emulator.
     #[error(
         "{}, which runs the device program for Hexagon, can't be started: {reason}: install qemu-user-static, or set \
-         TRIAD_QEMU_HEXAGON to the path of qemu-hexagon",
+         TRIAD_QEMU_HEXAGON to the path of qemu-hexagon, or on a phone use what hexagon/build qurt prints",
         emulator.display()
     )]
     HexagonEmulator {
@@ -180,12 +183,28 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// The file is no device program, or one of another version.
-    #[error("{} can't be used as the device program for Hexagon: {reason}: run hexagon/build and use what it prints", path.display())]
+    #[error(
+        "{} can't be used as the device program for Hexagon: {reason}: run hexagon/build (for a phone's DSP: hexagon/build \
+         qurt) and use what it prints",
+        path.display()
+    )]
     HexagonProgram {
         /// The file.
         path: PathBuf,
         /// What went wrong.
         reason: String,
+    },
+    /// The DSP of a phone is not reached.
+    #[error("npu:hexagon: {call} of {} failed: {reason}: {advice}", path.display())]
+    HexagonDsp {
+        /// The call that failed.
+        call: &'static str,
+        /// The device node or file that it is of.
+        path: PathBuf,
+        /// The system's error.
+        reason: std::io::Error,
+        /// What to do about it.
+        advice: &'static str,
     },
     /// The device has no memory for a subgraph.
     #[error("npu:hexagon has no room for the subgraph, since {reason}: run it on another processor")]

@@ -41,6 +41,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+// The plain reference of the conformance suite is used by unit tests, too.
+#[cfg(all(test, feature = "hexagon"))]
+extern crate self as triad_processors;
+
 pub mod cpu;
 mod device;
 mod error;

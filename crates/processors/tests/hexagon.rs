@@ -19,7 +19,7 @@ use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
 use triad_kernels::pool::Pool;
 use triad_processors::cpu::Cpu;
-use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
+use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, Target, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, Error, FeedForward, Layer, Linear, Program, Result};
 
 use plain::{Plain, Random, quantized};
@@ -142,7 +142,7 @@ fn a_process_that_is_killed_within_a_run_is_an_error_and_stays_one() {
     let subgraph = linear(&[LARGE]);
     let input = input(LARGE_ROWS, &subgraph);
     let mut program = hexagon.prepare(&subgraph, LARGE_ROWS).unwrap();
-    let process = hexagon.process();
+    let process = hexagon.process().unwrap();
     let killer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
         signal(process, "KILL");
@@ -165,10 +165,10 @@ fn a_process_that_is_frozen_is_ended_and_an_error() {
     let subgraph = linear(&[[40, 32]]);
     let input = input(5, &subgraph);
     let mut program = hexagon.prepare(&subgraph, 5).unwrap();
-    signal(hexagon.process(), "STOP");
+    signal(hexagon.process().unwrap(), "STOP");
     let error = run_program(&mut *program, &subgraph, &input).unwrap_err();
     assert!(error.to_string().contains("its process did nothing for 0.3 s, and was ended"), "{error}");
-    assert!(!Path::new(&format!("/proc/{}", hexagon.process())).exists(), "it is gone");
+    assert!(!Path::new(&format!("/proc/{}", hexagon.process().unwrap())).exists(), "it is gone");
 }
 
 #[test]
@@ -199,6 +199,38 @@ fn what_is_no_device_program_is_an_error_that_says_so() {
 }
 
 #[test]
+fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_dsp() {
+    let Some(options) = options() else { return };
+    assert_eq!(Target::of(&options.program).unwrap(), Target::Emulator);
+    // Where `hexagon/build qurt` has built one.
+    let shared = options.program.with_file_name("libtriad_skel.so");
+    if let Ok(bytes) = fs::read(&shared) {
+        assert_eq!(Target::of(&shared).unwrap(), Target::Dsp);
+        assert!(bytes.windows(18).any(|window| window == b"triad_skel_invoke\0"), "it has the function that is called");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("libtriad_skel.so");
+    // A shared object for Hexagon; an executable for it, a shared object for another machine, and a part of a head.
+    let head = |kind: u8, machine: u8| [b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0", &[kind, 0, machine, 0][..]].concat();
+    for (bytes, target) in [
+        (head(3, 164), Target::Dsp),
+        (head(2, 164), Target::Emulator),
+        (head(3, 62), Target::Emulator),
+        (head(3, 164)[..19].to_vec(), Target::Emulator),
+    ] {
+        fs::write(&program, bytes).unwrap();
+        assert_eq!(Target::of(&program).unwrap(), target);
+    }
+    fs::write(&program, head(3, 164)).unwrap();
+    if Path::new("/dev/fastrpc-cdsp").exists() || Path::new("/dev/fastrpc-cdsp-secure").exists() {
+        return eprintln!("skipped: this machine has a DSP");
+    }
+    let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
+    let expected = "it is for a phone's DSP, and this machine has no /dev/fastrpc-cdsp or /dev/fastrpc-cdsp-secure";
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
+#[test]
 fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     let Some(options) = options() else { return };
     let mut bytes = fs::read(&options.program).unwrap();
@@ -209,7 +241,7 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     fs::write(&program, bytes).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
-    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 1"), "{error}");
+    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 2"), "{error}");
 }
 
 #[test]
@@ -222,7 +254,7 @@ fn weights_and_scales_that_are_overwritten_in_the_memory_of_the_device_are_found
         let input = input(3, &subgraph);
         let mut program = hexagon.prepare(&subgraph, 3).unwrap();
         run_program(&mut *program, &subgraph, &input).unwrap();
-        overwrite(hexagon.process(), byte);
+        overwrite(hexagon.process().unwrap(), byte);
         let error = run_program(&mut *program, &subgraph, &input).unwrap_err();
         assert!(error.to_string().contains("overwritten"), "{error}");
     }
@@ -236,7 +268,7 @@ fn shared_memory_that_is_overwritten_is_found() {
     let expected = run(&cpu(), &subgraph, &input).unwrap();
     let hexagon = Hexagon::open(&options).unwrap();
     let mut program = hexagon.prepare(&subgraph, LARGE_ROWS).unwrap();
-    let shared = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/0", hexagon.process())).unwrap();
+    let shared = fs::OpenOptions::new().write(true).open(format!("/proc/{}/fd/0", hexagon.process().unwrap())).unwrap();
     // Everything behind the number of the request, again and again: requests, responses, inputs and sums.
     let writer = std::thread::spawn(move || {
         for byte in 1..=100 {

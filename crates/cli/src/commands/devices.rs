@@ -62,17 +62,18 @@ impl NpuReport {
         Self { npu: npu.to_owned(), usable, found }
     }
 
-    /// The device program of our own, which is started.
+    /// The device program of our own, which is started, and what can run it.
     #[cfg(feature = "hexagon")]
     fn hexagon() -> Self {
-        use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
+        use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment, transports};
         let found = program_from_environment().and_then(|program| {
             let options = HexagonOptions::new(program);
-            let build = Hexagon::open(&options)?.build();
-            let (program, emulator) = (options.program.display(), options.emulator.display());
-            Ok(format!("{program} (build {build:016x}), emulated by {emulator}"))
+            let hexagon = Hexagon::open(&options)?;
+            let (program, build) = (options.program.display(), hexagon.build());
+            Ok(format!("{program} (build {build:016x}), {}", hexagon.place()))
         });
-        Self::new("hexagon", found)
+        let report = Self::new("hexagon", found);
+        Self { found: format!("{} ({})", report.found, transports()), ..report }
     }
 
     /// Every provider of ONNX Runtime that can be used, and why others can't be.

@@ -1,34 +1,26 @@
-//! The device program as a process under `qemu-hexagon`, and requests to it.
+//! Requests to the device program, whatever runs it.
 
-use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::protocol::{
-    DEVICE_MAGIC, HEADER, HOST_MAGIC, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words,
-};
-use super::shared::SharedFile;
+use super::process::Process;
+use super::protocol::{DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words};
+use super::shared::SharedMemory;
+use super::transport::{Target, Transport};
 use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
 
-/// How long a wait polls before it sleeps, how long it sleeps at once, and how often it looks after the process.
+/// How long a wait polls before it sleeps, how long it sleeps at once, and how often it looks after the program.
 const POLLING: Duration = Duration::from_micros(100);
 const SLEEP: Duration = Duration::from_micros(200);
 const LOOK: Duration = Duration::from_millis(5);
-/// Bytes of what the emulator printed that an error contains.
-const MOST_PRINTED: u64 = 400;
 /// Where requests have their arguments.
 const ARGUMENTS: usize = field::OPERATION + 2;
 
-/// A process that runs the device program. It is ended when this value is dropped.
+/// A device program that runs. It is ended when this value is dropped.
 pub(super) struct Connection {
-    child: Child,
-    shared: SharedFile,
-    /// What the emulator prints: a file, which never fills up and never has to be waited for.
-    printed: File,
+    transport: Box<dyn Transport>,
+    shared: SharedMemory,
     /// Number of the latest request.
     request: u64,
     patience: Duration,
@@ -37,41 +29,47 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Starts the program and waits until it reports itself.
+    /// Starts the program by what it was built for, and waits until it reports itself.
     pub fn start(options: &HexagonOptions) -> Result<Self> {
         let program = &options.program;
         let missing = |reason| Error::HexagonMissing { path: program.clone(), reason };
         File::open(program).map_err(missing)?;
-        let of_file = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
-        let (shared, file) = SharedFile::create(options.file_bytes()).map_err(of_file)?;
-        let printed = tempfile::tempfile().map_err(of_file)?;
-        let stderr = printed.try_clone().map_err(of_file)?;
-        shared.set_field(field::FILE_BYTES, shared.bytes() as u64);
-        shared.set_field(field::HOST_VERSION, VERSION);
-        shared.set_field(field::HOST_MAGIC, HOST_MAGIC);
-        let mut command = Command::new(&options.emulator);
-        command.arg(program).stdin(file).stdout(Stdio::null()).stderr(stderr);
-        let not_started = |reason| Error::HexagonEmulator { emulator: options.emulator.clone(), reason };
-        let child = command.spawn().map_err(not_started)?;
-        let mut connection = Self { child, shared, printed, request: 0, patience: options.patience, failed: None };
-        connection.wait_for_start(program)?;
-        Ok(connection)
+        match Target::of(program).map_err(missing)? {
+            Target::Emulator => {
+                let (process, shared) = Process::start(options)?;
+                Self::over(options, Box::new(process), shared)
+            }
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Target::Dsp => {
+                use super::fastrpc::{Places, Session, System};
+                let (session, shared) = Session::start(options, std::sync::Arc::new(System), &Places::default())?;
+                Self::over(options, Box::new(session), shared)
+            }
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            Target::Dsp => {
+                let reason = "it is for a phone's DSP, which Linux and Android reach".to_owned();
+                Err(Error::HexagonProgram { path: program.clone(), reason })
+            }
+        }
     }
 
-    fn wait_for_start(&mut self, program: &Path) -> Result<()> {
-        let wrong = |reason| Error::HexagonProgram { path: program.to_owned(), reason };
+    /// Waits until the program that `transport` runs reports itself in `shared`.
+    pub fn over(options: &HexagonOptions, transport: Box<dyn Transport>, shared: SharedMemory) -> Result<Self> {
+        let mut connection = Self { transport, shared, request: 0, patience: options.patience, failed: None };
+        let wrong = |reason| Error::HexagonProgram { path: options.program.clone(), reason };
         let start = Instant::now();
-        while self.shared.field(field::DEVICE_MAGIC) != DEVICE_MAGIC {
-            if let Some(status) = self.child.try_wait().ok().flatten() {
-                return Err(wrong(self.ended(status)));
+        while connection.shared.field(field::DEVICE_MAGIC) != DEVICE_MAGIC {
+            if let Some(reason) = connection.transport.ended() {
+                return Err(wrong(reason));
             }
-            if start.elapsed() > self.patience {
-                return Err(wrong(format!("it did not report itself within {:.1} s", self.patience.as_secs_f64())));
+            if start.elapsed() > options.patience {
+                let seconds = options.patience.as_secs_f64();
+                return Err(wrong(format!("it did not report itself within {seconds:.1} s")));
             }
             std::thread::sleep(SLEEP);
         }
-        match self.shared.field(field::DEVICE_VERSION) {
-            VERSION => Ok(()),
+        match connection.shared.field(field::DEVICE_VERSION) {
+            VERSION => Ok(connection),
             other => Err(wrong(format!("it is of version {other} of the protocol, expected {VERSION}"))),
         }
     }
@@ -81,9 +79,14 @@ impl Connection {
         self.shared.field(field::DEVICE_BUILD)
     }
 
-    /// The process.
-    pub fn process(&self) -> u32 {
-        self.child.id()
+    /// The process, of a program that is one.
+    pub fn process(&self) -> Option<u32> {
+        self.transport.process()
+    }
+
+    /// Where the program runs, for people.
+    pub fn place(&self) -> String {
+        self.transport.place()
     }
 
     /// Packets of instructions that the latest request took.
@@ -92,15 +95,15 @@ impl Connection {
     }
 
     /// What both map.
-    pub fn shared(&self) -> &SharedFile {
+    pub fn shared(&self) -> &SharedMemory {
         &self.shared
     }
 
     /// Has the device execute a request, and returns its result.
     ///
     /// # Errors
-    /// If the device has no memory, which leaves it usable; if it refuses otherwise, or its process ended, does nothing any
-    /// more, or wrote what it can't have: then every later request fails, too.
+    /// If the device has no memory, which leaves it usable; if it refuses otherwise, or it ended, does nothing any more, or
+    /// wrote what it can't have: then every later request fails, too.
     pub fn request(&mut self, operation: Operation, program: u64, arguments: &[u64]) -> Result<u64> {
         if let Some(reason) = &self.failed {
             return Err(Error::Run { processor: NAME.to_owned(), reason: reason.clone() });
@@ -148,55 +151,34 @@ impl Connection {
                 continue;
             }
             looked = now;
-            if let Some(status) = self.child.try_wait().ok().flatten() {
+            if let Some(reason) = self.transport.ended() {
                 // It may have ended behind its response.
                 if self.shared.field(field::RESPONSE) == self.request {
                     return Ok(());
                 }
-                let reason = self.ended(status);
                 return Err(self.fail(reason));
             }
             let beat = self.shared.field(field::HEARTBEAT);
             if beat != heartbeat {
                 (heartbeat, worked) = (beat, now);
             } else if now - worked > self.patience {
-                let seconds = self.patience.as_secs_f64();
-                return Err(self.fail(format!("its process did nothing for {seconds:.1} s, and was ended")));
+                let (name, seconds) = (self.transport.name(), self.patience.as_secs_f64());
+                return Err(self.fail(format!("{name} did nothing for {seconds:.1} s, and was ended")));
             }
         }
     }
 
-    /// Ends the process, and returns the error of this and of every later request.
+    /// Ends the program, and returns the error of this and of every later request.
     pub fn fail(&mut self, reason: String) -> Error {
         self.end();
         self.failed = Some(reason.clone());
         Error::Run { processor: NAME.to_owned(), reason }
     }
 
-    /// Why a process ended, with what it printed.
-    fn ended(&mut self, status: ExitStatus) -> String {
-        // Exit codes of hexagon/main.c.
-        let why = match status.code() {
-            Some(3) => " (it found no shared memory)",
-            Some(4) => " (the shared memory was not written by this version of triad)",
-            _ => "",
-        };
-        let mut text = format!("its process ended: {status}{why}");
-        let mut printed = String::new();
-        // Where it can't be read, the status is all that is known.
-        if self.printed.seek(SeekFrom::Start(0)).is_ok() {
-            let _ = (&self.printed).take(MOST_PRINTED).read_to_string(&mut printed);
-        }
-        if !printed.trim().is_empty() {
-            let _ = write!(text, ": {}", printed.trim());
-        }
-        text
-    }
-
     fn end(&mut self) {
-        // Either fails only where the process is gone.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // The program sees that and ends, where it still sees anything.
+        self.shared.set_field(field::HOST_MAGIC, 0);
+        self.transport.end();
     }
 
     /// Writes `image` to the memory of the device, and returns its number and hash.

@@ -1,25 +1,30 @@
 //! Qualcomm's Hexagon NPU, by a program of our own: `hexagon/` in this repository, built from source, which holds subgraphs
 //! in its memory and multiplies on HVX.
 //!
-//! It runs where there is no phone, too: as a process under `qemu-hexagon`, which executes its instructions exactly, and slowly
-//! (`connection`). Both map one file (`shared`), in which a request and its number are written and a response is polled
-//! (`protocol`). An image (`image`) has the weights of a subgraph in the order in which the device streams them; a run
+//! It is run by one of two transports (`transport`). A shared object for the DSP of a phone goes to FastRPC (`fastrpc`); that never
+//! ran on a phone. A Linux program runs where there is no phone, too: as a process under `qemu-hexagon` (`process`), which executes its
+//! instructions exactly, and slowly. Both map the same memory (`shared`), in which a request and its number are written and a response
+//! is polled (`connection`, `protocol`). An image (`image`) has the weights of a subgraph in the order in which the device streams them; a run
 //! (`program`) writes quantized rows and reads sums in i32, which the CPU scales as its own kernels do, so that the bits are
 //! the same. What is between the products of a feed-forward is computed by the CPU, or by the device in the operations and the
 //! order of the CPU's kernels ([`Between`]).
 //!
 //! Nothing that the device returns is trusted. Each row of sums comes with what it must add up to, by columns that the device
-//! multiplies beside those of the layer; images and inputs have hashes. A process that ended, does nothing any more, is of another
+//! multiplies beside those of the layer; images and inputs have hashes. A program that ended, does nothing any more, is of another
 //! version, or whose memory was overwritten is an error that names what happened; it does not come back.
 
 mod connection;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod fastrpc;
 mod image;
+mod process;
 mod program;
 mod protocol;
 mod shared;
+mod transport;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use triad_plan::graph::Format;
@@ -30,6 +35,7 @@ use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use connection::Connection;
 use program::{HexagonProgram, SharedConnection};
+pub use transport::Target;
 
 /// The environment variable with the path of the device program, as `hexagon/build` prints it.
 pub const PROGRAM: &str = "TRIAD_HEXAGON";
@@ -40,15 +46,15 @@ pub const EMULATORS: [&str; 2] = ["qemu-hexagon-static", "qemu-hexagon"];
 
 /// The name of the device.
 const NAME: &str = "npu:hexagon";
-/// What the programs of a process with addresses of 32 bits may take, with room for the file that both map.
+/// What the programs of a process with addresses of 32 bits may take, with room for the memory that both map.
 const WINDOW: usize = 3 << 30;
 
 /// Which program, and how it is used.
 #[derive(Clone, Debug)]
 pub struct HexagonOptions {
-    /// The device program, as `hexagon/build` writes it.
+    /// The device program, as `hexagon/build` writes it. What it was built for decides what runs it: see [`Target`].
     pub program: PathBuf,
-    /// The emulator that runs it.
+    /// The emulator that runs it, if it was built for one.
     pub emulator: PathBuf,
     /// Bytes that all programs together may take.
     pub window: usize,
@@ -83,7 +89,7 @@ impl HexagonOptions {
         }
     }
 
-    /// Bytes of the file that both map.
+    /// Bytes of the memory that both map.
     fn file_bytes(&self) -> usize {
         protocol::HEADER + self.transfer_bytes.next_multiple_of(protocol::HEADER)
     }
@@ -108,6 +114,21 @@ fn emulator() -> PathBuf {
     EMULATORS.into_iter().find(is_there).unwrap_or(EMULATORS[0]).into()
 }
 
+/// What can run device programs on this machine, and what is missing, in a line.
+pub fn transports() -> String {
+    let emulator = emulator();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::new()]);
+    let is_there = folders.map(|folder| folder.join(&emulator)).any(|path| path.is_file());
+    let emulator = emulator.display();
+    let emulated = if is_there { format!("{emulator} is there") } else { format!("{emulator} is not there") };
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let fastrpc = fastrpc::Places::default().report();
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let fastrpc = "Linux and Android have it";
+    format!("emulator: {emulated}; FastRPC (never run on a phone): {fastrpc}")
+}
+
 /// A Hexagon NPU.
 pub struct Hexagon {
     connection: SharedConnection,
@@ -115,16 +136,18 @@ pub struct Hexagon {
     window: Window,
     between: Between,
     build: u64,
-    process: u32,
 }
 
 impl Hexagon {
-    /// Starts the device program.
+    /// Starts the device program, by what it was built for.
     ///
     /// # Errors
-    /// If there is no program or no emulator, or the program is another one, or of another version.
+    /// If there is no program, nothing that runs it, or the program is another one, or of another version.
     pub fn open(options: &HexagonOptions) -> Result<Self> {
-        let connection = Connection::start(options)?;
+        Ok(Self::over(options, Connection::start(options)?))
+    }
+
+    fn over(options: &HexagonOptions, connection: Connection) -> Self {
         let capabilities = Capabilities {
             formats: vec![Format::Int8],
             static_shapes: false,
@@ -132,16 +155,9 @@ impl Hexagon {
             window: Some(options.window),
             whole_models: false,
         };
-        let (build, process) = (connection.build(), connection.process());
+        let build = connection.build();
         let window = Window::new(Some(options.window));
-        Ok(Self {
-            connection: Arc::new(Mutex::new(connection)),
-            capabilities,
-            window,
-            between: options.between,
-            build,
-            process,
-        })
+        Self { connection: Arc::new(Mutex::new(connection)), capabilities, window, between: options.between, build }
     }
 
     /// A hash of the sources that the device program was built from.
@@ -152,18 +168,27 @@ impl Hexagon {
     /// Packets of instructions that the latest request took, as the emulator counts them: what a prediction of the time on a
     /// phone begins with.
     pub fn packets(&self) -> u64 {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).packets()
+        self.connection().packets()
     }
 
-    /// The process of the device.
-    pub fn process(&self) -> u32 {
-        self.process
+    /// The process of the device, where it is one: under the emulator.
+    pub fn process(&self) -> Option<u32> {
+        self.connection().process()
+    }
+
+    /// Where the device program runs, for people.
+    pub fn place(&self) -> String {
+        self.connection().place()
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Hexagon {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        f.debug_struct("Hexagon").field("build", &self.build).field("process", &self.process).finish_non_exhaustive()
+        f.debug_struct("Hexagon").field("build", &self.build).field("place", &self.place()).finish_non_exhaustive()
     }
 }
 

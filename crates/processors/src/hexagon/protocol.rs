@@ -1,11 +1,11 @@
 //! What the host and the device program agree on: `hexagon/protocol.h` in Rust. Both change together.
 
-/// The host wrote the header.
+/// The host wrote the header, and did not end the device yet.
 pub const HOST_MAGIC: u64 = u64::from_le_bytes(*b"TRIADHST");
 /// The device program started.
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"TRIADDSP");
 /// Of all that this module has.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Bytes of the fields, before the transfer area.
 pub const HEADER: usize = 4096;
 /// Offsets are multiples of it.

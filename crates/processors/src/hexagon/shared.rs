@@ -1,4 +1,4 @@
-//! The file that host and device map, read and written as atomics: the other process may write to it at any time.
+//! The memory that host and device map, read and written as atomics: the device may write to it at any time.
 
 use std::fs::File;
 use std::io;
@@ -6,23 +6,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::protocol::{HOST_MAGIC, VERSION, field};
+
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
-/// A file without a name, mapped.
-pub(super) struct SharedFile {
+/// A file or a dma-buf, mapped.
+pub(super) struct SharedMemory {
     map: MmapRaw,
 }
 
-impl SharedFile {
+impl SharedMemory {
     /// Creates a file of so many bytes, and returns it beside its map. All bytes are zero and take no memory yet.
     pub fn create(bytes: usize) -> io::Result<(Self, File)> {
         let file = create(bytes as u64)?;
-        let map = MmapOptions::new().len(bytes).map_raw(&file)?;
-        Ok((Self { map }, file))
+        Ok((Self::map(&file, bytes)?, file))
     }
 
-    /// Bytes of the file.
+    /// Maps the first `bytes` bytes of `file`, which nobody makes shorter.
+    pub fn map(file: &File, bytes: usize) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().len(bytes).map_raw(file)? })
+    }
+
+    /// Writes what the host writes before the device starts.
+    pub fn begin(&self) {
+        self.set_field(field::FILE_BYTES, self.bytes() as u64);
+        self.set_field(field::HOST_VERSION, VERSION);
+        self.set_field(field::HOST_MAGIC, HOST_MAGIC);
+    }
+
+    /// Where it is mapped.
+    pub fn address(&self) -> u64 {
+        self.map.as_ptr().expose_provenance() as u64
+    }
+
+    /// Bytes of the memory.
     pub fn bytes(&self) -> usize {
         self.map.len()
     }
@@ -54,6 +72,19 @@ impl SharedFile {
         }
     }
 
+    /// Writes `bytes` to the beginning, with zeros up to whole words, for which there is room.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub fn write_bytes(&self, bytes: &[u8]) {
+        self.write(
+            0,
+            bytes.chunks(WORD).map(|chunk| {
+                let mut word = [0; WORD];
+                word[..chunk.len()].copy_from_slice(chunk);
+                u64::from_le_bytes(word)
+            }),
+        );
+    }
+
     /// Returns `count` words from byte `offset` on.
     pub fn read(&self, offset: usize, count: usize) -> impl Iterator<Item = u64> {
         self.words()[offset / WORD..][..count].iter().map(|word| u64::from_le(word.load(Ordering::Relaxed)))
@@ -61,7 +92,7 @@ impl SharedFile {
 }
 
 /// A file in memory that nobody can shorten: an access behind the end of a map would end this process.
-#[cfg(target_os = "linux")]
+#[cfg(any(target_os = "linux", target_os = "android"))]
 fn create(bytes: u64) -> io::Result<File> {
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
     let file = File::from(memfd_create("triad-hexagon", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
@@ -71,7 +102,7 @@ fn create(bytes: u64) -> io::Result<File> {
 }
 
 /// A temporary file.
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn create(bytes: u64) -> io::Result<File> {
     let file = tempfile::tempfile()?;
     file.set_len(bytes)?;

@@ -1,0 +1,229 @@
+//! The device program on a phone's DSP: FastRPC, by the interface of Linux' driver. It has never run on a phone.
+//!
+//! A node of the driver is opened, and the DSP creates a *protection domain*, its kind of process, for this process: an unsigned one,
+//! which programs may have that nobody has signed. It begins with a *shell*, a file of the phone's vendor, in a dma-buf. Another
+//! dma-buf is what both map. The domain then loads the device program: it asks this process for the file, by calls that it is given
+//! as results of calls ([`listener`]). One more call begins the program, and returns when it ends; everything else is requests in
+//! memory, as with every other transport.
+//!
+//! A call of a DSP that hangs does not return. So all of them are made on threads of their own, and nobody waits for one longer
+//! than the patience of the options; what such a thread holds is released when it returns, or when this process ends.
+
+mod domain;
+mod kernel;
+mod listener;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::shared::SharedMemory;
+use super::transport::Transport;
+use super::{HexagonOptions, NAME};
+use crate::error::{Error, Result};
+use domain::{Domain, Mapped, Module};
+use kernel::Driver;
+pub(super) use kernel::System;
+use listener::Listener;
+
+/// How long the end of a program is waited for.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Where the parts of FastRPC are.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Nodes of the driver, for the DSP that computes.
+    pub nodes: Vec<PathBuf>,
+    /// Nodes of an older driver of the vendor, whose calls are others and which is not used.
+    pub older_nodes: Vec<PathBuf>,
+    /// The heap of dma-bufs.
+    pub heap: PathBuf,
+    /// Where the shell of unsigned domains may be.
+    pub shells: Vec<PathBuf>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
+        Self {
+            // The secure one is for signed programs, too, and is open to fewer.
+            nodes: paths(&["/dev/fastrpc-cdsp", "/dev/fastrpc-cdsp-secure"]),
+            older_nodes: paths(&["/dev/adsprpc-smd", "/dev/adsprpc-smd-secure"]),
+            heap: "/dev/dma_heap/system".into(),
+            shells: paths(&[
+                "/vendor/dsp/cdsp/fastrpc_shell_unsigned_3",
+                "/vendor/dsp/fastrpc_shell_unsigned_3",
+                "/usr/lib/dsp/cdsp/fastrpc_shell_unsigned_3",
+                "/usr/lib/rfsa/adsp/fastrpc_shell_unsigned_3",
+            ]),
+        }
+    }
+}
+
+impl Places {
+    /// What was found, and what is missing.
+    pub fn report(&self) -> String {
+        let Some(node) = self.node() else { return self.no_node() };
+        let missing = [
+            (!may_exist(&self.heap)).then(|| format!("the heap {}", self.heap.display())),
+            self.shell().is_none().then(|| format!("the shell {}", list(&self.shells))),
+        ];
+        let missing: Vec<_> = missing.into_iter().flatten().collect();
+        let missing = if missing.is_empty() { String::new() } else { format!(", but not {}", missing.join(" nor ")) };
+        format!("{} is there{missing}", node.display())
+    }
+
+    fn no_node(&self) -> String {
+        let mut text = format!("this machine has no {}", list(&self.nodes));
+        if let Some(older) = self.older_nodes.iter().find(|path| may_exist(path)) {
+            text += &format!(", only {}, whose calls are an older driver's, which is not supported", older.display());
+        }
+        text
+    }
+
+    fn node(&self) -> Option<&Path> {
+        self.nodes.iter().map(PathBuf::as_path).find(|path| may_exist(path))
+    }
+
+    fn shell(&self) -> Option<&Path> {
+        self.shells.iter().map(PathBuf::as_path).find(|path| may_exist(path))
+    }
+}
+
+/// Whether there is something, or this user may not see that: then opening it says so.
+fn may_exist(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+/// A device program in a domain of a DSP.
+pub struct Session {
+    node: PathBuf,
+    architecture: u32,
+    /// Everything that is open; `None` once it was released.
+    open: Option<Open>,
+    ended: Ended,
+    grace: Duration,
+}
+
+/// Why the program ended.
+type Ended = Arc<Mutex<Option<String>>>;
+
+/// What is open, in the order in which it is released.
+struct Open {
+    /// Disconnected when the program has returned.
+    running: mpsc::Receiver<()>,
+    module: Module,
+    mapped: Mapped,
+    listener: Listener,
+    domain: Arc<Domain>,
+}
+
+impl Session {
+    /// Starts the program, with memory that both map.
+    pub fn start(options: &HexagonOptions, driver: Arc<dyn Driver>, places: &Places) -> Result<(Self, SharedMemory)> {
+        let wrong = |reason| Error::HexagonProgram { path: options.program.clone(), reason };
+        let none = || wrong(format!("it is for a phone's DSP, and {}", places.no_node()));
+        let node = places.node().ok_or_else(none)?;
+        let (parts, places, path) = (options.clone(), places.clone(), node.to_owned());
+        let opened = within(options.patience, move || Self::open(&parts, driver, &places, path));
+        opened.unwrap_or_else(|| {
+            let seconds = options.patience.as_secs_f64();
+            Err(wrong(format!("the DSP of {} did not start it within {seconds:.1} s", node.display())))
+        })
+    }
+
+    fn open(
+        options: &HexagonOptions,
+        driver: Arc<dyn Driver>,
+        places: &Places,
+        node: PathBuf,
+    ) -> Result<(Self, SharedMemory)> {
+        let program = fs::read(&options.program)
+            .map_err(|reason| Error::HexagonMissing { path: options.program.clone(), reason })?;
+        let shell = places.shell().ok_or_else(|| domain::no_shell(&places.shells))?;
+        let domain = Arc::new(Domain::open(driver, node.clone(), &places.heap)?);
+        let architecture = domain.architecture()?;
+        domain.create(shell)?;
+        let listener = Listener::start(&domain, program)?;
+        let (mapped, shared) = Mapped::new(&domain, options.file_bytes())?;
+        shared.begin();
+        let module = Module::load(&domain, &options.program)?;
+        let ended = Ended::default();
+        let running = module.begin(mapped.address(), shared.bytes() as u64, Arc::clone(&ended))?;
+        let open = Some(Open { running, module, mapped, listener, domain });
+        Ok((Self { node, architecture, open, ended, grace: GRACE.min(options.patience) }, shared))
+    }
+}
+
+impl Transport for Session {
+    fn name(&self) -> &'static str {
+        "its domain on the DSP"
+    }
+
+    fn place(&self) -> String {
+        format!("by FastRPC on the DSP of {} (v{:x})", self.node.display(), self.architecture)
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn end(&mut self) {
+        let Some(open) = self.open.take() else { return };
+        let grace = self.grace;
+        // A program that does not end in time loses its domain, and the rest is released when its call returns.
+        let _ = within(3 * grace, move || open.release(grace));
+    }
+
+    fn process(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Open {
+    fn release(self, grace: Duration) {
+        let Self { running, module, mapped, listener, domain } = self;
+        let has_ended = |grace| running.recv_timeout(grace) == Err(RecvTimeoutError::Disconnected);
+        if !has_ended(grace) {
+            domain.exit();
+            // The memory is the program's until it has ended.
+            let _ = running.recv();
+        }
+        drop(module);
+        drop(mapped);
+        drop(listener);
+    }
+}
+
+/// What `work` returns on a thread of its own; `None` if it does not within `patience`.
+fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::Builder::new().name("fastrpc".to_owned()).spawn(move || sender.send(work())).ok()?;
+    receiver.recv_timeout(patience).ok()
+}
+
+/// An error of a processor that this module is.
+fn failed(reason: impl std::fmt::Display) -> Error {
+    Error::Run { processor: NAME.to_owned(), reason: reason.to_string() }
+}
+
+/// The error of a call of `path`, with what to do about it.
+fn refused(call: &'static str, path: &Path, reason: io::Error, advice: &'static str) -> Error {
+    Error::HexagonDsp { call, path: path.to_owned(), reason, advice }
+}

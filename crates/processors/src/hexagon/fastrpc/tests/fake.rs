@@ -1,0 +1,541 @@
+//! A driver without a DSP: it checks each call as the kernel and a domain would, and runs the device program under the emulator or
+//! in a thread. It never saw a phone: what it expects is from the kernel's headers and the open-source library.
+//!
+//! Memory is read and written where calls say it is, through `/proc/self/mem`, which refuses what is not mapped, as the kernel does.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::hexagon::fastrpc::Places;
+use crate::hexagon::fastrpc::domain::{MODULE, word, words};
+use crate::hexagon::fastrpc::kernel::{Call, Driver, InvokeArgument, Structure};
+use crate::hexagon::protocol::{DEVICE_MAGIC, HOST_MAGIC, VERSION, field};
+use crate::hexagon::shared::SharedMemory;
+
+/// Where the DSP maps the shared memory, and the pages of its heap.
+const ADDRESS: u64 = 0x4000_0000;
+const PAGES: u64 = 0x5000_0000;
+/// The handle of the device program.
+const PROGRAM: u32 = 0xbeef;
+/// What the phone's vendor gives a domain.
+pub const SHELL: &[u8] = b"the shell of unsigned domains, which is no multiple of a word long";
+
+/// What runs the device program.
+pub enum Runs {
+    /// An emulator, and the program that it runs in place of the one that is loaded.
+    Emulator(PathBuf, PathBuf),
+    /// A thread that reports itself and does nothing, until the host ends it.
+    Nothing,
+    /// The same, but it responds that all was done.
+    Claims,
+    /// It does nothing until its domain is ended.
+    NothingForEver,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    None,
+    /// The call with this number of the log fails with this error of the system.
+    Call(usize, i32),
+    /// The same with a status of the DSP.
+    Status(usize, i32),
+    /// It does not return until the domain ends or [`Fake::wake`] is called.
+    Hangs(usize),
+    /// The loader refuses the program.
+    NotLoaded,
+    /// The DSP has this architecture.
+    Architecture(u32),
+    /// The DSP maps memory here.
+    Address(u64),
+    /// Heaps return what can't be mapped.
+    Unmappable,
+}
+
+#[derive(Default)]
+struct State {
+    log: Vec<String>,
+    wrong: Vec<String>,
+    buffer: Option<RawFd>,
+    mapped_bytes: u64,
+    pages: Option<u64>,
+    is_created: bool,
+    is_loaded: bool,
+    is_over: bool,
+    /// Requests of the domain, and their responses: a status and buffers.
+    request: Option<(u32, u32, Vec<u8>)>,
+    is_asked: bool,
+    response: Option<(u32, Vec<u8>)>,
+    child: Option<Child>,
+}
+
+pub struct Fake {
+    name: String,
+    program: PathBuf,
+    pub places: Places,
+    runs: Runs,
+    pub fault: Fault,
+    state: Mutex<State>,
+    changed: Condvar,
+    _folder: tempfile::TempDir,
+}
+
+impl Fake {
+    pub fn new(program: &Path, runs: Runs, fault: Fault) -> Self {
+        static LATEST: AtomicU32 = AtomicU32::new(0);
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // They are opened by the fake, and only looked for otherwise.
+        for name in ["fastrpc-cdsp", "heap"] {
+            fs::write(at(name), "").unwrap();
+        }
+        fs::write(at("shell"), SHELL).unwrap();
+        let places = Places {
+            nodes: vec![at("fastrpc-none"), at("fastrpc-cdsp")],
+            older_nodes: vec![at("adsprpc-smd")],
+            heap: at("heap"),
+            shells: vec![at("no-shell"), at("shell")],
+        };
+        let name = format!("fake-dsp-{}", LATEST.fetch_add(1, Ordering::Relaxed));
+        let (state, changed) = Default::default();
+        Self { name, program: program.to_owned(), places, runs, fault, state, changed, _folder: folder }
+    }
+
+    /// Calls so far.
+    pub fn log(&self) -> Vec<String> {
+        self.state().log.clone()
+    }
+
+    /// What was wrong with calls.
+    pub fn wrong(&self) -> Vec<String> {
+        self.state().wrong.clone()
+    }
+
+    /// Descriptors and maps of nodes, heaps and buffers that this process has.
+    pub fn open(&self) -> Vec<String> {
+        let names = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        let names = names.map(|name| format!("descriptor {}", name.display()));
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let maps: Vec<_> = maps.lines().map(|line| format!("map {line}")).collect();
+        names.chain(maps).filter(|text| text.contains(&format!("/memfd:{} ", self.name))).collect()
+    }
+
+    /// Ends the domain, as a DSP that restarts does.
+    pub fn wake(&self) {
+        self.over(&mut self.state());
+    }
+
+    fn over(&self, state: &mut State) {
+        state.is_over = true;
+        if let Some(child) = &mut state.child {
+            let _ = child.kill();
+        }
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    fn has(&self, what: impl FnOnce(&State) -> bool) -> bool {
+        what(&self.state())
+    }
+
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap()
+    }
+
+    fn expect(&self, holds: bool, what: impl std::fmt::Display) -> io::Result<()> {
+        if holds {
+            return Ok(());
+        }
+        self.state().wrong.push(what.to_string());
+        Err(io::Error::from_raw_os_error(rustix::io::Errno::INVAL.raw_os_error()))
+    }
+
+    /// Notes a call, and whether it is the one that fails.
+    fn note(&self, call: &str) -> io::Result<i32> {
+        let mut state = self.state();
+        let index = state.log.len();
+        state.log.push(call.to_owned());
+        match self.fault {
+            Fault::Call(at, error) if at == index => Err(io::Error::from_raw_os_error(error)),
+            Fault::Status(at, status) if at == index => Ok(status),
+            Fault::Hangs(at) if at == index => {
+                while !state.is_over {
+                    state = self.wait(state);
+                }
+                Err(io::Error::from_raw_os_error(rustix::io::Errno::PIPE.raw_os_error()))
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn address(&self) -> u64 {
+        if let Fault::Address(address) = self.fault { address } else { ADDRESS }
+    }
+
+    fn file(&self, kind: &str, bytes: u64) -> io::Result<OwnedFd> {
+        let file = File::from(memfd_create(format!("{} {kind}", self.name), MemfdFlags::CLOEXEC)?);
+        file.set_len(bytes)?;
+        Ok(file.into())
+    }
+
+    fn is(&self, fd: RawFd, kind: &str) -> bool {
+        let name = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        name.to_string_lossy().starts_with(&format!("/memfd:{} {kind}", self.name))
+    }
+
+    /// Whether `bytes` from `address` on are mapped from the start of the buffer `fd`.
+    fn maps(&self, fd: RawFd, address: u64, bytes: u64) -> bool {
+        let inode = fs::metadata(format!("/proc/self/fd/{fd}")).map(|meta| std::os::unix::fs::MetadataExt::ino(&meta));
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let (start, end) = fields[0].split_once('-').unwrap();
+            let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+            let is_buffer = inode.as_ref().is_ok_and(|inode| fields[4] == inode.to_string());
+            is_buffer && start == address && end - start >= bytes && fields[1] == "rw-s" && fields[2] == "00000000"
+        })
+    }
+}
+
+/// Bytes of this process, or an error where they are not mapped.
+fn peek(address: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut found = vec![0; bytes as usize];
+    File::open("/proc/self/mem")?.read_exact_at(&mut found, address)?;
+    Ok(found)
+}
+
+fn poke(address: u64, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).open("/proc/self/mem")?.write_all_at(bytes, address)
+}
+
+impl Driver for Fake {
+    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
+        let (name, kind) = if path == self.places.nodes[1] { ("open node", "node") } else { ("open heap", "heap") };
+        self.note(name)?;
+        self.expect(kind == "node" || path == self.places.heap, format!("{} is opened", path.display()))?;
+        self.file(kind, 0)
+    }
+
+    fn call(&self, file: BorrowedFd, call: &mut Call) -> io::Result<i32> {
+        let (number, fd) = (call.number(), file.as_raw_fd());
+        let kind = if number == 0xc018_4800 { "heap" } else { "node" };
+        self.expect(self.is(fd, kind), format!("{number:#x} is a call of a {kind}"))?;
+        match call.structure() {
+            Structure::HeapAllocation(mut allocation) => {
+                self.note("allocate")?;
+                self.expect(number == 0xc018_4800 && allocation.length > 0, format!("{allocation:?}"))?;
+                let flags = 0o2 | 0o2_000_000;
+                self.expect(allocation.fd == 0 && allocation.fd_flags == flags, format!("{allocation:?}"))?;
+                self.expect(allocation.heap_flags == 0, format!("{allocation:?}"))?;
+                let bytes = allocation.length.next_multiple_of(4096);
+                let buffer = match self.fault {
+                    Fault::Unmappable => File::open("/dev/null")?.into(),
+                    _ => self.file("buffer", bytes)?,
+                };
+                allocation.fd = buffer.into_raw_fd().cast_unsigned();
+                call.set_structure(Structure::HeapAllocation(allocation));
+                Ok(0)
+            }
+            Structure::Capability(mut capability) => {
+                self.note(&format!("capability {}", capability.attribute))?;
+                let is_right = capability.domain == 3 && capability.capability == 0 && capability.reserved == [0; 4];
+                self.expect(number == 0xc01c_520d && is_right, format!("{capability:?}"))?;
+                capability.capability = match (capability.attribute, self.fault) {
+                    (6, Fault::Architecture(architecture)) => architecture,
+                    (6, _) => 0x8473,
+                    (3, _) => 4,
+                    _ => u32::MAX,
+                };
+                call.set_structure(Structure::Capability(capability));
+                Ok(0)
+            }
+            Structure::InitCreate(create) => {
+                let status = self.note("create")?;
+                self.expect(
+                    number == 0xc018_5205 && !self.has(|state| state.is_created),
+                    "the domain is created once",
+                )?;
+                self.expect(create.attributes == 8 && create.signature_length == 0, "it is unsigned")?;
+                self.expect(self.is(create.file_fd, "buffer"), "the shell is in a dma-buf")?;
+                let (address, bytes) = (create.file, u64::from(create.file_length));
+                self.expect(self.maps(create.file_fd, address, bytes), "the shell is where its buffer is mapped")?;
+                self.expect(peek(address, bytes)? == SHELL, "the shell is whole")?;
+                self.state().is_created = status == 0;
+                Ok(status)
+            }
+            Structure::MemMap(mut map) => {
+                self.note("map")?;
+                self.expect(
+                    number == 0xc040_520a && self.has(|state| state.is_created),
+                    "memory is mapped for a domain",
+                )?;
+                let is_right = map.version == 0 && map.offset == 0 && map.flags == 2 && map.attributes == 0;
+                self.expect(is_right && map.address_out == 0 && map.reserved == [0; 4], format!("{map:?}"))?;
+                self.expect(self.is(map.fd, "buffer"), "a dma-buf is mapped")?;
+                let length = fs::metadata(format!("/proc/self/fd/{}", map.fd))?.len();
+                self.expect(map.length == length, "all of the buffer is mapped")?;
+                self.expect(self.maps(map.fd, map.address_in, map.length), "it is mapped by the host, too")?;
+                map.address_out = self.address();
+                let mut state = self.state();
+                (state.buffer, state.mapped_bytes) = (Some(map.fd), map.length);
+                call.set_structure(Structure::MemMap(map));
+                Ok(0)
+            }
+            Structure::MemUnmap(unmap) => {
+                self.note("unmap")?;
+                let (buffer, bytes) = {
+                    let state = self.state();
+                    (state.buffer, state.mapped_bytes)
+                };
+                self.expect(number == 0xc030_520b && buffer == Some(unmap.fd), format!("{unmap:?}"))?;
+                let is_same = unmap.address == self.address() && unmap.length == bytes && unmap.version == 0;
+                self.expect(is_same && self.is(unmap.fd, "buffer"), format!("{unmap:?}, mapped were {bytes}"))?;
+                self.state().buffer = None;
+                Ok(0)
+            }
+            Structure::Mmap(mut map) => {
+                self.note("add pages")?;
+                let is_right = map.fd == -1 && map.flags == 0x1000 && map.address_in == 0 && map.address_out == 0;
+                self.expect(number == 0xc020_5206 && is_right, format!("{map:?}"))?;
+                map.address_out = PAGES;
+                self.state().pages = Some(map.size);
+                call.set_structure(Structure::Mmap(map));
+                Ok(0)
+            }
+            Structure::Munmap(unmap) => {
+                self.note("remove pages")?;
+                let is_right = unmap.address == PAGES && self.state().pages.take() == Some(unmap.size);
+                self.expect(number == 0xc010_5207 && is_right, format!("{unmap:?}"))?;
+                Ok(0)
+            }
+            Structure::Invoke(invoke) => {
+                self.expect(number == 0xc010_5203 && self.has(|state| state.is_created), "a domain is called")?;
+                let (inputs, outputs) = ((invoke.scalars >> 16 & 0xff) as usize, (invoke.scalars >> 8 & 0xff) as usize);
+                let count = inputs + outputs;
+                let bytes = peek(invoke.arguments, (count * size_of::<InvokeArgument>()) as u64)?;
+                let wide = |at: usize| u64::from(word(&bytes, at)) | u64::from(word(&bytes, at + 4)) << 32;
+                let arguments: Vec<_> = (0..count).map(|index| (wide(24 * index), wide(24 * index + 8))).collect();
+                let is_plain = (0..count).all(|index| wide(24 * index + 16) == 0xffff_ffff);
+                self.expect(is_plain, "buffers are copied: they have no descriptor and no attributes")?;
+                // All of them are there.
+                let contents =
+                    arguments.iter().map(|(at, bytes)| if *bytes == 0 { Ok(Vec::new()) } else { peek(*at, *bytes) });
+                let contents = contents.collect::<io::Result<Vec<_>>>()?;
+                let lengths: Vec<_> = contents[inputs..].iter().map(Vec::len).collect();
+                let (status, written) = self.invoke(invoke.handle, invoke.scalars, &contents[..inputs], &lengths)?;
+                for (bytes, (at, length)) in written.iter().zip(&arguments[inputs..]) {
+                    self.expect(bytes.len() as u64 <= *length, "there is room for what is returned")?;
+                    poke(*at, bytes)?;
+                }
+                Ok(status)
+            }
+        }
+    }
+}
+
+/// A status of the DSP and what it writes.
+type Returned = (i32, Vec<Vec<u8>>);
+
+impl Fake {
+    fn invoke(&self, handle: u32, scalars: u32, inputs: &[Vec<u8>], outputs: &[usize]) -> io::Result<Returned> {
+        match (handle, scalars) {
+            (3, 0x0300_0000) => Ok((self.note("listen")?, Vec::new())),
+            (3, 0x0402_0200) => self.next(inputs, outputs),
+            (0, 0x0002_0200) => {
+                let status = self.note("load")?;
+                let uri = b"file:///libtriad_skel.so?triad_skel_invoke&_modver=1.0\0";
+                self.expect(inputs[1] == uri, "the program is named")?;
+                let is_right = inputs[0] == words(&[uri.len() as u32, outputs[1] as u32]) && outputs[0] == 8;
+                self.expect(is_right, "lengths are those of buffers")?;
+                if status != 0 {
+                    return Ok((status, Vec::new()));
+                }
+                self.load()?;
+                if self.fault == Fault::NotLoaded {
+                    return Ok((0, vec![words(&[0, 0x8000_0406]), b"no such symbol\0".to_vec()]));
+                }
+                self.state().is_loaded = true;
+                Ok((0, vec![words(&[PROGRAM, 0])]))
+            }
+            (0, 0x0101_0200) => {
+                self.note("unload")?;
+                let is_right = inputs[0] == words(&[PROGRAM, outputs[1] as u32]) && outputs[0] == 4;
+                self.expect(is_right && self.has(|state| state.is_loaded), "the program is unloaded")?;
+                self.state().is_loaded = false;
+                Ok((0, vec![words(&[0])]))
+            }
+            (4, 0x0200_0000) => {
+                self.note("exit")?;
+                self.wake();
+                Ok((0, Vec::new()))
+            }
+            (PROGRAM, 0x0001_0000) => {
+                let status = self.note("serve")?;
+                let bytes = self.state().mapped_bytes;
+                let memory = [ADDRESS, bytes].map(u64::to_le_bytes).concat();
+                self.expect(
+                    inputs[0] == memory && self.has(|state| state.is_loaded),
+                    "the program is given the memory",
+                )?;
+                Ok((if status == 0 { self.serve()? } else { status }, Vec::new()))
+            }
+            _ => {
+                self.expect(false, format!("{handle} has no method {scalars:#x}"))?;
+                unreachable!("it is wrong")
+            }
+        }
+    }
+
+    /// The listener's call: takes the response to the latest request, and returns the next.
+    fn next(&self, inputs: &[Vec<u8>], outputs: &[usize]) -> io::Result<Returned> {
+        let mut state = self.state();
+        let is_right = word(&inputs[0], 8) as usize == inputs[1].len() && word(&inputs[0], 12) as usize == outputs[1];
+        let is_context = !state.is_asked || word(&inputs[0], 0) == 7;
+        if std::mem::take(&mut state.is_asked) {
+            state.response = Some((word(&inputs[0], 4), inputs[1].clone()));
+            self.changed.notify_all();
+        }
+        if !(is_right && is_context && outputs[0] == 16) {
+            state.wrong.push(format!("the listener is called with {:?}", inputs[0]));
+        }
+        loop {
+            if state.is_over {
+                return Err(io::Error::from_raw_os_error(rustix::io::Errno::PIPE.raw_os_error()));
+            }
+            if let Some((interface, scalars, bytes)) = state.request.take() {
+                state.is_asked = true;
+                return Ok((0, vec![words(&[7, interface, scalars, bytes.len() as u32]), bytes]));
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// Has the listener execute a request, and returns the buffers of its response, or its status.
+    pub fn ask(&self, interface: u32, method: u32, inputs: &[&[u8]], outputs: &[usize]) -> Result<Vec<Vec<u8>>, u32> {
+        let mut bytes = Vec::new();
+        for input in inputs {
+            bytes.extend(words(&[input.len() as u32]));
+            if !input.is_empty() {
+                bytes.resize(bytes.len().next_multiple_of(8), 0);
+                bytes.extend_from_slice(input);
+            }
+        }
+        bytes.extend(words(&outputs.iter().map(|length| *length as u32).collect::<Vec<_>>()));
+        let scalars = method << 24 | (inputs.len() as u32) << 16 | (outputs.len() as u32) << 8;
+        let (status, response) = self.ask_bytes(interface, scalars, bytes).ok_or(u32::MAX)?;
+        if status != 0 {
+            return Err(status);
+        }
+        let mut at = 0;
+        Ok(outputs
+            .iter()
+            .map(|length| {
+                assert_eq!(word(&response, at) as usize, *length, "buffers have the lengths that were asked for");
+                at += 4;
+                if *length > 0 {
+                    at = at.next_multiple_of(8);
+                }
+                at += length;
+                response[at - length..at].to_vec()
+            })
+            .collect())
+    }
+
+    /// The same in bytes; `None` when the domain is over.
+    pub fn ask_bytes(&self, interface: u32, scalars: u32, bytes: Vec<u8>) -> Option<(u32, Vec<u8>)> {
+        let mut state = self.state();
+        state.request = Some((interface, scalars, bytes));
+        self.changed.notify_all();
+        loop {
+            if let Some(response) = state.response.take() {
+                return Some(response);
+            }
+            if state.is_over {
+                return None;
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// Reads the program as a loader does, and has memory for it.
+    fn load(&self) -> io::Result<()> {
+        let expected = fs::read(&self.program)?;
+        let read = (|| {
+            let opened = self.ask(0, 0, &[&words(&[9, 8]), b"apps_std\0"], &[8, 8])?;
+            let std = word(&opened[0], 0);
+            let name = [MODULE.as_bytes(), b"\0"].concat();
+            let lengths = words(&[18, 2, name.len() as u32, 3]);
+            let file = self.ask(std, 19, &[&lengths, b"ADSP_LIBRARY_PATH\0", b";\0", &name, b"rb\0"], &[4])?;
+            let file = word(&file[0], 0);
+            let length = u64::from_le_bytes(self.ask(std, 10, &[&words(&[file])], &[8])?[0][..].try_into().unwrap());
+            // The head twice, as to see what it is.
+            self.ask(std, 4, &[&words(&[file, 20])], &[8, 20])?;
+            self.ask(std, 9, &[&words(&[file, 0, 0])], &[])?;
+            let mut found = Vec::new();
+            loop {
+                let part = self.ask(std, 4, &[&words(&[file, 4096])], &[8, 4096])?;
+                found.extend_from_slice(&part[1][..word(&part[0], 0) as usize]);
+                if word(&part[0], 4) != 0 {
+                    break;
+                }
+            }
+            self.ask(std, 3, &[&words(&[file])], &[])?;
+            let opened = self.ask(0, 0, &[&words(&[9, 8]), b"apps_mem\0"], &[8, 8])?;
+            let mem = word(&opened[0], 0);
+            let wide = [0, 0x1000, 0, 1 << 20].map(u64::to_le_bytes).concat();
+            let pages = self.ask(mem, 2, &[&wide], &[16])?;
+            let address = u64::from(word(&pages[0], 8));
+            self.ask(mem, 3, &[&[address, 1 << 20].map(u64::to_le_bytes).concat()], &[])?;
+            Ok::<_, u32>((length, found, address))
+        })();
+        self.expect(read == Ok((expected.len() as u64, expected, PAGES)), "the listener has the program, and pages")
+    }
+
+    /// Runs the program until it ends, and returns its status.
+    fn serve(&self) -> io::Result<i32> {
+        let path = format!("/proc/self/fd/{}", self.state().buffer.expect("it was mapped"));
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let over = || Err(io::Error::from_raw_os_error(rustix::io::Errno::CONNRESET.raw_os_error()));
+        let Runs::Emulator(emulator, program) = &self.runs else {
+            let memory = SharedMemory::map(&file, self.state().mapped_bytes as usize)?;
+            memory.set_field(field::DEVICE_VERSION, VERSION);
+            memory.set_field(field::DEVICE_MAGIC, DEVICE_MAGIC);
+            loop {
+                if self.state().is_over {
+                    return over();
+                }
+                if memory.field(field::HOST_MAGIC) != HOST_MAGIC && !matches!(self.runs, Runs::NothingForEver) {
+                    return Ok(0);
+                }
+                if matches!(self.runs, Runs::Claims) {
+                    memory.set_field(field::RESPONSE, memory.field(field::REQUEST));
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let child =
+            Command::new(emulator).arg(program).stdin(file).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        self.state().child = Some(child);
+        loop {
+            let mut state = self.state();
+            if let Some(status) = state.child.as_mut().and_then(|child| child.try_wait().transpose()) {
+                return status?.code().map_or_else(over, Ok);
+            }
+            drop(state);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

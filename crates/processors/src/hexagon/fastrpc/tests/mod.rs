@@ -1,0 +1,418 @@
+//! FastRPC with a driver that checks every call: *never run on a phone*.
+
+mod fake;
+#[path = "../../../../tests/conformance/plain.rs"]
+#[allow(dead_code, reason = "the conformance suite uses all of it")]
+mod plain;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rustix::io::Errno;
+use triad_kernels::OutputMut;
+use triad_kernels::activation::Activation;
+use triad_kernels::pool::Pool;
+
+use super::*;
+use crate::cpu::Cpu;
+use crate::device::Device;
+use crate::hexagon::connection::Connection;
+use crate::hexagon::transport::Target;
+use crate::hexagon::{Between, Hexagon, program_from_environment};
+use crate::subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};
+use fake::{Fake, Fault, Runs, SHELL};
+use plain::{Plain, Random, quantized};
+
+/// The calls of a program that is loaded, begun and ended, in their order. The listener's are on another thread.
+const CALLS: [&str; 16] = [
+    "open node",
+    "capability 6",
+    "capability 3",
+    "open heap",
+    "allocate",
+    "create",
+    "listen",
+    "open heap",
+    "allocate",
+    "map",
+    "load",
+    "add pages",
+    "remove pages",
+    "serve",
+    "unload",
+    "unmap",
+];
+
+/// A file that a DSP loads, to be told from one for the emulator, with options that name it.
+fn loadable(folder: &Path) -> HexagonOptions {
+    let program = folder.join("libtriad_skel.so");
+    let mut bytes = b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x03\0\xa4\0".to_vec();
+    bytes.extend((0..9000).map(|index| (index % 251) as u8));
+    fs::write(&program, bytes).unwrap();
+    HexagonOptions { patience: Duration::from_secs(20), transfer_bytes: 1 << 20, ..HexagonOptions::new(program) }
+}
+
+/// A program on the fake, and the connection to it.
+fn start(options: &HexagonOptions, fake: &Arc<Fake>) -> Result<Connection> {
+    let (session, shared) = Session::start(options, Arc::clone(fake) as Arc<dyn Driver>, &fake.places)?;
+    Connection::over(options, Box::new(session), shared)
+}
+
+/// Waits until nothing is open any more, as after a call that returned late.
+fn assert_released(fake: &Fake, what: &str) {
+    let start = Instant::now();
+    while !fake.open().is_empty() && start.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(fake.open().is_empty(), "{what}: {:?} {:?}", fake.open(), fake.log());
+    assert!(fake.wrong().is_empty(), "{what}: {:?}", fake.wrong());
+}
+
+#[test]
+fn every_call_is_right_and_in_order_and_everything_is_released() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    assert_eq!(Target::of(&options.program).unwrap(), Target::Dsp);
+    let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::None));
+    let connection = start(&options, &fake).unwrap();
+    assert_eq!(connection.place(), format!("by FastRPC on the DSP of {} (v73)", fake.places.nodes[1].display()));
+    assert!(connection.process().is_none());
+    // The node, the buffer and its map, and those of the fake's program: the heap and the shell are needed no more.
+    assert_eq!(fake.open().len(), 5, "{:?}", fake.open());
+    drop(connection);
+    assert_eq!(fake.open(), [""; 0]);
+    assert_eq!(fake.wrong(), [""; 0]);
+    assert_eq!(fake.log(), [&CALLS[..], &["exit"]].concat());
+}
+
+#[test]
+fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_releases_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let (node, heap) = ("fastrpc-cdsp failed", "heap failed");
+    let (rights, restart) = ("run triad from adb's shell", "restart the phone");
+    let info = "FASTRPC_IOCTL_GET_DSP_INFO";
+    let create = "FASTRPC_IOCTL_INIT_CREATE of an unsigned protection domain";
+    // By the number of the call, the error: what is named, where, and what to do.
+    let cases: [(usize, Errno, &str, &str, &str); 19] = [
+        (0, Errno::ACCESS, "open", node, rights),
+        (0, Errno::PERM, "open", node, rights),
+        (0, Errno::BUSY, "open", node, "end another program that uses it"),
+        (0, Errno::NODEV, "open", node, restart),
+        (1, Errno::IO, info, node, restart),
+        (2, Errno::OPNOTSUPP, info, node, restart),
+        (3, Errno::ACCESS, "open", heap, "give this user rights to it"),
+        (4, Errno::NOMEM, "DMA_HEAP_IOCTL_ALLOC", heap, "or free memory"),
+        (5, Errno::CONNREFUSED, create, node, "lets nobody run unsigned programs"),
+        (5, Errno::PERM, create, node, rights),
+        (5, Errno::TIMEDOUT, create, node, restart),
+        (6, Errno::PIPE, "FASTRPC_IOCTL_INVOKE of the listener", node, restart),
+        (7, Errno::NOENT, "open", heap, "give this user rights to it"),
+        (8, Errno::NOMEM, "DMA_HEAP_IOCTL_ALLOC", heap, "or free memory"),
+        (9, Errno::NOMEM, "FASTRPC_IOCTL_MEM_MAP", node, "end another program that uses it"),
+        (10, Errno::CONNRESET, "FASTRPC_IOCTL_INVOKE of the loader", node, restart),
+        // What the domain asks for itself is its own to report: here as a listener that has no memory.
+        (11, Errno::NOMEM, "FASTRPC_IOCTL_INVOKE of the loader", node, restart),
+        (12, Errno::INVAL, "FASTRPC_IOCTL_INVOKE of the loader", node, restart),
+        (13, Errno::CONNRESET, "can't be used as the device program", "its domain on the DSP ended", "fastrpc-cdsp: "),
+    ];
+    for (index, errno, call, place, advice) in cases {
+        let what = format!("{errno:?} of call {index}, {}", CALLS[index]);
+        let fault = Fault::Call(index, errno.raw_os_error());
+        let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, fault));
+        let Err(error) = start(&options, &fake) else { panic!("{what}: it is started") };
+        let text = error.to_string();
+        assert!(text.contains(call) && text.contains(place) && text.contains(advice), "{what}: {text}");
+        assert_eq!(fake.log()[..=index], CALLS[..=index], "{what}");
+        let wrong = fake.wrong();
+        if [11, 12].contains(&index) {
+            // The fake finds that its memory is not there.
+            assert_eq!(wrong, ["the listener has the program, and pages"], "{what}");
+            assert!(fake.open().is_empty(), "{what}: {:?}", fake.open());
+        } else {
+            assert!(text.contains(&io::Error::from(errno).to_string()), "{what}: {text}");
+            assert_released(&fake, &what);
+        }
+    }
+}
+
+#[test]
+fn whatever_the_dsp_refuses_by_a_status_is_an_error_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let cases = [
+        (Fault::Status(5, 0x27), "INIT_CREATE of an unsigned protection domain", "the DSP returned 0x27"),
+        (Fault::Status(6, 0x200), "FASTRPC_IOCTL_INVOKE of the listener", "the DSP returned 0x200"),
+        (Fault::Status(10, 0x14), "FASTRPC_IOCTL_INVOKE of the loader", "the DSP returned 0x14"),
+        (Fault::NotLoaded, "the DSP does not load it (0x80000406): no such symbol", "run hexagon/build"),
+        (Fault::Status(11, 4), "the memory was not written by this version of triad", "libtriad_skel.so"),
+        (Fault::Status(11, 20), "the DSP has no vector context for it", "libtriad_skel.so"),
+        (Fault::Architecture(0x66), "it is a v66 with 4 vector contexts, expected v67 or later", "another processor"),
+        (Fault::Address(0), "FASTRPC_IOCTL_MEM_MAP of", "it returned 0x0, which is no address of the DSP"),
+        (Fault::Address(u64::MAX - 9), "FASTRPC_IOCTL_MEM_MAP of", "which is no address of the DSP"),
+        (Fault::Unmappable, "mmap of a buffer of", "give this user rights"),
+    ];
+    for (fault, reason, advice) in cases {
+        // The program's call comes behind two of the listener.
+        let fault = if let Fault::Status(11, status) = fault { Fault::Status(13, status) } else { fault };
+        let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, fault));
+        let Err(error) = start(&options, &fake) else { panic!("{fault:?}: it is started") };
+        let text = error.to_string();
+        assert!(text.contains(reason) && text.contains(advice), "{fault:?}: {text}");
+        assert_released(&fake, &format!("{fault:?}"));
+    }
+}
+
+#[test]
+fn parts_that_are_not_there_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let fake = Fake::new(&options.program, Runs::Nothing, Fault::None);
+    let whole = fake.places.clone();
+    let fake = Arc::new(fake);
+    let refusal = |places: &Places| {
+        let Err(error) = Session::start(&options, Arc::clone(&fake) as Arc<dyn Driver>, places) else {
+            panic!("{places:?}: it is started")
+        };
+        error.to_string()
+    };
+    assert_eq!(whole.report(), format!("{} is there", whole.nodes[1].display()));
+    let none = Places { nodes: whole.nodes[..1].to_vec(), ..whole.clone() };
+    assert_eq!(none.report(), format!("this machine has no {}", none.nodes[0].display()));
+    let text = refusal(&none);
+    assert!(text.contains("it is for a phone's DSP") && text.contains("fastrpc-none"), "{text}");
+    let older = Places { older_nodes: vec![whole.heap.clone()], ..none };
+    assert!(older.report().contains("an older driver's, which is not supported"), "{}", older.report());
+    let shellless = Places { shells: whole.shells[..1].to_vec(), heap: "/nowhere".into(), ..whole.clone() };
+    let report = shellless.report();
+    assert!(
+        report.contains("is there, but not the heap /nowhere nor the shell") && report.contains("no-shell"),
+        "{report}"
+    );
+    let text = refusal(&shellless);
+    assert!(text.contains("finding the shell of fastrpc_shell_unsigned_3 failed: there is none at"), "{text}");
+    fs::write(&whole.shells[1], "").unwrap();
+    assert!(refusal(&whole).contains("it has 0 bytes"));
+    fs::write(&whole.shells[1], SHELL).unwrap();
+    fs::remove_file(&options.program).unwrap();
+    assert!(refusal(&whole).contains("libtriad_skel.so: "));
+    assert_released(&fake, "nothing was started");
+}
+
+#[test]
+fn a_dsp_that_hangs_is_waited_for_no_longer_than_the_patience() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = HexagonOptions { patience: Duration::from_millis(200), ..loadable(folder.path()) };
+    for hanging in [5, 6, 10] {
+        let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::Hangs(hanging)));
+        let Err(error) = start(&options, &fake) else { panic!("call {hanging}: it is started") };
+        assert!(error.to_string().contains("did not start it within 0.2 s"), "{error}");
+        // What the call holds is released when it returns.
+        fake.wake();
+        assert_released(&fake, &format!("call {hanging}"));
+    }
+}
+
+#[test]
+fn a_program_that_does_not_end_loses_its_domain() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = HexagonOptions { patience: Duration::from_millis(200), ..loadable(folder.path()) };
+    let fake = Arc::new(Fake::new(&options.program, Runs::NothingForEver, Fault::None));
+    let patient = HexagonOptions { patience: Duration::from_secs(20), ..options.clone() };
+    let (mut session, shared) = Session::start(&patient, Arc::clone(&fake) as Arc<dyn Driver>, &fake.places).unwrap();
+    session.grace = Duration::from_millis(50);
+    let mut connection = Connection::over(&options, Box::new(session), shared).unwrap();
+    // Nor does it do anything.
+    let error = connection.request(crate::hexagon::protocol::Operation::Drop, 0, &[]).unwrap_err();
+    assert!(error.to_string().contains("its domain on the DSP did nothing for 0.2 s, and was ended"), "{error}");
+    drop(connection);
+    assert_released(&fake, "it was ended");
+    // The domain first, since the memory was the program's until then.
+    assert_eq!(fake.log(), [&CALLS[..14], &["exit", "unload", "unmap", "exit"]].concat());
+}
+
+/// Options and a fake that runs the device program, which the environment names; `None` where it names none.
+fn emulated(folder: &Path) -> Option<(HexagonOptions, Arc<Fake>)> {
+    let program: PathBuf = match program_from_environment() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            return None;
+        }
+    };
+    let options = loadable(folder);
+    let runs = Runs::Emulator(options.emulator.clone(), program);
+    let fake = Arc::new(Fake::new(&options.program, runs, Fault::None));
+    Some((options, fake))
+}
+
+fn run(device: &dyn Device, subgraph: &DeviceSubgraph, rows: usize) -> Result<Vec<Vec<u32>>> {
+    let width = subgraph.in_features();
+    let input = quantized(&Random::new(7).floats(rows * width, 1.5), width, 0.01);
+    let mut outs: Vec<_> = subgraph.outputs().iter().map(|features| vec![0.5; rows * features]).collect();
+    let views = outs.iter_mut().zip(subgraph.outputs()).map(|(out, features)| OutputMut::new(out, features));
+    device.prepare(subgraph, rows)?.run(input.view(), &mut views.collect::<Vec<_>>())?;
+    Ok(outs.iter().map(|out| out.iter().map(|x| x.to_bits()).collect()).collect())
+}
+
+/// Linear layers side by side, and feed-forwards of all kinds.
+fn subgraphs() -> Vec<DeviceSubgraph> {
+    let mut random = Random::new(3);
+    let mut layer = |out, of| Plain::random(&mut random, out, of, true) as Arc<dyn Layer>;
+    let layers = vec![layer(64, 61), layer(20, 61)];
+    let mut all = vec![
+        DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers }),
+        DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers: vec![layer(1, 1)] }),
+    ];
+    for (index, activation) in [Activation::Silu, Activation::GeluTanh, Activation::Gelu].into_iter().enumerate() {
+        for is_odd in [false, true] {
+            all.push(DeviceSubgraph::FeedForward(FeedForward {
+                input_scale: 0.01,
+                up: layer(270, 96),
+                gate: is_odd.then(|| layer(270, 96)),
+                activation,
+                inner_scale: 0.006,
+                smoothing: (index == 0).then(|| vec![0.5; 270].into()),
+                down: layer(96, 270),
+                return_inner: is_odd,
+            }));
+        }
+    }
+    all
+}
+
+#[test]
+fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
+    let folder = tempfile::tempdir().unwrap();
+    let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
+    for between in [Between::Device, Between::Host] {
+        let Some((options, fake)) = emulated(folder.path()) else { return };
+        let options = HexagonOptions { between, ..options };
+        let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+        for (index, subgraph) in subgraphs().iter().enumerate() {
+            for rows in [1, 67, 300] {
+                let expected = run(&cpu, subgraph, rows).unwrap();
+                assert!(
+                    run(&hexagon, subgraph, rows).unwrap() == expected,
+                    "subgraph {index}, {rows} rows, {between:?}"
+                );
+            }
+        }
+        drop(hexagon);
+        // It ended by itself, so that its memory was given back in order.
+        assert_eq!(fake.log(), [&CALLS[..], &["exit"]].concat());
+        assert_released(&fake, "all ran");
+    }
+}
+
+#[test]
+fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    for out in [7, 8] {
+        let fake = Arc::new(Fake::new(&options.program, Runs::Claims, Fault::None));
+        let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+        let layers = vec![Plain::random(&mut Random::new(1), out, 8, false) as Arc<dyn Layer>];
+        let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
+        // So many that the image, which was handed over before, is not where sums are: those are zeros, which add up.
+        let error = run(&hexagon, &subgraph, 300).map(drop).unwrap_err();
+        assert!(error.to_string().contains("does not add up to its check sums"), "{out}: {error}");
+        drop(hexagon);
+        assert_released(&fake, "it failed");
+    }
+}
+
+#[test]
+fn a_domain_that_ends_within_a_run_is_an_error_and_stays_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((options, fake)) = emulated(folder.path()) else { return };
+    let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+    let layers = vec![Plain::random(&mut Random::new(1), 3072, 3072, false) as Arc<dyn Layer>];
+    let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
+    let waker = {
+        let fake = Arc::clone(&fake);
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(300));
+            fake.wake();
+        })
+    };
+    let error = loop {
+        if let Err(error) = run(&hexagon, &subgraph, 64) {
+            break error.to_string();
+        }
+    };
+    waker.join().unwrap();
+    assert!(error.starts_with("npu:hexagon failed: its domain on the DSP ended: FASTRPC_IOCTL_INVOKE of "), "{error}");
+    assert_eq!(run(&hexagon, &subgraph, 1).unwrap_err().to_string(), error);
+    drop(hexagon);
+    assert_released(&fake, "it ended");
+}
+
+#[test]
+fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let bytes = fs::read(&options.program).unwrap();
+    let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::None));
+    let connection = start(&options, &fake).unwrap();
+    let words = domain::words;
+    let (request, unsupported, no_module, no_file) = (Err(14), Err(20), Err(0x3e), Err(0x45));
+    // Interfaces, and files by other names.
+    assert_eq!(fake.ask(0, 0, &[&words(&[5, 8]), b"libc\0"], &[8, 8]), no_module);
+    for name in [&b"/etc/passwd\0"[..], b"libtriad_skel.so/\0", b"../libtriad_skel.so.old\0", b"\0"] {
+        assert_eq!(fake.ask(1, 0, &[&words(&[name.len() as u32, 2]), name, b"r\0"], &[4]), no_file);
+    }
+    assert_eq!(fake.ask(1, 0, &[&words(&[3, 2]), b"no end", b"r\0"], &[4]), request);
+    let file = fake.ask(1, 0, &[&words(&[0, 2]), b"/a/libtriad_skel.so\0", b"r\0"], &[4]).unwrap();
+    let file = domain::word(&file[0], 0);
+    // Reads from where it was set to, up to the end.
+    let number =
+        |method, input: &[u32], out: usize| fake.ask(1, method, &[&words(input)], &[out][..usize::from(out > 0)]);
+    assert_eq!(number(9, &[file, (-5i32).cast_unsigned(), 2], 0), Ok(vec![]));
+    assert_eq!(number(8, &[file], 4), Ok(vec![words(&[bytes.len() as u32 - 5])]));
+    let read = fake.ask(1, 4, &[&words(&[file, 8])], &[8, 8]).unwrap();
+    assert_eq!(read, [words(&[5, 1]), [&bytes[bytes.len() - 5..], &[0; 3]].concat()]);
+    assert_eq!(number(12, &[file], 4), Ok(vec![words(&[1])]));
+    assert_eq!(number(11, &[file], 0), Ok(vec![]));
+    assert_eq!(number(12, &[file], 4), Ok(vec![words(&[0])]));
+    // Before the beginning and behind the end, from nowhere, more than there is room for, another file, a method that is not there.
+    for (offset, whence) in [(-1i32, 0), (1, 2), (i32::MIN, 1), (0, 3)] {
+        assert_eq!(number(9, &[file, offset.cast_unsigned(), whence], 0), request);
+    }
+    assert_eq!(fake.ask(1, 4, &[&words(&[file, 9])], &[8, 8]), request);
+    assert_eq!(number(10, &[file + 1], 8), request);
+    assert_eq!(number(5, &[file], 0), unsupported);
+    assert_eq!(number(3, &[file], 0), Ok(vec![]));
+    assert_eq!(number(3, &[file], 0), request);
+    // Memory by other flags, none, and what was not given.
+    assert_eq!(fake.ask(2, 0, &[&words(&[0, 0, 3, 0, 4096])], &[8]), unsupported);
+    assert_eq!(fake.ask(2, 0, &[&words(&[0, 0, 0x1000, 0, 0])], &[8]), unsupported);
+    assert_eq!(fake.ask(2, 1, &[&words(&[4096, 4096])], &[]), request);
+    assert_eq!(fake.ask(9, 0, &[], &[]), request);
+    drop(connection);
+    assert_released(&fake, "it was asked");
+}
+
+#[test]
+fn whatever_bytes_a_domain_asks_with_the_listener_responds_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::None));
+    let connection = start(&options, &fake).unwrap();
+    let number = prop_oneof![0..20u32, any::<u32>(), Just(0x1000)];
+    let request = (0..4u32, 0..40u32, 0..4u32, 0..4u32, prop::collection::vec(number, 0..20), 0..80usize);
+    proptest!(|((interface, method, ins, outs, numbers, cut) in request)| {
+        let mut bytes = domain::words(&numbers);
+        bytes.truncate(cut);
+        let scalars = method << 24 | ins << 16 | outs << 8;
+        prop_assert!(fake.ask_bytes(interface, scalars, bytes).is_some());
+    });
+    drop(connection);
+    // Pages that it asked for are the domain's, and were never taken back by another length.
+    assert!(fake.open().is_empty(), "{:?}", fake.open());
+    assert!(fake.wrong().is_empty(), "{:?}", fake.wrong());
+}

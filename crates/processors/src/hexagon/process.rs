@@ -1,0 +1,89 @@
+//! The device program as a process under `qemu-hexagon`.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::shared::SharedMemory;
+use super::transport::Transport;
+use super::{HexagonOptions, NAME};
+use crate::error::{Error, Result};
+
+/// Bytes of what the emulator printed that an error contains.
+const MOST_PRINTED: u64 = 400;
+
+/// A process that runs the device program.
+pub(super) struct Process {
+    child: Child,
+    /// What the emulator prints: a file, which never fills up and never has to be waited for.
+    printed: File,
+    emulator: String,
+}
+
+impl Process {
+    /// Starts the program with memory that both map.
+    pub fn start(options: &HexagonOptions) -> Result<(Self, SharedMemory)> {
+        let of_file = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
+        let (shared, file) = SharedMemory::create(options.file_bytes()).map_err(of_file)?;
+        shared.begin();
+        let printed = tempfile::tempfile().map_err(of_file)?;
+        let stderr = printed.try_clone().map_err(of_file)?;
+        let mut command = Command::new(&options.emulator);
+        command.arg(&options.program).stdin(file).stdout(Stdio::null()).stderr(stderr);
+        let not_started = |reason| Error::HexagonEmulator { emulator: options.emulator.clone(), reason };
+        let child = command.spawn().map_err(not_started)?;
+        Ok((Self { child, printed, emulator: options.emulator.display().to_string() }, shared))
+    }
+
+    /// Why the process ended, with what it printed.
+    fn why(&mut self, status: ExitStatus) -> String {
+        // Exit codes of hexagon/linux.c and hexagon/main.c.
+        let why = match status.code() {
+            Some(3) => " (it found no shared memory)",
+            Some(4) => " (the shared memory was not written by this version of triad)",
+            _ => "",
+        };
+        let mut text = format!("its process ended: {status}{why}");
+        let mut printed = String::new();
+        // Where it can't be read, the status is all that is known.
+        if self.printed.seek(SeekFrom::Start(0)).is_ok() {
+            let _ = (&self.printed).take(MOST_PRINTED).read_to_string(&mut printed);
+        }
+        if !printed.trim().is_empty() {
+            let _ = write!(text, ": {}", printed.trim());
+        }
+        text
+    }
+}
+
+impl Transport for Process {
+    fn name(&self) -> &'static str {
+        "its process"
+    }
+
+    fn place(&self) -> String {
+        format!("emulated by {}", self.emulator)
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok().flatten()?;
+        Some(self.why(status))
+    }
+
+    fn end(&mut self) {
+        // Either fails only where the process is gone.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.child.id())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,76 @@
+// The system as Snapdragon's DSP has it, QuRT, in the unsigned protection domain that FastRPC creates: a shared object, which
+// the domain's shell loads and whose one function it calls. It has never run on a phone.
+//
+// The functions of QuRT and of its C library are in the shell and are found when this is loaded. They are declared here as they are
+// publicly documented, since their headers come with an SDK.
+#include "protocol.h"
+#include "system.h"
+
+extern void *memalign(unsigned long alignment, unsigned long bytes);
+extern void free(void *memory);
+extern int qurt_timer_sleep(unsigned long long microseconds);
+extern int qurt_hvx_lock(int mode);
+extern int qurt_hvx_unlock(void);
+extern int qurt_mem_cache_clean(unsigned long start, unsigned long bytes, int operation, int cache);
+
+enum { HVX_128_BYTES = 1, CLEAN_AND_INVALIDATE = 2, DATA_CACHE = 1, PAGE = 4096, LINE = 128 };
+
+void *system_allocate(uint32_t bytes) {
+    uint64_t *memory = memalign(PAGE, bytes);
+    for (uint32_t index = 0; memory && index < (bytes + 7) / 8; index++) {
+        memory[index] = 0;
+    }
+    return memory;
+}
+
+void system_free(void *memory, uint32_t bytes) {
+    (void)bytes;
+    free(memory);
+}
+
+void system_sleep(uint32_t microseconds) { qurt_timer_sleep(microseconds); }
+
+uint32_t system_packets(void) { return 0; }
+
+// A domain whose process is gone is ended by the kernel.
+int system_is_orphan(void) { return 0; }
+
+// Whole lines: what is to be forgotten was not written since it was last published.
+static void clean(const uint8_t *start, uint32_t bytes) {
+    const unsigned long first = (unsigned long)start & ~(LINE - 1ul);
+    const unsigned long end = ((unsigned long)start + bytes + LINE - 1) & ~(LINE - 1ul);
+    qurt_mem_cache_clean(first, end - first, CLEAN_AND_INVALIDATE, DATA_CACHE);
+}
+
+void system_refresh(const uint8_t *start, uint32_t bytes) { clean(start, bytes); }
+
+void system_publish(const uint8_t *start, uint32_t bytes) { clean(start, bytes); }
+
+// What FastRPC hands over: buffers, by what `scalars` says of them.
+struct argument {
+    void *start;
+    uint32_t bytes;
+};
+
+// Error numbers, which the host explains.
+enum { ERROR_REQUEST = 14, ERROR_NO_HVX = 20 };
+
+// The interface `triad_skel_invoke`: method 0 has the address and the bytes of the shared memory, in two words of 64 bits, and
+// returns when the host ends the device.
+__attribute__((visibility("default"))) int triad_skel_invoke(uint32_t scalars, struct argument *arguments) {
+    const uint32_t one_input_of_method_0 = 1u << 16;
+    if (scalars != one_input_of_method_0 || arguments[0].bytes != 2 * sizeof(uint64_t)) {
+        return ERROR_REQUEST;
+    }
+    const uint64_t *shared = arguments[0].start;
+    const uint64_t start = shared[0], bytes = shared[1];
+    if (start == 0 || start > 0xffffffffu || bytes <= HEADER || bytes > 0x7fffffff) {
+        return ERROR_REQUEST;
+    }
+    if (qurt_hvx_lock(HVX_128_BYTES) != 0) {
+        return ERROR_NO_HVX;
+    }
+    const int code = serve((uint8_t *)(unsigned long)start, (uint32_t)bytes);
+    qurt_hvx_unlock();
+    return code;
+}
