@@ -18,6 +18,8 @@
 //! ```
 
 pub mod activation;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod attention;
 pub mod chunks;
 mod cores;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 #[cfg(target_arch = "x86_64")]
-use crate::kernel::amx;
+use crate::amx;
 use crate::vectorize::vectorize;
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.

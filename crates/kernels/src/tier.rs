@@ -51,7 +51,7 @@ impl Tier {
     pub fn is_supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Amx => crate::kernel::amx::Native::new().is_some(),
+            Self::Amx => crate::amx::Native::new().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => is_x86_feature_detected!("avx512f"),
             #[cfg(target_arch = "x86_64")]

@@ -11,8 +11,6 @@
 //! [`best`]; tests go through all rows by `Kernels::install`.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod amx;
-#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod choice;
 pub(crate) mod float;

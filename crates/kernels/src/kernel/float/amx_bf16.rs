@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::avx512_bf16::Avx512Bf16;
 use super::{Bf16Kernel, FloatKernel, LANES, Panel};
-use crate::kernel::amx::{BYTES, Native, Operands, ROWS, Ready, Sums, Tiles};
+use crate::amx::{BYTES, Native, Operands, ROWS, Ready, Sums, Tiles};
 
 /// Words of a row of a tile.
 const WORDS: usize = BYTES / size_of::<u32>();
@@ -22,10 +22,10 @@ impl AmxBf16<Native> {
 }
 
 #[cfg(test)]
-impl AmxBf16<crate::kernel::amx::Emulated> {
+impl AmxBf16<crate::amx::Emulated> {
     /// The kernel on a matrix unit in plain Rust.
     pub(in crate::kernel) fn emulated() -> Option<Self> {
-        Some(Self { tiles: crate::kernel::amx::Emulated, vectors: Avx512Bf16::new()? })
+        Some(Self { tiles: crate::amx::Emulated, vectors: Avx512Bf16::new()? })
     }
 }
 

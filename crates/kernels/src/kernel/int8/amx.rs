@@ -12,7 +12,7 @@ use super::rows::Outliers;
 use super::shadow::ShadowColumns;
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
-use crate::kernel::amx::{BYTES, LANES, Native, Operands, ROWS, Ready, Sums, Tiles};
+use crate::amx::{BYTES, LANES, Native, Operands, ROWS, Ready, Sums, Tiles};
 use crate::kernel::avx512::{lanes, load};
 
 /// The kernel. Fewer rows than a tile has are multiplied by `vpdpbusd`, and what is no product is AVX-512's.
@@ -28,10 +28,10 @@ impl Amx<Native> {
 }
 
 #[cfg(test)]
-impl Amx<crate::kernel::amx::Emulated> {
+impl Amx<crate::amx::Emulated> {
     /// The kernel on a matrix unit in plain Rust.
     pub(in crate::kernel) fn emulated() -> Option<Self> {
-        Some(Self { tiles: crate::kernel::amx::Emulated, vectors: Avx512Vnni::new()? })
+        Some(Self { tiles: crate::amx::Emulated, vectors: Avx512Vnni::new()? })
     }
 }
 

@@ -2,27 +2,27 @@
 //! two of them that are added to a third one.
 //!
 //! [`Tiles`] is the matrix unit: everything else about these kernels runs in tests on any processor, on a unit in plain
-//! Rust. The instructions themselves can only be tested where they exist; there, [`proof`](super::proof) compares them
+//! Rust. The instructions themselves can only be tested where they exist; there, `kernel::proof` compares them
 //! before they are used.
 
 use std::arch::asm;
 use std::sync::LazyLock;
 
 /// Rows of a tile.
-pub(super) const ROWS: usize = 16;
+pub(crate) const ROWS: usize = 16;
 /// Sums of a row of a tile.
-pub(super) const LANES: usize = 16;
+pub(crate) const LANES: usize = 16;
 /// Bytes of a row of a tile.
-pub(super) const BYTES: usize = 64;
+pub(crate) const BYTES: usize = 64;
 
 /// Sums of two by two tiles, `[2][2][ROWS][LANES]`: those of the first rows come first. Words are of i32 or f32.
 #[derive(Clone)]
 #[repr(align(64))]
-pub(super) struct Sums<T>(pub [[[[T; LANES]; ROWS]; 2]; 2]);
+pub(crate) struct Sums<T>(pub [[[[T; LANES]; ROWS]; 2]; 2]);
 
 /// What is multiplied: two tiles of rows by two tiles of columns, `steps` times, each time [`BYTES`] further in every row.
 #[derive(Clone, Copy)]
-pub(super) struct Operands {
+pub(crate) struct Operands {
     /// The first byte of each tile of rows.
     pub rows: [*const u8; 2],
     /// Bytes from one row to the next.
@@ -35,7 +35,7 @@ pub(super) struct Operands {
 }
 
 /// A matrix unit.
-pub(super) trait Tiles: Copy + Send + Sync + 'static {
+pub(crate) trait Tiles: Copy + Send + Sync + 'static {
     /// Makes the unit of this thread ready, until the returned value is dropped.
     fn ready(self) -> Ready<Self> {
         self.configure();
@@ -64,7 +64,7 @@ pub(super) trait Tiles: Copy + Send + Sync + 'static {
 }
 
 /// A unit that is ready.
-pub(super) struct Ready<T: Tiles>(T);
+pub(crate) struct Ready<T: Tiles>(T);
 
 impl<T: Tiles> Ready<T> {
     /// [`Tiles::add_int8`].
@@ -72,7 +72,7 @@ impl<T: Tiles> Ready<T> {
     /// # Safety
     /// All bytes of `operands` can be read; there is a step at least.
     #[allow(unsafe_code)]
-    pub(super) unsafe fn add_int8(&self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
+    pub(crate) unsafe fn add_int8(&self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
         // SAFETY: as the caller promises; the unit is ready.
         unsafe { self.0.add_int8(operands, sums, first) };
     }
@@ -82,7 +82,7 @@ impl<T: Tiles> Ready<T> {
     /// # Safety
     /// As for [`Self::add_int8`].
     #[allow(unsafe_code)]
-    pub(super) unsafe fn add_bf16(&self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
+    pub(crate) unsafe fn add_bf16(&self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
         // SAFETY: as the caller promises; the unit is ready.
         unsafe { self.0.add_bf16(operands, sums, first) };
     }
