@@ -135,30 +135,45 @@ impl Choice {
 /// Times every kernel that may be used, on one thread and on `threads` at once: about half a second.
 pub fn choose_kernels(threads: usize) -> Vec<Choice> {
     let bench = Bench::new(threads);
-    let kernels = available();
-    let mut choices = vec![
-        Choice::new(
-            ProductKind::Int8Few,
-            bench.of(kernels, |row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, 1)),
-        ),
-        Choice::new(
-            ProductKind::Int8Many,
-            bench.of(kernels, |row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, MANY)),
-        ),
-        Choice::new(
-            ProductKind::Int16,
-            bench.of(kernels, |row| Some(row.int16), <dyn Int16Kernel>::name, |kernel| bench.int16(kernel)),
-        ),
-        Choice::new(
-            ProductKind::F32,
-            bench.of(kernels, |row| Some(row.float), <dyn FloatKernel>::name, |kernel| bench.words(kernel, 1)),
-        ),
-    ];
-    let f32 = choices[3].timed.iter().find(|timed| timed.kernel == choices[3].chosen).cloned();
-    let mut bf16 = bench.of(kernels, |row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
-    bf16.extend(f32);
-    choices.push(Choice::new(ProductKind::Bf16, bf16));
-    choices
+    let int8 = |rows| time_each(|row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, rows));
+    let int16 = time_each(|row| Some(row.int16), <dyn Int16Kernel>::name, |kernel| bench.int16(kernel));
+    let f32 = time_each(|row| Some(row.float), <dyn FloatKernel>::name, |kernel| bench.words(kernel, 1));
+    let f32 = Choice::new(ProductKind::F32, f32);
+    let mut bf16 = time_each(|row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
+    bf16.extend(f32.timed.iter().find(|timed| timed.kernel == f32.chosen).cloned());
+    vec![
+        Choice::new(ProductKind::Int8Few, int8(1)),
+        Choice::new(ProductKind::Int8Many, int8(MANY)),
+        Choice::new(ProductKind::Int16, int16),
+        f32,
+        Choice::new(ProductKind::Bf16, bf16),
+    ]
+}
+
+/// The kernels of a format that may be used, each once, with what `time` returns in the best of several turns.
+fn time_each<K: ?Sized + 'static>(
+    kernel: impl Fn(&Kernels) -> Option<&'static K>,
+    name: impl Fn(&K) -> &'static str,
+    time: impl Fn(&K) -> Vec<Rate>,
+) -> Vec<TimedKernel> {
+    let mut kernels: Vec<&K> = Vec::new();
+    for kernel in available().iter().filter_map(kernel) {
+        let is_plain = matches!(name(kernel), "reference" | "portable");
+        let is_new = kernels.iter().all(|other| name(other) != name(kernel));
+        if is_new && (kernels.is_empty() || !is_plain) {
+            kernels.push(kernel);
+        }
+    }
+    let mut timed: Vec<_> =
+        kernels.iter().map(|kernel| TimedKernel { kernel: name(kernel), rates: time(kernel) }).collect();
+    for _ in 1..TURNS {
+        for (timed, kernel) in timed.iter_mut().zip(&kernels) {
+            for (rate, again) in timed.rates.iter_mut().zip(time(kernel)) {
+                rate.operations_per_second = rate.operations_per_second.max(again.operations_per_second);
+            }
+        }
+    }
+    timed
 }
 
 /// What kernels are timed on.
@@ -198,35 +213,6 @@ impl Bench {
             row,
             next: AtomicUsize::new(0),
         }
-    }
-
-    /// The kernels of a format, each once, with what `time` returns.
-    fn of<'k, K: ?Sized + 'static>(
-        &self,
-        kernels: &'k [Kernels],
-        kernel: impl Fn(&'k Kernels) -> Option<&'static K>,
-        name: impl Fn(&K) -> &'static str,
-        time: impl Fn(&'static K) -> Vec<Rate>,
-    ) -> Vec<TimedKernel> {
-        let mut timed: Vec<TimedKernel> = Vec::new();
-        let mut timed_kernels = Vec::new();
-        for kernel in kernels.iter().filter_map(kernel) {
-            let name = name(kernel);
-            let is_plain = matches!(name, "reference" | "portable");
-            let is_new = timed.iter().all(|timed| timed.kernel != name);
-            if is_new && (timed.is_empty() || !is_plain) {
-                timed.push(TimedKernel { kernel: name, rates: time(kernel) });
-                timed_kernels.push(kernel);
-            }
-        }
-        for _ in 1..TURNS {
-            for (timed, kernel) in timed.iter_mut().zip(&timed_kernels) {
-                for (rate, again) in timed.rates.iter_mut().zip(time(kernel)) {
-                    rate.operations_per_second = rate.operations_per_second.max(again.operations_per_second);
-                }
-            }
-        }
-        timed
     }
 
     /// The rates of `call`, which multiplies by the weights at an offset and returns their bytes; each call counts so many
