@@ -145,6 +145,30 @@ static uint64_t load(struct program *program, uint64_t hash) {
     return STATUS_OK;
 }
 
+// The input of a pass, as its threads see it.
+struct reading {
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t rows, tile_bytes;
+    // Of each tile of rows.
+    uint64_t hash[PASS_ROWS / TILE_ROWS];
+};
+
+// Copies every `count`-th tile of rows from the `index`-th on into the device's memory, and hashes what it copied.
+static void read_rows(void *argument, uint32_t index, uint32_t count) {
+    struct reading *of = argument;
+    const uint32_t words = of->tile_bytes / (uint32_t)sizeof(uint64_t);
+    for (uint32_t tile = index; tile < tiles(of->rows); tile += count) {
+        const uint64_t *from = (const uint64_t *)(of->from + tile * of->tile_bytes);
+        uint64_t *to = (uint64_t *)(of->to + tile * of->tile_bytes);
+        system_refresh((const uint8_t *)from, of->tile_bytes);
+        for (uint32_t word = 0; word < words; word++) {
+            to[word] = from[word];
+        }
+        of->hash[tile] = hash_words(0, to, words);
+    }
+}
+
 // What is between the products of a feed-forward, as its threads see it.
 struct between {
     const struct image *image;
@@ -208,14 +232,10 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     uint64_t input_hash = 0;
     for (uint32_t row = 0; row < rows; row += PASS_ROWS) {
         const uint32_t pass = rows - row < PASS_ROWS ? (uint32_t)rows - row : PASS_ROWS;
-        uint64_t *x = (uint64_t *)(scratch.start + places.input);
-        const uint64_t *from = (const uint64_t *)(shared->start + input + row / TILE_ROWS * tile_bytes);
-        const uint32_t words = tiles(pass) * tile_bytes / (uint32_t)sizeof(uint64_t);
-        system_refresh((const uint8_t *)from, words * (uint32_t)sizeof(uint64_t));
-        for (uint32_t index = 0; index < words; index++) {
-            x[index] = from[index];
-        }
-        input_hash = hash_words(input_hash, x, words);
+        uint8_t *x = scratch.start + places.input;
+        struct reading reading = {shared->start + input + row / TILE_ROWS * tile_bytes, x, pass, tile_bytes, {0}};
+        team_run(tiles(pass), read_rows, &reading);
+        input_hash = hash_words(input_hash, reading.hash, tiles(pass));
         int32_t *out = (int32_t *)(shared->start + sums) + row * sum_stride(last);
         uint8_t not_finite[PASS_ROWS] = {0};
         if (is_feed_forward) {
@@ -231,7 +251,7 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
                     return STATUS_SUM;
                 }
             }
-            x = (uint64_t *)down_input;
+            x = (uint8_t *)down_input;
         }
         // Whether these sums add up is for the host, which reads them, to see.
         multiply(last, program->image + last->weights, (const int8_t *)x, pass, out, progress);

@@ -53,8 +53,9 @@ enum {
     OPERATION_WRITE = 2,
     // Checks the image. Arguments: its hash.
     OPERATION_LOAD = 3,
-    // Runs a program. Arguments: the hash of its image, rows, offset of the input, its hash, offset of the sums, offset of
-    // the inner activations (of a program that returns them). Result: the hash of the inner activations.
+    // Runs a program. Arguments: the hash of its image, rows, offset of the input, the hash of the hashes of its tiles of
+    // TILE_ROWS rows, offset of the sums, offset of the inner activations (of a program that returns them). Result: the hash
+    // of the inner activations.
     OPERATION_RUN = 4,
     // Frees a program.
     OPERATION_DROP = 5,

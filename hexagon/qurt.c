@@ -42,18 +42,19 @@ void system_sleep(uint32_t microseconds) { qurt_timer_sleep(microseconds); }
 
 uint32_t system_packets(void) { return 0; }
 
-// Attributes of a thread, as QuRT's headers lay them out.
+// Attributes of a thread, as Halide declares them for its own programs on a DSP (src/runtime/mini_qurt.h), and room for what
+// later versions have behind them, where zeros are the default.
 struct attributes {
     char name[16];
-    uint8_t memory_of_control_block, profile;
+    uint8_t partition, affinity;
     uint16_t priority;
-    uint8_t group, bus_priority;
+    uint8_t address_space, bus_priority;
     uint16_t test;
     uint32_t stack_bytes;
     uint8_t *stack;
-    uint16_t detached;
+    uint32_t later[4];
 };
-enum { DEFAULT_BUS_PRIORITY = 255, NO_TEST = 0xfffe, JOINABLE = 1 };
+enum { DEFAULT_BUS_PRIORITY = 255, NO_TEST = 0xfffe, LOWEST_PRIORITY = 254 };
 
 // What a thread is given, and whether it got a vector context.
 static struct start {
@@ -81,12 +82,11 @@ uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *sta
     const int priority = qurt_thread_get_priority(qurt_thread_get_id());
     struct attributes attributes = {
         .name = "triad",
-        .priority = (uint16_t)(priority < 1 ? 1 : priority > 254 ? 254 : priority),
+        .priority = (uint16_t)(priority < 1 ? 1 : priority > LOWEST_PRIORITY ? LOWEST_PRIORITY : priority),
         .bus_priority = DEFAULT_BUS_PRIORITY,
         .test = NO_TEST,
         .stack_bytes = bytes,
         .stack = stack,
-        .detached = JOINABLE,
     };
     struct start *start = &starts[index];
     *start = (struct start){body, index, STARTS};
@@ -104,6 +104,7 @@ uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *sta
     return thread;
 }
 
+// A thread that has ended already is an error, and no reason to wait.
 void system_join(uint32_t thread) {
     int status = 0;
     qurt_thread_join(thread, &status);

@@ -264,7 +264,7 @@ mod tests {
             u64::MAX - 127,
             u64::MAX,
             of_image,
-            hash([0; 16]),
+            hash([hash([0; 16])]),
             image.len() as u64,
             ALIGNMENT as u64,
         ];
@@ -300,7 +300,7 @@ mod tests {
         // And the program is as it was.
         let sums = (HEADER + ALIGNMENT) as u64;
         connection.shared().write(HEADER, [0; 16].into_iter());
-        let arguments = [of_image, 1, HEADER as u64, hash([0; 16]), sums, 0];
+        let arguments = [of_image, 1, HEADER as u64, hash([hash([0; 16])]), sums, 0];
         connection.request(Operation::Run, program, &arguments).unwrap();
     }
 }
