@@ -105,7 +105,7 @@ static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
             Vector *sums = (Vector *)(of->sums + first * columns + column);
             tile((const Vector *)weights, x, quads, bias + first, sums, vectors);
         }
-        // One thread tells of progress: others end in the same moment.
+        // One thread tells of progress: the others have as much to do.
         if (index == 0) {
             of->progress();
         }

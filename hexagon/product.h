@@ -27,9 +27,9 @@ static inline uint32_t sum_stride(const struct product *product) {
 #define PASS_ROWS 64u
 
 // sums[row][column] = Σ input[row][k] · (weight[column][k] − 128), for `rows` rows, at most PASS_ROWS, and up to TILE_ROWS − 1
-// more, whose sums mean nothing. The team divides the columns. `input` has input_tile bytes for each TILE_ROWS rows, `sums` has sum_stride numbers a row; both, and
-// the weights, are aligned to VECTOR. Behind the sums of a row, sums[row][out_features] is what they add up to by the check columns.
-// Calls `progress` now and then.
+// more, whose sums mean nothing. `input` has input_tile bytes for each TILE_ROWS rows, `sums` has sum_stride numbers a row;
+// both, and the weights, are aligned to VECTOR. Behind the sums of a row, sums[row][out_features] is what they add up to by the
+// check columns. The threads of the team divide the columns; this one calls `progress` now and then.
 void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
               void (*progress)(void));
 

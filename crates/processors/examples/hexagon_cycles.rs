@@ -27,7 +27,7 @@ const CHIPS: [(&str, f64, f64, f64); 3] =
 /// an 8 Elite: <https://github.com/ggml-org/llama.cpp/issues/18139>. In the same lines are 10.5 million cycles and 5.12 million
 /// packets in 4.96 ms.
 const PUBLISHED: ([usize; 3], f64) = ([4096, 4096, 64], 4.92e-3);
-/// Rows that go through a program at once, as `PASS_ROWS` in hexagon/program.c.
+/// Rows that go through a program at once, as `PASS_ROWS` in hexagon/product.h.
 const PASS_ROWS: usize = 64;
 
 /// A layer of zeros with a bias: packets do not depend on numbers, as long as what is activated is not zero.
