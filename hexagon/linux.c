@@ -3,7 +3,7 @@
 #include "protocol.h"
 #include "system.h"
 
-enum { EXIT_GROUP = 94, NANOSLEEP = 101, GETPPID = 173, MUNMAP = 215, MMAP2 = 222, LSEEK = 62, FSTAT64 = 80 };
+enum { LSEEK = 62, EXIT_GROUP = 94, FUTEX = 98, NANOSLEEP = 101, GETPPID = 173, MUNMAP = 215, MMAP2 = 222 };
 
 static long call(long number, long a, long b, long c, long d, long e, long f) {
     register long r6 __asm__("r6") = number;
@@ -42,6 +42,45 @@ uint32_t system_packets(void) {
     __asm__ volatile(".word 0x6a14c000 // r0 = c20" : "=r"(packets)::"memory");
     return packets;
 }
+
+// Calls clone(flags, stack, 0, 0, 0). The new thread returns from it on its own stack, calls the function whose argument and
+// address are there, and exits.
+long clone_thread(long flags, uint32_t *stack);
+__asm__(".p2align 4\n"
+        ".type clone_thread, @function\n"
+        "clone_thread:\n"
+        "    r2 = #0\n"
+        "    r3 = #0\n"
+        "    r4 = #0\n"
+        "    r6 = #220\n"
+        "    trap0(#1)\n"
+        "    p0 = cmp.eq(r0, #0)\n"
+        "    if (!p0) jumpr r31\n"
+        "    r0 = memw(r29 + #0)\n"
+        "    r1 = memw(r29 + #4)\n"
+        "    callr r1\n"
+        "    r0 = #0\n"
+        "    r6 = #93\n"
+        "    trap0(#1)\n"
+        ".size clone_thread, . - clone_thread\n");
+
+uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *stack, uint32_t bytes) {
+    const long memory = 0x100, folder = 0x200, files = 0x400, signals = 0x800, thread = 0x10000, semaphores = 0x40000;
+    uint32_t *top = (uint32_t *)(stack + bytes) - 4;
+    top[0] = index;
+    top[1] = (uint32_t)body;
+    const long number = clone_thread(memory | folder | files | signals | thread | semaphores, top);
+    return number > 0 ? (uint32_t)number : 0;
+}
+
+// The process ends, and its threads with it.
+void system_join(uint32_t thread) { (void)thread; }
+
+enum { FUTEX_WAIT = 128, FUTEX_WAKE = 129 };
+
+void system_wait(uint32_t *word, uint32_t value) { call(FUTEX, (long)word, FUTEX_WAIT, (long)value, 0, 0, 0); }
+
+void system_wake(uint32_t *word) { call(FUTEX, (long)word, FUTEX_WAKE, 1, 0, 0, 0); }
 
 int system_is_orphan(void) {
     static long parent;

@@ -1,6 +1,7 @@
 // The run time: writes into the memory that it shares with the host who it is, and executes requests until the host is gone.
 #include "program.h"
 #include "system.h"
+#include "team.h"
 
 // A hash of the sources, by the script that builds them.
 #ifndef BUILD
@@ -64,28 +65,33 @@ int serve(uint8_t *start, uint32_t bytes) {
         return EXIT_OTHER_HOST;
     }
     system_is_orphan();
+    const uint64_t threads = fields[FIELD_THREADS];
+    fields[FIELD_DEVICE_THREADS] = team_start(threads < MOST_THREADS ? (uint32_t)threads : MOST_THREADS);
     uint64_t latest = fields[FIELD_REQUEST];
     fields[FIELD_DEVICE_VERSION] = identity.version;
     fields[FIELD_DEVICE_BUILD] = identity.build;
     order();
     // A host of another version sees ours, and starts nothing.
     fields[FIELD_DEVICE_MAGIC] = identity.magic;
-    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_BUILD);
+    exchange(FIELD_DEVICE_MAGIC, FIELD_DEVICE_THREADS);
     while (wait(&latest)) {
         uint64_t arguments[6], result = 0;
         for (uint32_t index = 0; index < 6; index++) {
             arguments[index] = fields[FIELD_ARGUMENTS + index];
         }
         const uint64_t operation = fields[FIELD_OPERATION], program = fields[FIELD_PROGRAM];
-        const uint32_t before = system_packets();
+        const struct packets before = team_packets();
         const uint64_t status = execute(&shared, operation, program, arguments, &result, progress);
         fields[FIELD_STATUS] = status;
         fields[FIELD_RESULT] = result;
-        fields[FIELD_PACKETS] = (uint32_t)(system_packets() - before);
-        exchange(FIELD_STATUS, FIELD_PACKETS);
+        const struct packets after = team_packets();
+        fields[FIELD_PACKETS] = (uint32_t)(after.all - before.all);
+        fields[FIELD_LONGEST] = (uint32_t)(after.longest - before.longest);
+        exchange(FIELD_STATUS, FIELD_LONGEST);
         order();
         fields[FIELD_RESPONSE] = latest;
         exchange(FIELD_REQUEST, FIELD_HEARTBEAT);
     }
+    team_end();
     return 0;
 }

@@ -12,6 +12,8 @@
 // HMX, the matrix unit, has no public instructions. It would take the place of `tile`.
 #include "product.h"
 
+#include "team.h"
+
 typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
 #define LANES 32u
 
@@ -73,38 +75,52 @@ static void fetch(const void *start, uint32_t lines) {
     __builtin_HEXAGON_Y5_l2fetch((void *)start, (long long)(stride << 32 | width << 16 | lines));
 }
 
+// A product, as its threads see it.
+struct multiplication {
+    const struct product *product;
+    const uint8_t *weights;
+    const int8_t *input;
+    uint32_t rows;
+    int32_t *sums;
+    void (*progress)(void);
+};
+
+// Every `count`-th tile of columns from the `index`-th on.
+static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
+    const struct multiplication *of = argument;
+    const uint32_t tile_bytes = input_tile(of->product->in_features), columns = sum_stride(of->product);
+    const uint32_t quads = (of->product->in_features + 3) / 4, vectors = columns / LANES;
+    const uint32_t block = quads * 2 * VECTOR, step = count * TILE_COLUMNS;
+    int32_t bias[PASS_ROWS];
+    for (uint32_t first = 0; first < of->rows; first += TILE_ROWS) {
+        biases((const Vector *)(of->input + first / TILE_ROWS * tile_bytes), tile_bytes / VECTOR, bias + first);
+    }
+    const uint8_t *weights = of->weights + index * block;
+    for (uint32_t column = index * TILE_COLUMNS; column < columns; column += step, weights += count * block) {
+        if (column + step < columns) {
+            fetch(weights + count * block, quads < 0xffff ? quads : 0xffff);
+        }
+        for (uint32_t first = 0; first < of->rows; first += TILE_ROWS) {
+            const int64_t *x = (const int64_t *)(of->input + first / TILE_ROWS * tile_bytes);
+            Vector *sums = (Vector *)(of->sums + first * columns + column);
+            tile((const Vector *)weights, x, quads, bias + first, sums, vectors);
+        }
+        // One thread tells of progress: the others have as much to do.
+        if (index == 0) {
+            of->progress();
+        }
+    }
+}
+
 void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
               void (*progress)(void)) {
-    const uint32_t tile_bytes = input_tile(product->in_features), columns = sum_stride(product);
-    const uint32_t quads = (product->in_features + 3) / 4, vectors = columns / LANES;
-    const uint32_t out_features = product->out_features;
-    const uint32_t block = quads * 2 * VECTOR;
-    for (uint32_t column = 0; column < columns; column += TILE_COLUMNS, weights += block) {
-        if (column + TILE_COLUMNS < columns) {
-            fetch(weights + block, quads < 0xffff ? quads : 0xffff);
-        }
-        for (uint32_t first = 0; first < rows; first += TILE_ROWS) {
-            const int8_t *x = input + first / TILE_ROWS * tile_bytes;
-            int32_t bias[TILE_ROWS], *end = sums + (first + 1) * columns - 1;
-            // The last number of a row is of a column of zeros: until the last tile it keeps what the row begins with.
-            if (column == 0) {
-                biases((const Vector *)x, tile_bytes / VECTOR, bias);
-                for (uint32_t r = 0; r < TILE_ROWS; r++) {
-                    end[r * columns] = bias[r];
-                }
-            } else {
-                for (uint32_t r = 0; r < TILE_ROWS; r++) {
-                    bias[r] = end[r * columns];
-                }
-            }
-            tile((const Vector *)weights, (const int64_t *)x, quads, bias, (Vector *)(sums + first * columns + column), vectors);
-        }
-        progress();
-    }
+    const uint32_t columns = sum_stride(product), out_features = product->out_features;
+    struct multiplication of = {product, weights, input, rows, sums, progress};
+    team_run(columns / TILE_COLUMNS, multiply_columns, &of);
     for (uint32_t row = 0; row < rows; row++) {
         int32_t *of_row = sums + row * columns;
         const uint32_t *check = (const uint32_t *)of_row + out_features;
-        // The bias of the last column, whose weights are zeros, is 128 too large for each check column, too.
+        // The sum of the last column, whose weights are zeros, is the bias of each check column, too.
         const uint32_t bias = (uint32_t)of_row[columns - 1];
         uint32_t expected = 0;
         for (uint32_t digit = 0; digit < CHECKS; digit++) {

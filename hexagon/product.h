@@ -22,10 +22,14 @@ static inline uint32_t sum_stride(const struct product *product) {
     return round_up(product->out_features + CHECKS + 1, TILE_COLUMNS);
 }
 
-// sums[row][column] = Σ input[row][k] · (weight[column][k] − 128), for `rows` rows and up to TILE_ROWS − 1 more, whose
-// sums mean nothing. `input` has input_tile bytes for each TILE_ROWS rows, `sums` has sum_stride numbers a row; both, and
-// the weights, are aligned to VECTOR. Behind the sums of a row, sums[row][out_features] is what they add up to by the check columns.
-// Calls `progress` now and then.
+// Rows that go through all products of a program at once, so that what is between them stays near: 64 rows of 3,072 sums
+// take 768 KiB, as a part of VTCM or L2.
+#define PASS_ROWS 64u
+
+// sums[row][column] = Σ input[row][k] · (weight[column][k] − 128), for `rows` rows, at most PASS_ROWS, and up to TILE_ROWS − 1
+// more, whose sums mean nothing. `input` has input_tile bytes for each TILE_ROWS rows, `sums` has sum_stride numbers a row;
+// both, and the weights, are aligned to VECTOR. Behind the sums of a row, sums[row][out_features] is what they add up to by the
+// check columns. The threads of the team divide the columns; this one calls `progress` now and then.
 void multiply(const struct product *product, const uint8_t *weights, const int8_t *input, uint32_t rows, int32_t *sums,
               void (*progress)(void));
 

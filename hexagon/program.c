@@ -3,12 +3,10 @@
 #include "activate.h"
 #include "product.h"
 #include "system.h"
+#include "team.h"
 
 #define MOST_PROGRAMS 8192u
 #define MOST_BYTES 0x7fffffffull
-// Rows that go through all products of a program at once, so that what is between them stays near: 64 rows of 3,072 sums
-// take 768 KiB, as a part of VTCM or L2.
-#define PASS_ROWS 64u
 
 struct program {
     uint8_t *image;
@@ -147,6 +145,67 @@ static uint64_t load(struct program *program, uint64_t hash) {
     return STATUS_OK;
 }
 
+// The input of a pass, as its threads see it.
+struct reading {
+    const uint8_t *from;
+    uint8_t *to;
+    uint32_t rows, tile_bytes;
+    // Of each tile of rows.
+    uint64_t hash[PASS_ROWS / TILE_ROWS];
+};
+
+// Copies every `count`-th tile of rows from the `index`-th on into the device's memory, and hashes what it copied.
+static void read_rows(void *argument, uint32_t index, uint32_t count) {
+    struct reading *of = argument;
+    const uint32_t words = of->tile_bytes / (uint32_t)sizeof(uint64_t);
+    for (uint32_t tile = index; tile < tiles(of->rows); tile += count) {
+        const uint64_t *from = (const uint64_t *)(of->from + tile * of->tile_bytes);
+        uint64_t *to = (uint64_t *)(of->to + tile * of->tile_bytes);
+        system_refresh((const uint8_t *)from, of->tile_bytes);
+        for (uint32_t word = 0; word < words; word++) {
+            to[word] = from[word];
+        }
+        of->hash[tile] = hash_words(0, to, words);
+    }
+}
+
+// What is between the products of a feed-forward, as its threads see it.
+struct between {
+    const struct image *image;
+    const float *parameters;
+    uint32_t rows;
+    const int32_t *sums;
+    int8_t *output;
+    // Null where nobody wants it.
+    float *inner;
+    uint8_t *not_finite;
+    // Of each tile of rows.
+    uint8_t adds_up[PASS_ROWS / TILE_ROWS];
+};
+
+// Every `count`-th tile of rows from the `index`-th on.
+static void activate_rows(void *argument, uint32_t index, uint32_t count) {
+    struct between *of = argument;
+    const struct product *first = &of->image->product[0];
+    const uint32_t width = of->image->product[1].in_features, tile_bytes = input_tile(width);
+    for (uint32_t tile = index; tile < tiles(of->rows); tile += count) {
+        const uint32_t row = tile * TILE_ROWS, left = of->rows - row, rows = left < TILE_ROWS ? left : TILE_ROWS;
+        const int32_t *sums = of->sums + row * sum_stride(first);
+        int8_t *output = of->output + tile * tile_bytes;
+        of->adds_up[tile] = (uint8_t)adds_up(first, sums, rows);
+        if (!of->adds_up[tile]) {
+            continue;
+        }
+        // Behind the features of a row are zeros, whatever ran before.
+        uint64_t *end = (uint64_t *)(output + tile_bytes);
+        for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
+            end[-(int32_t)word] = 0;
+        }
+        float *inner = of->inner ? of->inner + row * width : 0;
+        activate(of->image, of->parameters, width, sums, sum_stride(first), rows, output, inner, of->not_finite + row);
+    }
+}
+
 static uint64_t run(const struct shared *shared, const struct program *program, const uint64_t arguments[6],
                     uint64_t *result, void (*progress)(void)) {
     const uint64_t rows = arguments[1], input = arguments[2], sums = arguments[4], inner = arguments[5];
@@ -173,14 +232,10 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     uint64_t input_hash = 0;
     for (uint32_t row = 0; row < rows; row += PASS_ROWS) {
         const uint32_t pass = rows - row < PASS_ROWS ? (uint32_t)rows - row : PASS_ROWS;
-        uint64_t *x = (uint64_t *)(scratch.start + places.input);
-        const uint64_t *from = (const uint64_t *)(shared->start + input + row / TILE_ROWS * tile_bytes);
-        const uint32_t words = tiles(pass) * tile_bytes / (uint32_t)sizeof(uint64_t);
-        system_refresh((const uint8_t *)from, words * (uint32_t)sizeof(uint64_t));
-        for (uint32_t index = 0; index < words; index++) {
-            x[index] = from[index];
-        }
-        input_hash = hash_words(input_hash, x, words);
+        uint8_t *x = scratch.start + places.input;
+        struct reading reading = {shared->start + input + row / TILE_ROWS * tile_bytes, x, pass, tile_bytes, {0}};
+        team_run(tiles(pass), read_rows, &reading);
+        input_hash = hash_words(input_hash, reading.hash, tiles(pass));
         int32_t *out = (int32_t *)(shared->start + sums) + row * sum_stride(last);
         uint8_t not_finite[PASS_ROWS] = {0};
         if (is_feed_forward) {
@@ -188,19 +243,15 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
             int8_t *down_input = (int8_t *)(scratch.start + places.inner_input);
             float *returned = has_inner ? (float *)(shared->start + inner) + row * width : 0;
             multiply(first, program->image + first->weights, (const int8_t *)x, pass, between, progress);
-            if (!adds_up(first, between, pass)) {
-                return STATUS_SUM;
-            }
-            // Behind the features of a row are zeros, whatever ran before.
-            for (uint32_t index = 0; index < tiles(pass); index++) {
-                uint64_t *end = (uint64_t *)(down_input + (index + 1) * input_tile(width));
-                for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
-                    end[-(int32_t)word] = 0;
+            struct between of = {&image, parameters, pass, between, down_input, returned, not_finite, {0}};
+            team_run(tiles(pass), activate_rows, &of);
+            progress();
+            for (uint32_t tile = 0; tile < tiles(pass); tile++) {
+                if (!of.adds_up[tile]) {
+                    return STATUS_SUM;
                 }
             }
-            activate(&image, parameters, width, between, sum_stride(first), pass, down_input, returned, not_finite);
-            progress();
-            x = (uint64_t *)down_input;
+            x = (uint8_t *)down_input;
         }
         // Whether these sums add up is for the host, which reads them, to see.
         multiply(last, program->image + last->weights, (const int8_t *)x, pass, out, progress);

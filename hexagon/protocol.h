@@ -10,7 +10,7 @@
 
 #define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
-#define VERSION 2ull
+#define VERSION 3ull
 #define HEADER 4096u
 // What the fields take, of which no 128 bytes are written by both at once: a cache may write them back as a whole.
 #define FIELD_BYTES 512u
@@ -21,10 +21,14 @@ enum {
     FIELD_HOST_MAGIC = 0,
     FIELD_HOST_VERSION = 1,
     FIELD_FILE_BYTES = 2,
-    // Of the device, once it has started: who it is, its version, a hash of its sources. The magic is written last.
+    // Threads that shall compute, 1 to MOST_THREADS.
+    FIELD_THREADS = 3,
+    // Of the device, once it has started: who it is, its version, a hash of its sources, and how many threads compute. The magic
+    // is written last.
     FIELD_DEVICE_MAGIC = 8,
     FIELD_DEVICE_VERSION = 9,
     FIELD_DEVICE_BUILD = 10,
+    FIELD_DEVICE_THREADS = 11,
     // Number of the latest request, of the latest response, and a number that grows while the device works.
     FIELD_REQUEST = 16,
     FIELD_RESPONSE = 17,
@@ -33,10 +37,12 @@ enum {
     FIELD_OPERATION = 32,
     FIELD_PROGRAM = 33,
     FIELD_ARGUMENTS = 34,
-    // A response: whether it was done, what it returns, and how many packets of instructions it took, if that is known.
+    // A response: whether it was done, what it returns, and how many packets of instructions it took, if that is known: in all
+    // threads, and one behind the other where each piece of shared work takes as long as the slowest thread.
     FIELD_STATUS = 48,
     FIELD_RESULT = 49,
     FIELD_PACKETS = 50,
+    FIELD_LONGEST = 51,
 };
 
 // Operations and their arguments. Offsets are of bytes in the file, multiples of ALIGNMENT.
@@ -47,8 +53,9 @@ enum {
     OPERATION_WRITE = 2,
     // Checks the image. Arguments: its hash.
     OPERATION_LOAD = 3,
-    // Runs a program. Arguments: the hash of its image, rows, offset of the input, its hash, offset of the sums, offset of
-    // the inner activations (of a program that returns them). Result: the hash of the inner activations.
+    // Runs a program. Arguments: the hash of its image, rows, offset of the input, the hash of the hashes of its tiles of
+    // TILE_ROWS rows, offset of the sums, offset of the inner activations (of a program that returns them). Result: the hash
+    // of the inner activations.
     OPERATION_RUN = 4,
     // Frees a program.
     OPERATION_DROP = 5,
@@ -69,6 +76,8 @@ enum {
 };
 
 #define ALIGNMENT 128u
+// Threads that compute at once: a v73 has as many vector contexts.
+#define MOST_THREADS 4u
 // Rows that a tile of a product has: a run has room for so many more.
 #define TILE_ROWS 8u
 // Output channels that a tile has. Behind the channels of a layer come CHECKS more, and one or more of zeros up to a multiple

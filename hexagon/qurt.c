@@ -13,6 +13,16 @@ extern int qurt_hvx_lock(int mode);
 extern int qurt_hvx_unlock(void);
 extern int qurt_mem_cache_clean(unsigned long start, unsigned long bytes, int operation, int cache);
 
+// Those of threads may be missing in an old shell: then one thread computes.
+#define OPTIONAL __attribute__((weak))
+extern OPTIONAL int qurt_thread_create(uint32_t *thread, const void *attributes, void (*body)(void *), void *argument);
+extern OPTIONAL int qurt_thread_join(uint32_t thread, int *status);
+extern OPTIONAL uint32_t qurt_thread_get_id(void);
+extern OPTIONAL int qurt_thread_get_priority(uint32_t thread);
+extern OPTIONAL int qurt_futex_wait(void *word, int value);
+extern OPTIONAL int qurt_futex_wake(void *word, int threads);
+extern OPTIONAL int qurt_hvx_try_lock(int mode);
+
 enum { HVX_128_BYTES = 1, CLEAN_AND_INVALIDATE = 2, DATA_CACHE = 1, PAGE = 4096, LINE = 128 };
 
 void *system_allocate(uint32_t bytes) {
@@ -31,6 +41,78 @@ void system_free(void *memory, uint32_t bytes) {
 void system_sleep(uint32_t microseconds) { qurt_timer_sleep(microseconds); }
 
 uint32_t system_packets(void) { return 0; }
+
+// Attributes of a thread, as Halide declares them for its own programs on a DSP (src/runtime/mini_qurt.h), and room for what
+// later versions have behind them, where zeros are the default.
+struct attributes {
+    char name[16];
+    uint8_t partition, affinity;
+    uint16_t priority;
+    uint8_t address_space, bus_priority;
+    uint16_t test;
+    uint32_t stack_bytes;
+    uint8_t *stack;
+    uint32_t later[4];
+};
+enum { DEFAULT_BUS_PRIORITY = 255, NO_TEST = 0xfffe, LOWEST_PRIORITY = 254 };
+
+// What a thread is given, and whether it got a vector context.
+static struct start {
+    void (*body)(uint32_t index);
+    uint32_t index, state;
+} starts[MOST_THREADS];
+enum { STARTS = 0, RUNS = 1, HAS_NO_CONTEXT = 2 };
+
+static void begin(void *argument) {
+    struct start *start = argument;
+    const int has_context = qurt_hvx_try_lock(HVX_128_BYTES) == 0;
+    __atomic_store_n(&start->state, has_context ? RUNS : HAS_NO_CONTEXT, __ATOMIC_RELEASE);
+    system_wake(&start->state);
+    if (has_context) {
+        start->body(start->index);
+        qurt_hvx_unlock();
+    }
+}
+
+uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *stack, uint32_t bytes) {
+    if (!qurt_thread_create || !qurt_thread_join || !qurt_thread_get_id || !qurt_thread_get_priority || !qurt_futex_wait ||
+        !qurt_futex_wake || !qurt_hvx_try_lock) {
+        return 0;
+    }
+    const int priority = qurt_thread_get_priority(qurt_thread_get_id());
+    struct attributes attributes = {
+        .name = "triad",
+        .priority = (uint16_t)(priority < 1 ? 1 : priority > LOWEST_PRIORITY ? LOWEST_PRIORITY : priority),
+        .bus_priority = DEFAULT_BUS_PRIORITY,
+        .test = NO_TEST,
+        .stack_bytes = bytes,
+        .stack = stack,
+    };
+    struct start *start = &starts[index];
+    *start = (struct start){body, index, STARTS};
+    uint32_t thread = 0;
+    if (qurt_thread_create(&thread, &attributes, begin, start) != 0) {
+        return 0;
+    }
+    while (__atomic_load_n(&start->state, __ATOMIC_ACQUIRE) == STARTS) {
+        system_wait(&start->state, STARTS);
+    }
+    if (start->state == HAS_NO_CONTEXT) {
+        system_join(thread);
+        return 0;
+    }
+    return thread;
+}
+
+// A thread that has ended already is an error, and no reason to wait.
+void system_join(uint32_t thread) {
+    int status = 0;
+    qurt_thread_join(thread, &status);
+}
+
+void system_wait(uint32_t *word, uint32_t value) { qurt_futex_wait(word, (int)value); }
+
+void system_wake(uint32_t *word) { qurt_futex_wake(word, 1); }
 
 // A domain whose process is gone is ended by the kernel.
 int system_is_orphan(void) { return 0; }

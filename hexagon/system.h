@@ -15,8 +15,21 @@ void system_free(void *memory, uint32_t bytes);
 // Gives the processor away for about so many microseconds.
 void system_sleep(uint32_t microseconds);
 
-// How many packets of instructions ran so far, modulo 2³²; 0 where that is not known.
+// How many packets of instructions the calling thread executed so far, modulo 2³²; 0 where that is not known.
 uint32_t system_packets(void);
+
+// Starts a thread that calls body(index) on a stack of `bytes` bytes and ends when that returns; it may use the vector unit.
+// Returns what names it, or 0 if there can't be one more.
+uint32_t system_start(void (*body)(uint32_t index), uint32_t index, uint8_t *stack, uint32_t bytes);
+
+// Waits until a thread has ended whose body returns.
+void system_join(uint32_t thread);
+
+// Sleeps while `*word` is `value`, until it is woken; it may return before. `word` is in the program's own memory.
+void system_wait(uint32_t *word, uint32_t value);
+
+// Wakes the thread that sleeps on `word`, which was changed before, if one does.
+void system_wake(uint32_t *word);
 
 // Whether the host's process is gone, if that can be seen.
 int system_is_orphan(void);

@@ -2,10 +2,12 @@
 //! program executes for them under qemu:
 //! `TRIAD_HEXAGON=$(hexagon/build) cargo run --release -p triad-processors --features hexagon --example hexagon_cycles`
 //!
+//! A third argument is how many threads compute: 4 unless it says otherwise, whatever this machine has.
+//!
 //! Predicted, not measured: qemu counts packets exactly and knows neither stalls nor memory. A thread with a vector context is
-//! taken to execute a packet in each cycle, and contexts to divide the rows of a prompt among them; weights are read from
-//! memory once for each pass of 64 rows, as far as they do not stay in L2 or VTCM. Clocks and contexts are assumptions, and
-//! printed.
+//! taken to execute a packet in each cycle. What counts is one behind the other: what one thread does alone, and of all that
+//! threads share the one with the most packets; waking up and waiting are not in it. Weights are read from memory once for each
+//! pass of 64 rows, as far as they do not stay in L2 or VTCM. Clocks and contexts are assumptions, and printed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,9 +19,15 @@ use triad_model::family::shape;
 use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, Linear};
 
-/// Chips, the clock of their NPU in GHz, its vector contexts, and bytes a second that it reads from memory.
-const CHIPS: [(&str, f64, f64, f64); 2] = [("v73 (8 Gen 2)", 1.2, 4.0, 60e9), ("v75 (8 Gen 3)", 1.4, 4.0, 60e9)];
-/// Rows that go through a program at once, as `PASS_ROWS` in hexagon/program.c.
+/// Chips, the clock of their NPU in GHz, cycles of a packet of one thread, and bytes a second that it reads from memory. All are
+/// assumed but clock and cycles of v79, which are those of [`PUBLISHED`].
+const CHIPS: [(&str, f64, f64, f64); 3] =
+    [("v73 (8 Gen 2)", 1.2, 1.0, 60e9), ("v75 (8 Gen 3)", 1.4, 1.0, 60e9), ("v79 (8 Elite)", 2.11, 2.05, 60e9)];
+/// What llama.cpp's HVX takes for an INT8 product of so many features, channels and rows, in seconds, on what its reporter says is
+/// an 8 Elite: <https://github.com/ggml-org/llama.cpp/issues/18139>. In the same lines are 10.5 million cycles and 5.12 million
+/// packets in 4.96 ms.
+const PUBLISHED: ([usize; 3], f64) = ([4096, 4096, 64], 4.92e-3);
+/// Rows that go through a program at once, as `PASS_ROWS` in hexagon/product.h.
 const PASS_ROWS: usize = 64;
 
 /// A layer of zeros with a bias: packets do not depend on numbers, as long as what is activated is not zero.
@@ -48,8 +56,8 @@ fn layer(out_features: usize, in_features: usize) -> Arc<dyn Layer> {
     Arc::new(Zeros { packed, scales, sums: vec![0; out_features], bias, in_features })
 }
 
-/// Packets of a run on `rows` rows, and seconds of the emulator.
-fn run(hexagon: &Hexagon, subgraph: &DeviceSubgraph, rows: usize) -> Result<(f64, f64), Box<dyn std::error::Error>> {
+/// Packets of a run on `rows` rows, in all and one behind the other, and seconds of the emulator.
+fn run(hexagon: &Hexagon, subgraph: &DeviceSubgraph, rows: usize) -> Result<[f64; 3], Box<dyn std::error::Error>> {
     let in_features = subgraph.in_features();
     let mut input = QuantizedRows::default();
     input.quantize_static(&vec![1.0; rows * in_features], in_features, 1.0, None, false);
@@ -58,7 +66,8 @@ fn run(hexagon: &Hexagon, subgraph: &DeviceSubgraph, rows: usize) -> Result<(f64
     let mut program = hexagon.prepare(subgraph, rows)?;
     let start = Instant::now();
     program.run(input.view(), &mut views.collect::<Vec<_>>())?;
-    Ok((hexagon.packets() as f64, start.elapsed().as_secs_f64()))
+    let (packets, seconds) = (hexagon.packets(), start.elapsed().as_secs_f64());
+    Ok([packets.all as f64, packets.longest as f64, seconds])
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -66,8 +75,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let name = arguments.next().unwrap_or_else(|| "qwen1.5-1.8b".to_owned());
     let rows: usize = arguments.next().map_or(Ok(256), |rows| rows.parse())?;
     let description = shape(&name)?;
+    let threads = Some(arguments.next().map_or(Ok(4), |threads| threads.parse())?);
     let options = HexagonOptions::new(program_from_environment()?);
-    let hexagon = Hexagon::open(&HexagonOptions { transfer_bytes: 256 << 20, between: Between::Device, ..options })?;
+    let options = HexagonOptions { transfer_bytes: 256 << 20, between: Between::Device, threads, ..options };
+    let hexagon = Hexagon::open(&options)?;
+    let threads = hexagon.threads();
     let block = &description.blocks[0];
     let (hidden, width, head) = (description.hidden, block.feed_forward.width, block.attention.head_dim);
     let (query, key) = (block.attention.heads * head, block.attention.kv_heads * head);
@@ -95,42 +107,65 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // As one program, with what is between: none of the sums below.
         ("feed-forward whole", DeviceSubgraph::FeedForward(feed_forward), (gates + 1) * hidden * width),
     ];
-    println!("{name}, {rows} rows, one block; packets counted by qemu, times of chips predicted from them");
-    let (mut packets_of_block, mut products_of_block, mut weights_of_block, mut emulated) = (0.0, 0.0, 0, 0.0);
+    println!(
+        "{name}, {rows} rows, one block, {threads} threads; packets counted by qemu, times of chips predicted from them"
+    );
+    let (mut of_block, mut products_of_block, mut weights_of_block) = ([0.0; 3], 0.0, 0);
     for (index, (name, subgraph, weights)) in subgraphs.iter().enumerate() {
-        let (packets, seconds) = run(&hexagon, subgraph, rows)?;
+        let found = run(&hexagon, subgraph, rows)?;
+        let [packets, longest, seconds] = found;
         let products = (weights * rows) as f64;
         println!(
-            "{name}: {:.2} million packets, {:.0} multiply-adds a packet; emulated {seconds:.2} s, {:.2} G/s",
+            "{name}: {:.2} million packets, {:.0} multiply-adds a packet; {:.2} million one behind the other; emulated \
+             {seconds:.2} s, {:.2} G/s",
             packets / 1e6,
             products / packets,
+            longest / 1e6,
             products / seconds / 1e9
         );
         if index < 4 {
-            packets_of_block += packets;
+            of_block.iter_mut().zip(found).for_each(|(sum, number)| *sum += number);
             products_of_block += products;
             weights_of_block += weights;
-            emulated += seconds;
         }
     }
     let blocks = description.blocks.len() as f64;
+    let [packets, longest, emulated] = of_block.map(|number| blocks * number);
+    let products = blocks * products_of_block;
     println!(
-        "products of all {blocks} blocks: {:.0} million packets, {:.0} multiply-adds a packet; emulated {:.1} s",
-        blocks * packets_of_block / 1e6,
-        products_of_block / packets_of_block,
-        blocks * emulated
+        "products of all {blocks} blocks: {:.0} million packets, {:.0} multiply-adds a packet; {:.0} million one behind the other, \
+         {:.2} times fewer; emulated {emulated:.1} s",
+        packets / 1e6,
+        products / packets,
+        longest / 1e6,
+        packets / longest
     );
-    for (chip, gigahertz, contexts, bandwidth) in CHIPS {
-        let computing = blocks * packets_of_block / (gigahertz * 1e9 * contexts);
+    for (chip, gigahertz, cycles, bandwidth) in CHIPS {
+        let [computing, alone] = [longest, packets].map(|packets| packets * cycles / (gigahertz * 1e9));
         let reading = blocks * (weights_of_block * rows.div_ceil(PASS_ROWS)) as f64 / bandwidth;
         println!(
-            "{chip}: predicted {:.0} ms of packets on {contexts} vector contexts at {gigahertz} GHz (assumed; one context: {:.0} ms), \
-             {:.0} ms of reading weights at {:.0} GB/s beside them",
+            "{chip}: predicted {:.0} ms of packets, {:.2} T multiply-adds/s, with {threads} threads on as many vector contexts at \
+             {gigahertz} GHz and {cycles} cycles a packet (one thread: {:.0} ms), {:.0} ms of reading weights at {:.0} GB/s beside \
+             them",
             1e3 * computing,
-            1e3 * computing * contexts,
+            products / computing / 1e12,
+            1e3 * alone,
             1e3 * reading,
             bandwidth / 1e9
         );
     }
+    let ([in_features, out_features, rows], published) = PUBLISHED;
+    let [_, longest, _] = run(&hexagon, &linear(vec![layer(out_features, in_features)]), rows)?;
+    let (products, (chip, gigahertz, cycles, _)) = ((in_features * out_features * rows) as f64, CHIPS[2]);
+    let predicted = longest * cycles / (gigahertz * 1e9);
+    println!(
+        "{out_features} channels of {in_features} features, {rows} rows: {:.2} million packets one behind the other, predicted {:.2} ms \
+         on {chip}, {:.2} T multiply-adds/s; llama.cpp's HVX, measured: {:.2} ms, {:.2} T/s",
+        longest / 1e6,
+        1e3 * predicted,
+        products / predicted / 1e12,
+        1e3 * published,
+        products / published / 1e12
+    );
     Ok(())
 }

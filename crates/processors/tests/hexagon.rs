@@ -14,6 +14,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_kernels::int8::QuantizedRows;
@@ -50,7 +52,11 @@ fn linear(layers: &[[usize; 2]]) -> DeviceSubgraph {
 }
 
 fn feed_forward(activation: Activation, flags: usize) -> DeviceSubgraph {
-    let (hidden, width, mut random) = (96, 270, Random::new(flags as u64));
+    of_widths(96, 270, (activation, flags))
+}
+
+fn of_widths(hidden: usize, width: usize, (activation, flags): (Activation, usize)) -> DeviceSubgraph {
+    let mut random = Random::new(flags as u64);
     let [gated, smoothed, bias, return_inner] = [1, 2, 4, 8].map(|flag| flags & flag != 0);
     DeviceSubgraph::FeedForward(FeedForward {
         input_scale: SCALE,
@@ -108,6 +114,66 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
             for device in [&hexagon, &narrow, &products] {
                 assert!(run(device, subgraph, &input).unwrap() == expected, "subgraph {index}, {rows} rows");
             }
+        }
+    }
+}
+
+/// Devices of 1 to 4 threads.
+fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
+    let of = |threads| Hexagon::open(&HexagonOptions { threads: Some(threads), ..options.clone() }).unwrap();
+    (1..=4).map(of).collect()
+}
+
+#[test]
+fn any_number_of_threads_computes_the_same_bits() {
+    let Some(options) = options() else { return };
+    let devices = teams(&options);
+    let shapes = (1..300usize, proptest::collection::vec(1..500usize, 1..4), 1..150usize, any::<bool>());
+    let mut runner = TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
+    let property = |(hidden, widths, rows, whole): (usize, Vec<usize>, usize, bool)| {
+        let subgraph = if whole {
+            of_widths(hidden, widths[0], (Activation::Silu, widths.len() | 8))
+        } else {
+            linear(&widths.iter().map(|width| [*width, hidden]).collect::<Vec<_>>())
+        };
+        let input = input(rows, &subgraph);
+        let expected = run(&cpu(), &subgraph, &input).unwrap();
+        for device in &devices {
+            let threads = device.threads();
+            // Twice: what a run left behind is of no consequence.
+            let mut program = device.prepare(&subgraph, rows).unwrap();
+            for _ in 0..2 {
+                let found = run_program(&mut *program, &subgraph, &input).unwrap();
+                prop_assert!(found == expected, "{threads} threads");
+            }
+        }
+        Ok(())
+    };
+    runner.run(&shapes, property).unwrap();
+}
+
+#[test]
+fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
+    let Some(options) = options() else { return };
+    // 16 tiles of columns with those of check sums, and a feed-forward of 8 and of 4 tiles, with 8 tiles of rows between them.
+    let products = [linear(&[[1019, 64]]), of_widths(251, 507, (Activation::Silu, 0))];
+    let of = |device: &Hexagon, subgraph: &DeviceSubgraph| {
+        let mut program = device.prepare(subgraph, 64).unwrap();
+        run_program(&mut *program, subgraph, &input(64, subgraph)).unwrap();
+        device.packets()
+    };
+    let devices = teams(&options);
+    assert_eq!(devices.iter().map(Hexagon::threads).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    for subgraph in &products {
+        let found: Vec<_> = devices.iter().map(|device| of(device, subgraph)).collect();
+        assert_eq!(of(&devices[3], subgraph), found[3], "packets are the same in each run");
+        assert_eq!(found[0].all, found[0].longest, "{found:?}");
+        let one = found[0].longest as f64;
+        for (packets, share) in found.iter().zip([1.0, 1.0 / 2.0, 6.0 / 16.0, 1.0 / 4.0]) {
+            // Somewhat more: one thread takes the request apart and adds up the check sums, and each begins anew.
+            let longest = packets.longest as f64 / one;
+            assert!((share..share + 0.06).contains(&longest), "{found:?}");
+            assert!((packets.all as f64) < 1.04 * one, "{found:?}");
         }
     }
 }
@@ -241,7 +307,7 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     fs::write(&program, bytes).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
-    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 2"), "{error}");
+    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 3"), "{error}");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl NpuReport {
             let options = HexagonOptions::new(program);
             let hexagon = Hexagon::open(&options)?;
             let (program, build) = (options.program.display(), hexagon.build());
-            Ok(format!("{program} (build {build:016x}), {}", hexagon.place()))
+            Ok(format!("{program} (build {build:016x}), {}, threads: {}", hexagon.place(), hexagon.threads()))
         });
         let report = Self::new("hexagon", found);
         Self { found: format!("{} ({})", report.found, transports()), ..report }

@@ -7,7 +7,7 @@ use super::process::Process;
 use super::protocol::{DEVICE_MAGIC, HEADER, Operation, STATUS_MEMORY, STATUS_OK, VERSION, field, reason, words};
 use super::shared::SharedMemory;
 use super::transport::{Target, Transport};
-use super::{HexagonOptions, NAME};
+use super::{HexagonOptions, NAME, Packets};
 use crate::error::{Error, Result};
 
 /// How long a wait polls before it sleeps, how long it sleeps at once, and how often it looks after the program.
@@ -89,9 +89,15 @@ impl Connection {
         self.transport.place()
     }
 
+    /// How many threads compute.
+    pub fn threads(&self) -> usize {
+        self.shared.field(field::DEVICE_THREADS) as usize
+    }
+
     /// Packets of instructions that the latest request took.
-    pub fn packets(&self) -> u64 {
-        self.shared.field(field::PACKETS)
+    pub fn packets(&self) -> Packets {
+        let [all, longest] = [field::PACKETS, field::LONGEST].map(|index| self.shared.field(index));
+        Packets { all, longest }
     }
 
     /// What both map.
@@ -258,7 +264,7 @@ mod tests {
             u64::MAX - 127,
             u64::MAX,
             of_image,
-            hash([0; 16]),
+            hash([hash([0; 16])]),
             image.len() as u64,
             ALIGNMENT as u64,
         ];
@@ -294,7 +300,7 @@ mod tests {
         // And the program is as it was.
         let sums = (HEADER + ALIGNMENT) as u64;
         connection.shared().write(HEADER, [0; 16].into_iter());
-        let arguments = [of_image, 1, HEADER as u64, hash([0; 16]), sums, 0];
+        let arguments = [of_image, 1, HEADER as u64, hash([hash([0; 16])]), sums, 0];
         connection.request(Operation::Run, program, &arguments).unwrap();
     }
 }

@@ -64,6 +64,19 @@ pub struct HexagonOptions {
     pub transfer_bytes: usize,
     /// Who computes what is between the products of a feed-forward.
     pub between: Between,
+    /// Threads that compute, from 1 to 4 (another number is taken as the nearest of these); `None` for as many as there are: vector
+    /// contexts of a DSP, of which no more are used in any case, or cores of the machine that emulates. The bits are the same with any number.
+    pub threads: Option<usize>,
+}
+
+/// Packets of instructions that a request took, as the emulator counts them; zeros elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packets {
+    /// Of all threads together.
+    pub all: u64,
+    /// One behind the other: what one thread executes alone, and of all that threads share the packets of the one with the most.
+    /// Nobody's waiting is counted.
+    pub longest: u64,
 }
 
 /// Who computes what is between the products of a feed-forward: scales, activation, requantization. Both give the same bits.
@@ -86,6 +99,7 @@ impl HexagonOptions {
             patience: Duration::from_secs(20),
             transfer_bytes: 64 << 20,
             between: Between::Host,
+            threads: None,
         }
     }
 
@@ -165,9 +179,13 @@ impl Hexagon {
         self.build
     }
 
-    /// Packets of instructions that the latest request took, as the emulator counts them: what a prediction of the time on a
-    /// phone begins with.
-    pub fn packets(&self) -> u64 {
+    /// How many threads of the device compute.
+    pub fn threads(&self) -> usize {
+        self.connection().threads()
+    }
+
+    /// Packets of instructions that the latest request took: what a prediction of the time on a phone begins with.
+    pub fn packets(&self) -> Packets {
         self.connection().packets()
     }
 

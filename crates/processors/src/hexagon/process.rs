@@ -3,8 +3,10 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::num::NonZero;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use super::protocol::MOST_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
 use super::{HexagonOptions, NAME};
@@ -26,7 +28,9 @@ impl Process {
     pub fn start(options: &HexagonOptions) -> Result<(Self, SharedMemory)> {
         let of_file = |reason: std::io::Error| Error::Run { processor: NAME.to_owned(), reason: reason.to_string() };
         let (shared, file) = SharedMemory::create(options.file_bytes()).map_err(of_file)?;
-        shared.begin();
+        // The cores of this machine are what the device has.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        shared.begin(options.threads.unwrap_or(cores).clamp(1, MOST_THREADS));
         let printed = tempfile::tempfile().map_err(of_file)?;
         let stderr = printed.try_clone().map_err(of_file)?;
         let mut command = Command::new(&options.emulator);

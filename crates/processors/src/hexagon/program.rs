@@ -247,7 +247,8 @@ impl Loaded {
             let ones = std::iter::repeat_n(u64::MAX, 1 + self.out_features % 2);
             connection.shared().write(sums_at + word * 2 * NUMBER, ones);
         }
-        let places = [HEADER as u64, hash(words(&input)), sums_at as u64, inner_at as u64];
+        let of_input = hash(input.chunks_exact(tile).map(|tile| hash(words(tile))));
+        let places = [HEADER as u64, of_input, sums_at as u64, inner_at as u64];
         let [at, of_input, sums, inner] = places;
         let arguments = [self.hash, rows as u64, at, of_input, sums, inner];
         let of_inner = connection.request(Operation::Run, self.program, &arguments)?;

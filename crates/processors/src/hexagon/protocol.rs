@@ -5,9 +5,11 @@ pub const HOST_MAGIC: u64 = u64::from_le_bytes(*b"TRIADHST");
 /// The device program started.
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"TRIADDSP");
 /// Of all that this module has.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Bytes of the fields, before the transfer area.
 pub const HEADER: usize = 4096;
+/// Threads that compute at once.
+pub const MOST_THREADS: usize = 4;
 /// Offsets are multiples of it.
 pub const ALIGNMENT: usize = 128;
 /// Rows that a tile of a product has: outputs have room for so many more.
@@ -26,9 +28,11 @@ pub mod field {
     pub const HOST_MAGIC: usize = 0;
     pub const HOST_VERSION: usize = 1;
     pub const FILE_BYTES: usize = 2;
+    pub const THREADS: usize = 3;
     pub const DEVICE_MAGIC: usize = 8;
     pub const DEVICE_VERSION: usize = 9;
     pub const DEVICE_BUILD: usize = 10;
+    pub const DEVICE_THREADS: usize = 11;
     pub const REQUEST: usize = 16;
     pub const RESPONSE: usize = 17;
     pub const HEARTBEAT: usize = 18;
@@ -37,6 +41,7 @@ pub mod field {
     pub const STATUS: usize = 48;
     pub const RESULT: usize = 49;
     pub const PACKETS: usize = 50;
+    pub const LONGEST: usize = 51;
 }
 
 /// What a request is for.

@@ -28,10 +28,11 @@ impl SharedMemory {
         Ok(Self { map: MmapOptions::new().len(bytes).map_raw(file)? })
     }
 
-    /// Writes what the host writes before the device starts.
-    pub fn begin(&self) {
+    /// Writes what the host writes before the device starts, of which `threads` shall compute.
+    pub fn begin(&self, threads: usize) {
         self.set_field(field::FILE_BYTES, self.bytes() as u64);
         self.set_field(field::HOST_VERSION, VERSION);
+        self.set_field(field::THREADS, threads as u64);
         self.set_field(field::HOST_MAGIC, HOST_MAGIC);
     }
 

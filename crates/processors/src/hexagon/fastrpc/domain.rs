@@ -117,8 +117,9 @@ impl Domain {
         self.call(&mut Call::invoke(handle, method, inputs, outputs))
     }
 
-    /// The version of the DSP's instructions, which has to be one that the device program is built for, with vectors.
-    pub fn architecture(&self) -> Result<u32> {
+    /// The version of the DSP's instructions, which has to be one that the device program is built for, and how many vector
+    /// contexts it has, at least one.
+    pub fn architecture(&self) -> Result<(u32, u32)> {
         let ask = |attribute| {
             let mut call = Call::capability(COMPUTE_DSP, attribute);
             self.require("FASTRPC_IOCTL_GET_DSP_INFO", &mut call, RESTART)?;
@@ -131,7 +132,7 @@ impl Domain {
             let reason = io::Error::other(format!("{found}, expected v{OLDEST:x} or later with one"));
             return Err(refused("FASTRPC_IOCTL_GET_DSP_INFO", &self.path, reason, "use another processor"));
         }
-        Ok(architecture)
+        Ok((architecture, contexts))
     }
 
     /// A dma-buf of at least `bytes`, whole pages, with a map of it.

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use super::protocol::MOST_THREADS;
 use super::shared::SharedMemory;
 use super::transport::Transport;
 use super::{HexagonOptions, NAME};
@@ -152,11 +153,12 @@ impl Session {
             .map_err(|reason| Error::HexagonMissing { path: options.program.clone(), reason })?;
         let shell = places.shell().ok_or_else(|| domain::no_shell(&places.shells))?;
         let domain = Arc::new(Domain::open(driver, node.clone(), &places.heap)?);
-        let architecture = domain.architecture()?;
+        let (architecture, contexts) = domain.architecture()?;
         domain.create(shell)?;
         let listener = Listener::start(&domain, program)?;
         let (mapped, shared) = Mapped::new(&domain, options.file_bytes())?;
-        shared.begin();
+        let contexts = contexts as usize;
+        shared.begin(options.threads.unwrap_or(contexts).min(contexts).clamp(1, MOST_THREADS));
         let module = Module::load(&domain, &options.program)?;
         let ended = Ended::default();
         let running = module.begin(mapped.address(), shared.bytes() as u64, Arc::clone(&ended))?;

@@ -289,10 +289,14 @@ fn subgraphs() -> Vec<DeviceSubgraph> {
 fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
     let folder = tempfile::tempdir().unwrap();
     let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
-    for between in [Between::Device, Between::Host] {
+    // As many threads as the fake has contexts, or fewer.
+    for (between, asked, threads) in
+        [(Between::Device, None, 4), (Between::Host, Some(2), 2), (Between::Host, Some(7), 4)]
+    {
         let Some((options, fake)) = emulated(folder.path()) else { return };
-        let options = HexagonOptions { between, ..options };
+        let options = HexagonOptions { between, threads: asked, ..options };
         let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+        assert_eq!(hexagon.threads(), threads);
         for (index, subgraph) in subgraphs().iter().enumerate() {
             for rows in [1, 67, 300] {
                 let expected = run(&cpu, subgraph, rows).unwrap();

@@ -1,0 +1,113 @@
+#include "team.h"
+
+#include "protocol.h"
+#include "system.h"
+
+// A thread computes tiles with 16 vectors, and calls nothing that calls much.
+enum { STACK_BYTES = 32768, POLLS = 200 };
+
+// What a thread of the team does: nothing, work, or end.
+enum { REST = 0, WORK = 1, LEAVE = 2 };
+
+// Each is a cache line of its own.
+struct member {
+    // Set by the calling thread to WORK or LEAVE, and by the member back to REST. Whoever waits for it sleeps on it.
+    uint32_t state;
+    // Packets of its latest work.
+    uint32_t packets;
+    // As the system names it.
+    uint32_t thread;
+} __attribute__((aligned(128)));
+
+// The first one is the calling thread, which has no use for it.
+static struct member members[MOST_THREADS];
+static uint8_t stacks[MOST_THREADS][STACK_BYTES] __attribute__((aligned(128)));
+static uint32_t threads_of_team = 1;
+
+// What members do, written before their state.
+static struct {
+    void (*work)(void *argument, uint32_t index, uint32_t count);
+    void *argument;
+    uint32_t count;
+} job;
+
+// What was executed within team_run: by the calling thread with its waiting, by all, by the longest of each call.
+static uint32_t packets_within, packets_of_all, packets_of_longest;
+
+static void set(uint32_t *state, uint32_t value) {
+    __atomic_store_n(state, value, __ATOMIC_RELEASE);
+    system_wake(state);
+}
+
+// Returns what is in place of `value`: polls for a moment, and then sleeps.
+static uint32_t wait_while(uint32_t *state, uint32_t value) {
+    for (uint32_t count = 0;; count++) {
+        const uint32_t now = __atomic_load_n(state, __ATOMIC_ACQUIRE);
+        if (now != value) {
+            return now;
+        }
+        if (count >= POLLS) {
+            system_wait(state, value);
+        }
+    }
+}
+
+// Does the part of a thread, and returns its packets.
+static uint32_t take_part(uint32_t index) {
+    const uint32_t before = system_packets();
+    job.work(job.argument, index, job.count);
+    return system_packets() - before;
+}
+
+static void member(uint32_t index) {
+    struct member *self = &members[index];
+    while (wait_while(&self->state, REST) == WORK) {
+        self->packets = take_part(index);
+        set(&self->state, REST);
+    }
+}
+
+uint32_t team_start(uint32_t threads) {
+    for (threads_of_team = 1; threads_of_team < threads && threads_of_team < MOST_THREADS; threads_of_team++) {
+        struct member *next = &members[threads_of_team];
+        next->state = REST;
+        next->thread = system_start(member, threads_of_team, stacks[threads_of_team], STACK_BYTES);
+        if (!next->thread) {
+            break;
+        }
+    }
+    return threads_of_team;
+}
+
+void team_end(void) {
+    for (; threads_of_team > 1; threads_of_team--) {
+        struct member *last = &members[threads_of_team - 1];
+        set(&last->state, LEAVE);
+        system_join(last->thread);
+    }
+}
+
+void team_run(uint32_t parts, void (*work)(void *argument, uint32_t index, uint32_t count), void *argument) {
+    const uint32_t before = system_packets(), count = parts < threads_of_team ? parts : threads_of_team;
+    job.work = work;
+    job.argument = argument;
+    job.count = count;
+    for (uint32_t index = 1; index < count; index++) {
+        set(&members[index].state, WORK);
+    }
+    uint32_t all = take_part(0), longest = all;
+    for (uint32_t index = 1; index < count; index++) {
+        wait_while(&members[index].state, WORK);
+        const uint32_t packets = members[index].packets;
+        all += packets;
+        longest = packets > longest ? packets : longest;
+    }
+    packets_of_all += all;
+    packets_of_longest += longest;
+    packets_within += system_packets() - before;
+}
+
+struct packets team_packets(void) {
+    const uint32_t alone = system_packets() - packets_within;
+    return (struct packets){alone + packets_of_all, alone + packets_of_longest};
+}
