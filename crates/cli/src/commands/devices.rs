@@ -215,6 +215,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         ("memory", output::known_bytes(machine.memory_bytes)),
         ("memory available", output::known_bytes(machine.memory_available_bytes)),
     ];
+    let products = kernel_choices.iter().flat_map(|choices| &choices.products);
+    fields.extend(products.map(|choice| ("kernel chosen", format!("{}: {}", choice.product, choice.sentence()))));
     fields.extend(
         refused.into_iter().map(|refused| ("kernel refused", format!("{}: {}", refused.kernel, refused.reason))),
     );
