@@ -108,9 +108,11 @@ pub(crate) async fn save(
     let path = path(&folder, &name)?;
     let SaveRequest { model, messages: given, tools, prompt } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
+    // Wrong ones are refused beside a text, too, which has no use for them.
+    let tools = ToolUse::of_chat(tools, None, None)?;
     let tokens = match (given, prompt) {
         (Some(given), None) => {
-            let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, None, None)?);
+            let messages = messages(given)?;
             of_model(&model, move |model| {
                 let text = template(model, &messages, tools.listed(), false)?;
                 Ok(chat::encode_text(model.model(), &text, Special::Parsed, model.context())?)

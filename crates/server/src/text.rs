@@ -57,10 +57,12 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Api
     let model = app.model(request.model.as_deref()).await?;
     let special = if request.parse_special.unwrap_or(false) { Special::Parsed } else { Special::AsText };
     let with_pieces = request.with_pieces.unwrap_or(false);
+    // Wrong ones are refused beside a text, too, which has no use for them.
+    let tools = ToolUse::of_chat(request.tools, None, None)?;
     let tokenized = match (request.content, request.messages) {
         (Some(text), None) => of_model(&model, move |model| encode(model, &text, special)).await?,
         (None, Some(given)) => {
-            let (messages, tools) = (messages(given)?, ToolUse::of_chat(request.tools, None, None)?);
+            let messages = messages(given)?;
             let render = move |model: &Hosted| template(model, &messages, tools.listed(), true);
             of_model(&model, move |model| encode(model, &render(model)?, Special::Parsed)).await?
         }

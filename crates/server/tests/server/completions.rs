@@ -147,6 +147,10 @@ fn texts_become_tokens_and_texts_again() {
     for body in [json!({}), json!({"content": "a", "messages": messages})] {
         assert_eq!(server.post("/tokenize", &body).error(400)["param"], "content");
     }
+    // Beside a text, too, which has no use for functions.
+    let wrong = json!([{"type": "function", "function": {"name": "f", "parameters": false}}]);
+    let refused = server.post("/tokenize", &json!({"content": "a", "tools": wrong})).error(400);
+    assert_eq!(refused["param"], "tools[0].function.parameters");
     assert_eq!(server.post("/detokenize", &json!({"tokens": [259]})).error(400)["param"], "tokens");
 }
 
