@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use triad_engine::package::{self, FileDigest, Package};
 use triad_model::fetch;
 
+use crate::cache_file;
 use crate::error::{Error, Result};
 
 /// A file that changed within so much time may change once more without another time: clocks of file systems tick every
@@ -148,16 +149,8 @@ impl Hashes {
     /// Keeps what was read, where that is possible.
     pub fn save(&self) {
         let Some(record) = self.record.as_ref().filter(|_| self.is_new) else { return };
-        // Two processes may write at once: each its own file, renamed when it is whole.
-        let part = record.with_extension(format!("{}.part", std::process::id()));
-        let write = || {
-            fs::create_dir_all(record.parent().unwrap_or(Path::new(".")))?;
-            fs::write(&part, serde_json::to_vec(&self.files)?)?;
-            fs::rename(&part, record)
-        };
-        if write().is_err() {
-            let _ = fs::remove_file(part);
-        }
+        // What is not kept is hashed again.
+        let _ = serde_json::to_vec(&self.files).map(|content| cache_file::write(record, &content));
     }
 }
 

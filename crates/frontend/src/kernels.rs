@@ -11,7 +11,7 @@ use triad_kernels::tier::{self, Tier};
 use triad_kernels::{Choice, ProductKind, TimedKernel, choose_kernels, refused_kernels, use_kernels};
 use triad_model::fetch;
 
-use crate::machine::{self, Machine};
+use crate::{cache_file, machine};
 
 /// What a user reads while kernels are timed.
 pub const TIMING: &str = "timing kernels, once on this machine";
@@ -81,11 +81,10 @@ pub struct KernelRate {
 
 impl Timed {
     fn here() -> Self {
-        let machine = Machine::detect();
         Self {
-            processor: machine.processor,
+            processor: machine::processor(),
             microcode: machine::microcode(),
-            threads: machine.threads,
+            threads: machine::threads(),
             version: env!("CARGO_PKG_VERSION").into(),
             instructions: Tier::supported().map(|tier| tier.name().into()).collect(),
             refused: refused_kernels().iter().map(|refused| refused.kernel.into()).collect(),
@@ -154,8 +153,8 @@ pub fn time_again() -> KernelChoices {
 fn time(here: Timed) -> KernelChoices {
     let products = choose_kernels(here.threads).iter().map(ProductChoice::from).collect();
     let choices = KernelChoices { machine: here, products };
-    if let Some(record) = record() {
-        choices.save(&record);
+    if let (Some(record), Ok(content)) = (record(), serde_json::to_vec_pretty(&choices)) {
+        cache_file::write(&record, &content);
     }
     choices
 }
@@ -179,20 +178,6 @@ impl KernelChoices {
         };
         use_kernels(name)
     }
-
-    /// Keeps them, where that is possible.
-    fn save(&self, path: &Path) {
-        // Two processes may write at once: each its own file, renamed when it is whole.
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        let write = || {
-            fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-            fs::write(&part, serde_json::to_vec_pretty(self)?)?;
-            fs::rename(&part, path)
-        };
-        if write().is_err() {
-            let _ = fs::remove_file(part);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -207,7 +192,7 @@ mod tests {
         assert_eq!(read(&path, &here), None);
         let products = choose_kernels(1).iter().map(ProductChoice::from).collect();
         let choices = KernelChoices { machine: here.clone(), products };
-        choices.save(&path);
+        cache_file::write(&path, &serde_json::to_vec_pretty(&choices).unwrap());
         assert_eq!(read(&path, &here), Some(choices.clone()));
         let others = [
             Timed { processor: Some("another one".into()), ..here.clone() },
@@ -222,7 +207,6 @@ mod tests {
         }
         fs::write(&path, "{").unwrap();
         assert_eq!(read(&path, &here), None);
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no file is left half written");
     }
 
     #[test]

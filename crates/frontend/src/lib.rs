@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answer;
+mod cache_file;
 pub mod chat;
 mod error;
 pub mod hashes;

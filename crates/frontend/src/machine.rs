@@ -6,7 +6,6 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use triad_kernels::tier::Tier;
 use triad_kernels::{kernel_names, refused_kernels};
 
 use crate::error::{Error, Result};
@@ -81,13 +80,12 @@ pub struct Cache {
 impl Machine {
     /// Looks at the machine that this process runs on.
     pub fn detect() -> Self {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let (cpus, kernels) = (cpu_folders(), kernel_names());
         let refused = refused_kernels().iter();
         let refused =
             refused.map(|refused| RefusedKernel { kernel: refused.kernel, reason: &refused.reason }).collect();
         Self {
-            processor: ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key)),
+            processor: processor(),
             architecture: std::env::consts::ARCH,
             instruction_sets: instruction_sets(),
             kernels: Kernels { int8: kernels.int8, bf16: kernels.bf16, f32: kernels.f32, refused },
@@ -99,6 +97,12 @@ impl Machine {
             memory_available_bytes: available_memory(),
         }
     }
+}
+
+/// The name that the processor gives itself.
+pub(crate) fn processor() -> Option<String> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").ok()?;
+    ["model name", "Hardware", "Processor"].iter().find_map(|key| field(&cpuinfo, key))
 }
 
 /// The version of the processor's microcode, where the system reports it.
@@ -255,7 +259,7 @@ fn instruction_sets() -> Vec<&'static str> {
         "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16", "avx512fp16",
     );
     // Rust has no macro for it; the system must permit it, too.
-    sets.extend(Tier::Amx.is_supported().then_some("amx"));
+    sets.extend(triad_kernels::tier::Tier::Amx.is_supported().then_some("amx"));
     sets
 }
 

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use half::f16;
 
 use super::float::{Bf16Kernel, FloatKernel, PANEL, Panel};
-use super::int8::rows::{Part, QuantizedView};
+use super::int8::quantize::ActivationRow;
+use super::int8::rows::{Outliers, Part, QuantizedView};
+use super::int8::shadow::ShadowColumns;
 use super::int8::weight::{BLOCK, Int8Weight};
 use super::int8::{Int8Kernel, Rectangle};
 use super::int16::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel, Int16Rows};
@@ -374,16 +376,11 @@ impl Int8Kernel for ByRows {
         kernel.multiply(rectangle);
     }
 
-    fn quantize(
-        &self,
-        row: &super::int8::quantize::ActivationRow,
-        numbers: &mut [u8],
-        outliers: &mut super::int8::rows::Outliers,
-    ) {
+    fn quantize(&self, row: &ActivationRow, numbers: &mut [u8], outliers: &mut Outliers) {
         self.many.quantize(row, numbers, outliers);
     }
 
-    fn shadow(&self, columns: &super::int8::shadow::ShadowColumns) {
+    fn shadow(&self, columns: &ShadowColumns) {
         self.many.shadow(columns);
     }
 }

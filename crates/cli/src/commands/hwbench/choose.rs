@@ -16,11 +16,9 @@ pub fn run(json: bool) -> Result<()> {
 
 /// A row for each kernel, with its rate in each setting.
 fn text(choices: &KernelChoices) -> String {
-    let rates = |choices: &KernelChoices| -> Vec<KernelRate> {
-        // The first product is timed in all settings.
-        choices.products.first().and_then(|choice| choice.timed.first()).map_or(Vec::new(), |timed| timed.rates.clone())
-    };
-    let settings = rates(choices);
+    // The first product is timed in all settings.
+    let first = choices.products.first().and_then(|choice| choice.timed.first());
+    let settings = first.map_or(&[][..], |timed| &timed.rates);
     let setting = |rate: &KernelRate| {
         let plural = if rate.threads == 1 { "" } else { "s" };
         format!("{} thread{plural}, {}", rate.threads, if rate.from_memory { "memory" } else { "cache" })

@@ -1,0 +1,38 @@
+//! Files of the cache that any process may write and none needs.
+
+use std::fs;
+use std::path::Path;
+
+/// Replaces the file at `path` by one with this content, where that is possible. Two processes may write at once: each its own
+/// file, renamed when it is whole.
+pub(crate) fn write(path: &Path, content: &[u8]) {
+    let part = path.with_extension(format!("{}.part", std::process::id()));
+    let write = || {
+        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        fs::write(&part, content)?;
+        fs::rename(&part, path)
+    };
+    if write().is_err() {
+        let _ = fs::remove_file(part);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_and_none_is_left_half_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache").join("kernels.json");
+        for content in ["one", "another"] {
+            write(&path, content.as_bytes());
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        // A folder cannot be replaced by a file.
+        let taken = folder.path().join("cache").join("folder.json");
+        fs::create_dir_all(taken.join("inside")).unwrap();
+        write(&taken, b"content");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 2);
+    }
+}
