@@ -16,7 +16,7 @@ use triad_kernels::BlockArithmetic;
 use triad_model::description::ModelDescription;
 use triad_model::{family, fetch};
 use triad_plan::device::{self, DeviceProfile};
-use triad_plan::prefill::FloatsOn;
+use triad_plan::prefill::{FloatsOn, KeptShadows};
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::{PrepareOptions, Prune};
 
@@ -76,6 +76,13 @@ impl DescriptionArguments {
         };
         ensure!(Package::is_at(&package), "{} has no package yet: run `triad prepare` first", self.name.model);
         Ok(package)
+    }
+
+    /// The shadows that the package of the model keeps; nothing of a shape, or where there is no package.
+    pub fn shadows(&self) -> Result<Option<KeptShadows>> {
+        let package = if self.shape.is_none() { self.package().ok() } else { None };
+        let package = package.map(|path| Package::open(&path)).transpose()?;
+        Ok(package.and_then(|package| package.manifest().preparation.shadows()))
     }
 }
 

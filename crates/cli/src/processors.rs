@@ -224,6 +224,12 @@ impl Processors {
         names.map(|Named { name, kind, .. }| devices.name(*kind, label(name))).collect::<Vec<_>>().join(" and ")
     }
 
+    /// What each is, and the first core that it is kept on, if it is.
+    pub fn cores(&self) -> Vec<(String, Option<usize>)> {
+        let core = |threads: &Threads| if let Threads::On(cores) = threads { cores.iter().next() } else { None };
+        self.list.iter().map(|processor| (label(&processor.name), core(&processor.threads))).collect()
+    }
+
     /// Names for people, with cores.
     pub fn names(&self, devices: &DeviceArguments) -> Vec<String> {
         let cores = |threads: &Threads| match threads {

@@ -107,7 +107,7 @@ impl Cores {
     ///
     /// # Errors
     /// If the system does not let it run on any of them.
-    pub(crate) fn keep_this_thread(&self) -> io::Result<()> {
+    pub fn keep_this_thread(&self) -> io::Result<()> {
         let mut set = rustix::thread::CpuSet::new();
         self.iter().for_each(|core| set.set(core));
         rustix::thread::sched_setaffinity(None, &set).map_err(|error| {
@@ -128,7 +128,7 @@ impl Cores {
     ///
     /// # Errors
     /// Always: this system has no call for it.
-    pub(crate) fn keep_this_thread(&self) -> io::Result<()> {
+    pub fn keep_this_thread(&self) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, "this system does not keep threads on cores"))
     }
 }

@@ -11,7 +11,7 @@ use crate::placement::Placement;
 use crate::planner::{Effort, plan};
 use crate::processors::{Processor, ProcessorId, Processors};
 use crate::schedule::Policy;
-use crate::simulate::{Begin, simulate_until};
+use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions};
 use crate::timeline::{Label, Record, Source, Timeline};
 
@@ -55,6 +55,15 @@ pub struct Contention {
     pub to: f64,
 }
 
+/// The shadows that a package keeps: by the importance of their inputs, as calibration saw them (§3.3).
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeptShadows {
+    /// By block.
+    pub blocks: Vec<BlockShadows>,
+    /// Of the channels of these inputs, the share that is hot: their weights stay in memory.
+    pub hot_share: f64,
+}
+
 /// How a prefill runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
@@ -68,8 +77,8 @@ pub struct Options {
     pub chunks_in_flight: usize,
     /// Share of the linear subgraphs without a shadow, those far from input and output first (§3.3).
     pub prune: f64,
-    /// By block, which inputs keep their shadow in place of what `prune` leaves: those of a package.
-    pub shadows: Option<Vec<BlockShadows>>,
+    /// What a package keeps, in place of what `prune` leaves.
+    pub shadows: Option<KeptShadows>,
     /// Outlier channels of each linear input: 5 to 15 (§3.3).
     pub outlier_channels: f64,
     /// What is left out.
@@ -204,8 +213,9 @@ impl Prefill {
     pub fn new(device: &DeviceProfile, description: &ModelDescription, prompt: usize, options: &Options) -> Self {
         let Techniques { chunk_sharing, shadow, out_of_order, equivalent_shapes } = options.techniques;
         let chunk = if chunk_sharing { options.chunk } else { prompt };
-        let kept = options.shadows.as_deref().filter(|_| shadow);
-        let splits = |block: usize| kept.and_then(|kept| kept.get(block)).is_some_and(|block| block.splits());
+        let kept = options.shadows.as_ref().filter(|_| shadow);
+        let hot_share = kept.map_or(HOT_CHANNELS, |kept| kept.hot_share);
+        let splits = |block: usize| kept.and_then(|kept| kept.blocks.get(block)).is_some_and(|block| block.splits());
         let graph = Graph::with_splits(description, prompt, chunk, splits);
         let (float, name) = match options.floats_on {
             FloatsOn::Cpu => (&device.cpu, "CPU"),
@@ -219,7 +229,7 @@ impl Prefill {
             Costs { device, float, description, graph: &graph, how: NpuUse { equivalent_shapes, per_tensor: shadow } };
         let whole = TaskOptions::whole(placement.clone(), options.chunks_in_flight);
         let task_options = match kept {
-            Some(kept) => whole.with_shadows(&graph, &processors, kept),
+            Some(kept) => whole.with_shadows(&graph, &processors, &kept.blocks),
             None if shadow => {
                 TaskOptions { shadows: papers_shadows(&graph, &placement, on_npu, options.prune), ..whole }
             }
@@ -252,7 +262,7 @@ impl Prefill {
             prepare_seconds: if chunk_sharing { 0.0 } else { npu_gigabytes * building * 1e-3 },
             memory: Memory {
                 graph_bytes: graph.memory().shared_bytes,
-                shadow_bytes: (weights(&|index| task_options.shadow(index).is_some()) as f64 * HOT_CHANNELS * 2.0)
+                shadow_bytes: (2.0 * hot_share * weights(&|index| task_options.shadow(index).is_some()) as f64)
                     as usize,
                 cache_bytes: prompt * description.kv_bytes_per_token(|width| 2 * width),
             },
@@ -272,11 +282,17 @@ impl Prefill {
 
     /// Runs it with tasks that take other times than the schedule expects.
     pub fn run_as(&self, takes: impl Fn(usize) -> f64) -> Outcome {
-        let ends = |begin: Begin| {
-            let wake = if begin.idle { self.wake } else { 0.0 };
-            ends(&self.contention, begin.processor, begin.now, wake + takes(begin.task))
+        let takes = |begin: Begin| {
+            let before = if begin.idle { self.wake } else { 0.0 };
+            let (seconds, now) = (takes(begin.task), begin.now);
+            // Exactly nothing where nobody takes a share: then the schedule sees what it expects.
+            let late = match &self.contention[..] {
+                [] => 0.0,
+                others => (ends(others, begin.processor, now, before + seconds) - (now + before + seconds)).max(0.0),
+            };
+            Takes { before, seconds: seconds + late }
         };
-        let timeline = simulate_until(&self.tasks.dag, self.policy, ends);
+        let timeline = simulate_each(&self.tasks.dag, self.policy, takes);
         let seconds = self.prepare_seconds + timeline.seconds();
         let joules = |(processor, (busy, idle)): (ProcessorId, &(f64, f64))| {
             // Graphs are built on the CPU, whatever computes in float afterwards.

@@ -18,7 +18,7 @@ pub use dag::{Dag, Node};
 
 /// What decides between tasks that a processor could run. The order of a task is its place in the [`Dag`]: chunk after
 /// chunk, and within a chunk subgraph after subgraph.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// Every processor runs its tasks in their order, whatever else is ready: chunk after chunk, as in the paper's figure
@@ -40,6 +40,7 @@ pub enum Policy {
     /// for it if it was to idle by the plan; otherwise something is late, and it runs the first one that is ready. Where
     /// tasks turn out to take other times, the longest remaining path takes over once it is expected to end earlier; and
     /// where nothing was planned, from the beginning.
+    #[default]
     Planned,
 }
 

@@ -1,4 +1,5 @@
-//! Schedules in virtual time: one prompt, or requests that arrive at any time.
+//! Schedules in virtual time: one prompt, or requests that arrive at any time. As in real time, a schedule gets to know what
+//! a task took when it ends, and not before.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,9 +11,10 @@ use crate::processors::ProcessorId;
 use crate::schedule::{Dag, Policy};
 use crate::timeline::{Event, Timeline};
 
-/// When a processor is done, the processor, and its pass and task. Of two at one time the lower processor comes first.
+/// When a processor is done, and the processor, pass and task, and the task's seconds. Of two at one time the lower processor
+/// comes first.
 #[derive(Debug)]
-struct Done(f64, ProcessorId, PassId, usize);
+struct Done(f64, ProcessorId, PassId, usize, f64);
 
 impl PartialEq for Done {
     fn eq(&self, other: &Self) -> bool {
@@ -47,21 +49,36 @@ pub struct Begin {
     pub idle: bool,
 }
 
+/// What a task takes of its processor's time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Takes {
+    /// Seconds in front of it, such as for waking up, which are nothing to do with the task.
+    pub before: f64,
+    /// Its own seconds: what the schedule gets to know when it ends.
+    pub seconds: f64,
+}
+
+impl From<f64> for Takes {
+    fn from(seconds: f64) -> Self {
+        Self { before: 0.0, seconds }
+    }
+}
+
 /// Runs the tasks of `dag` by `policy`, each for `takes(task)` seconds, which the schedule does not have beforehand.
 ///
 /// # Panics
 /// If a task takes a negative time or one that is not finite.
 pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Timeline {
-    simulate_until(dag, policy, |begin| begin.now + takes(begin.task))
+    simulate_each(dag, policy, |begin| takes(begin.task).into())
 }
 
-/// As [`simulate`], each task until `ends(begin)`.
+/// As [`simulate`], each task for `takes(begin)`.
 ///
 /// # Panics
-/// If a task ends before it begins, or at a time that is not finite.
-pub fn simulate_until(dag: &Dag, policy: Policy, ends: impl Fn(Begin) -> f64) -> Timeline {
+/// If a task takes a negative time or one that is not finite.
+pub fn simulate_each(dag: &Dag, policy: Policy, takes: impl Fn(Begin) -> Takes) -> Timeline {
     let prompt = [Request { at: 0.0, dag, work: Work::Prompt }];
-    let served = simulate_requests(dag.processors(), policy, 0.0, &prompt, |_, begin| ends(begin));
+    let served = simulate_requests(dag.processors(), policy, 0.0, &prompt, |_, begin| takes(begin));
     let events = served.events.into_iter().map(|(_, event)| event).collect();
     Timeline::new(events, dag.processors())
 }
@@ -111,19 +128,19 @@ pub struct Served {
     pub events: Vec<(usize, Event)>,
 }
 
-/// Runs `requests` on `processors` processors, each task until `ends(dag, begin)`, with the
+/// Runs `requests` on `processors` processors, each task for `takes(dag, begin)`, with the
 /// dag of its request. Steps of decoding yield to prompts for
 /// `max_stall` seconds: see [`Passes`].
 ///
 /// # Panics
-/// If a request arrives before 0 or at a time that is not finite, or has no task; if a task ends before it begins, or at a
-/// time that is not finite.
+/// If a request arrives before 0 or at a time that is not finite, or has no task; if a task takes a negative time or one that
+/// is not finite.
 pub fn simulate_requests(
     processors: usize,
     policy: Policy,
     max_stall: f64,
     requests: &[Request],
-    ends: impl Fn(&Dag, Begin) -> f64,
+    takes: impl Fn(&Dag, Begin) -> Takes,
 ) -> Served {
     let is_valid = |request: &Request| request.at >= 0.0 && request.at.is_finite() && request.dag.len() > 0;
     assert!(requests.iter().all(is_valid), "requests have tasks, and arrive at a time from 0 on");
@@ -160,14 +177,16 @@ pub fn simulate_requests(
                 && let Some((id, task)) = passes.next(processor, now)
             {
                 let pass = ids.binary_search(&id).expect("it was added");
-                let end =
-                    ends(requests[served.passes[pass].request].dag, Begin { task, processor, now, idle: since < now });
-                assert!(end >= now && end.is_finite(), "task {task} takes {} seconds", end - now);
+                let dag = requests[served.passes[pass].request].dag;
+                let Takes { before, seconds } = takes(dag, Begin { task, processor, now, idle: since < now });
+                let is_valid = before >= 0.0 && seconds >= 0.0 && (before + seconds).is_finite();
+                assert!(is_valid, "task {task} takes {seconds} seconds behind {before}");
+                let end = now + before + seconds;
                 *idle_since = None;
                 served.events.push((pass, Event { task, processor, start: now, end }));
                 let start = &mut served.passes[pass].start;
                 *start = start.min(now);
-                running.push(Reverse(Done(end, processor, id, task)));
+                running.push(Reverse(Done(end, processor, id, task, seconds)));
             }
         }
         let end = running.peek().map_or(f64::INFINITY, |Reverse(Done(end, ..))| *end);
@@ -177,10 +196,11 @@ pub fn simulate_requests(
             break;
         }
         // All that end now, before the next tasks are chosen.
-        while let Some(Reverse(Done(end, processor, id, task))) = running.peek()
+        while let Some(Reverse(Done(end, processor, id, task, seconds))) = running.peek()
             && *end == now
         {
             idle_since[processor.index()] = Some(now);
+            passes.observe(*id, *task, *seconds);
             if passes.complete(*id, *task) {
                 let pass = &mut served.passes[ids.binary_search(id).expect("it was added")];
                 pass.end = now;
@@ -208,7 +228,7 @@ mod tests {
     use crate::graph::{Format, Graph};
     use crate::placement::Placement;
     use crate::processors::Processors;
-    use crate::schedule::Schedule;
+    use crate::schedule::{Node, Schedule};
     use proptest::prelude::*;
     use triad_model::family::shape;
 
@@ -274,6 +294,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_schedule_gets_to_know_what_tasks_took() {
+        let node = |seconds, predecessors, kind| Node {
+            home: ProcessorId::new(0),
+            seconds: vec![Some(seconds)],
+            predecessors,
+            kind,
+        };
+        let dag = Dag::from_nodes(1, [node(1.0, vec![], 0), node(1.0, vec![0], 0), node(1.5, vec![0], 1)]);
+        let order = |first: f64| {
+            let takes = |task: usize| if task == 0 { first } else { dag.seconds(task) };
+            let timeline = simulate(&dag, Policy::CriticalPath, takes);
+            timeline.events().iter().map(|event| event.task).collect::<Vec<_>>()
+        };
+        assert_eq!(order(1.0), [0, 2, 1], "the longest first");
+        assert_eq!(order(10.0), [0, 1, 2], "those of the first one's kind may take as long");
     }
 
     /// Qwen1.5-1.8B as the paper has it at 256 tokens: 315 ms on the NPU, half of that on the CPU.

@@ -27,6 +27,14 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
+    /// Another program can't be had.
+    #[error("there can be no other program beside the prompt: {problem}")]
+    Interference {
+        /// What is missing.
+        problem: &'static str,
+        /// Why.
+        source: io::Error,
+    },
     /// The rows of hot channels could not be kept.
     #[error("cannot keep hot rows")]
     HotRows {
@@ -41,7 +49,7 @@ impl Error {
         match self {
             Self::Engine(error) => Some(error),
             Self::Prepare(error) => error.engine(),
-            Self::Domain { .. } | Self::WriteRows { .. } | Self::HotRows { .. } => None,
+            Self::Domain { .. } | Self::WriteRows { .. } | Self::Interference { .. } | Self::HotRows { .. } => None,
         }
     }
 }

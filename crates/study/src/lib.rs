@@ -7,11 +7,12 @@
 //!
 //! Two study the engine under several conversations: [`stall`] how long they wait for tokens while a prompt is computed,
 //! [`prefixes`] what those with one beginning share. [`rendering`] counts the frames that an application loses beside prompts
-//! on one GPU.
+//! on one GPU, [`interference`] measures what other programs cost a prompt.
 #![forbid(unsafe_code)]
 
 mod error;
 pub mod hot_channels;
+pub mod interference;
 pub mod outliers;
 pub mod prefixes;
 pub mod rendering;
@@ -21,3 +22,10 @@ pub mod sweep;
 
 pub use error::{Error, Result};
 pub use subject::Subject;
+
+/// Of at least one value.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let (middle, is_odd) = (values.len() / 2, values.len() % 2 == 1);
+    if is_odd { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}

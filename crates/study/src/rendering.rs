@@ -8,6 +8,7 @@ use serde::Serialize;
 use triad_engine::{Cancel, Engine};
 
 use crate::error::Result;
+use crate::median;
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -122,13 +123,6 @@ fn draw(
         // What was due while this one was drawn is lost.
         number = (number + 1).max(end.div_duration_f64(interval).floor() as u32);
     }
-}
-
-/// Of at least one value.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let (middle, is_odd) = (values.len() / 2, values.len() % 2 == 1);
-    if is_odd { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
 }
 
 #[cfg(test)]

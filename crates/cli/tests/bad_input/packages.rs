@@ -105,6 +105,13 @@ pub fn cases() -> Vec<Case> {
             &["was not measured: run `triad profile -m package --processors cpu,npu` first"],
         ),
         package(
+            "prompt to simulate by costs that nobody measured",
+            &["simulate", "-m", "package", "--prompt", "4", "--processors", "cpu,npu"],
+            "costs.json",
+            |_| b"{}".to_vec(),
+            &["nobody has measured what the tasks of package take on", "run `triad profile --processors cpu,npu`"],
+        ),
+        package(
             "times of products that are none",
             &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu", "--partition", "auto"],
             "products.json",

@@ -60,8 +60,72 @@ fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
     assert_eq!(executed, POLICIES);
     assert_eq!(results.len(), POLICIES.len() + 1, "and one chunk after the other");
     let table = succeed(&place.triad(&[&bench[..], &PROCESSORS, &["--timeline", "bench.json"]].concat()));
-    assert!(table.contains("critical-path") && table.contains("bubbles"), "{table}");
+    assert!(table.contains("planned") && table.contains("bubbles"), "{table}");
     assert!(place.path("bench.json").is_file());
+}
+
+#[test]
+fn what_was_expected_is_what_the_simulation_finds_by_the_profile_and_never_below_the_bound() {
+    let place = packaged();
+    let how = [&["-m", "package", "--chunk", "4"][..], &PROCESSORS].concat();
+    let policies = POLICIES.join(",");
+    let bench = |more: &[&str]| {
+        let bench = ["bench", "--prompt", "12", "--decode", "0", "--repeat", "1", "--policy", &policies, "--json"];
+        json(&place.triad(&[&bench[..], &how, more].concat()))
+    };
+    let expected = |report: &Json, policy: &str| {
+        let of_policy = |result: &&Json| result["executed"]["policy"] == policy;
+        report["results"].as_array().unwrap().iter().find(of_policy).unwrap()["expected"].clone()
+    };
+    let seconds = |of: &Json, field: &str| of[field].as_f64().unwrap();
+    let unmeasured = bench(&[]);
+    succeed(&place.triad(&[&["profile", "--repeat", "1", "--no-products"][..], &how].concat()));
+    let profiled = bench(&[]);
+    for policy in POLICIES {
+        let [before, behind] = [&unmeasured, &profiled].map(|report| expected(report, policy));
+        assert_eq!((&before["profiled"], &behind["profiled"]), (&false.into(), &true.into()));
+        for expected in [&before, &behind] {
+            assert!(seconds(expected, "bound_seconds") > 0.0);
+            assert!(seconds(expected, "simulated_seconds") >= seconds(expected, "bound_seconds") * (1.0 - 1e-9));
+        }
+        let simulate = ["simulate", "--prompt", "12", "--policy", policy, "--json"];
+        let simulated = json(&place.triad(&[&simulate[..], &how].concat()));
+        assert_eq!((&simulated["simulated"], &simulated["policy"]), (&true.into(), &policy.into()));
+        // Of several orders that are as good, another one may be found.
+        if policy != "planned" {
+            assert_eq!(simulated["seconds"], behind["simulated_seconds"], "{policy}");
+        }
+        assert_eq!(simulated["bound_seconds"], behind["bound_seconds"], "{policy}");
+    }
+    let text = succeed(&place.triad(&[&["simulate", "--prompt", "12", "--timeline", "run.svg"][..], &how].concat()));
+    assert!(text.starts_with("simulated as measured by triad profile: package, 12 tokens in chunks of 4"), "{text}");
+    assert!(std::fs::read_to_string(place.path("run.svg")).unwrap().contains("simulated"));
+}
+
+#[test]
+fn other_programs_are_measured_by_every_policy_and_what_they_took_is_counted() {
+    let place = packaged();
+    let study = ["study", "interference", "-m", "package", "--prompt", "12", "--chunk", "4", "--repeat", "1", "--json"];
+    let on = ["--processors", "cpu=0,npu=1"];
+    let found = json(&place.triad(&[&study[..], &on].concat()));
+    let outcomes = found["outcomes"].as_array().unwrap();
+    let kinds = ["busy", "half", "bursts", "busy", "half", "bursts", "memory"];
+    assert_eq!(outcomes.len(), kinds.len() * POLICIES.len());
+    for (outcomes, policy) in outcomes.chunks(kinds.len()).zip(POLICIES) {
+        let of: Vec<_> = outcomes.iter().map(|outcome| outcome["disturbance"]["kind"].as_str().unwrap()).collect();
+        assert_eq!(of, kinds);
+        for outcome in outcomes {
+            assert_eq!(outcome["policy"], policy);
+            let seconds = |field: &str| outcome[field].as_f64().unwrap();
+            assert!(
+                seconds("alone_seconds") > 0.0 && seconds("beside_seconds") > 0.0 && seconds("taken_seconds") > 0.0
+            );
+        }
+    }
+    let nobody = place.triad(&[&study[..], &on, &["--freeze", "--policy", "fifo"]].concat());
+    assert!(stderr(&nobody).contains("no device is a process of its own"), "{}", stderr(&nobody));
+    let anywhere = place.triad(&[&study[..], &PROCESSORS].concat());
+    assert!(stderr(&anywhere).contains("expected --processors with cores"), "{}", stderr(&anywhere));
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_timeline_is_a_picture_or_a_trace_with_every_task() {
     let trace: Json = serde_json::from_slice(&std::fs::read(place.path("run.json")).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     assert_eq!(events.iter().filter(|event| event["ph"] == "X").count(), tasks);
-    assert!(trace["otherData"]["title"].as_str().unwrap().contains("critical-path"));
+    assert!(trace["otherData"]["title"].as_str().unwrap().contains("planned"));
 }
 
 /// The values of a section that `triad reproduce --json` printed.

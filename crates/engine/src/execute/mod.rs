@@ -23,6 +23,7 @@ mod profile;
 mod programs;
 mod request;
 mod session;
+mod simulation;
 mod state;
 mod steps;
 #[cfg(test)]
@@ -59,6 +60,7 @@ pub use products::{
 };
 pub use profile::{CostTable, profile};
 pub use session::{Session, SessionOptions};
+pub use simulation::SimulatedPrompt;
 pub use triad_processors::Device;
 use triad_processors::ModelOptions;
 pub use units::ProcessorOptions;
@@ -121,7 +123,7 @@ impl Default for EngineOptions {
             max_stall: None,
             most_rows: 64,
             processors: Vec::new(),
-            policy: Policy::CriticalPath,
+            policy: Policy::default(),
             cuts: Vec::new(),
             plans: None,
             joint: None,

@@ -435,7 +435,7 @@ impl State {
         let hidden = std::mem::take(&mut self.hidden);
         let dag = self.chain(shared, 1, 0.1 * self.step_seconds);
         let pass = Pass::new(Vec::new(), |_, _| Work::Logits(hidden));
-        self.add(shared, pass, dag, 0, Urgency::Decode { since: f64::MIN });
+        self.add(shared, pass, (dag, self.policy), 0, Urgency::Decode { since: f64::MIN });
     }
 
     /// A step of as many waiting rows as one may have, unless there is one, or sequences of the latest one are missing.
@@ -473,7 +473,7 @@ impl State {
             }
         };
         let pass = Pass::new(requests, |_, _| Work::Step(step));
-        self.add(shared, pass, dag, 1, Urgency::Decode { since: shared.seconds(since) });
+        self.add(shared, pass, (dag, self.policy), 1, Urgency::Decode { since: shared.seconds(since) });
     }
 
     /// All prompts that wait. A second pass can begin where the first one's last chunks leave a processor idle.
@@ -492,18 +492,27 @@ impl State {
             request.set_execution(&pass.execution);
         }
         let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
-        let mut dag = prompts.tasks.dag.clone();
-        if self.policy == Policy::Planned {
-            match self.orders.of(&dag) {
-                Some(order) => dag = dag.with_plan(order, 0.0),
-                None => self.want_order(shared, pass.rows(), pass.requests[0].position),
-            }
+        let (dag, policy) = self.scheduled(prompts.tasks.dag.clone(), self.policy);
+        if policy != self.policy {
+            self.want_order(shared, pass.rows(), pass.requests[0].position);
         }
         let dag = Arc::new(dag);
-        self.add(shared, pass, dag, shared.settings.chunks_in_flight, Urgency::Prefill);
+        self.add(shared, pass, (dag, policy), shared.settings.chunks_in_flight, Urgency::Prefill);
     }
 
-    fn add(&mut self, shared: &Shared, pass: Pass, dag: Arc<Dag>, slots: usize, urgency: Urgency) {
+    /// The tasks of a prompt with their order, where one is followed and planned, and the policy by which they run: until
+    /// there is an order, the one that a schedule falls back to.
+    pub(super) fn scheduled(&self, dag: Dag, policy: Policy) -> (Dag, Policy) {
+        match policy {
+            Policy::Planned => match self.orders.of(&dag) {
+                Some(order) => (dag.with_plan(order, 0.0), policy),
+                None => (dag, Policy::CriticalPath),
+            },
+            policy => (dag, policy),
+        }
+    }
+
+    fn add(&mut self, shared: &Shared, pass: Pass, (dag, policy): (Arc<Dag>, Policy), slots: usize, urgency: Urgency) {
         let left: Vec<_> = match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, .. } = &**prompts;
@@ -511,11 +520,6 @@ impl State {
                 (0..graph.chunks().len()).map(|chunk| tasks.pieces(chunk, last).len()).collect()
             }
             Work::Step(_) | Work::Logits(_) => Vec::new(),
-        };
-        // Until there is an order, the one that a schedule falls back to.
-        let policy = match self.policy {
-            Policy::Planned if !dag.is_planned() => Policy::CriticalPath,
-            policy => policy,
         };
         let mut homes = vec![false; self.units.len()];
         (0..dag.len()).for_each(|task| homes[dag.home(task).index()] = true);

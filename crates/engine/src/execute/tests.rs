@@ -8,6 +8,7 @@ mod plans;
 mod prefixes;
 mod save;
 mod sequences;
+mod simulation;
 mod steps;
 mod whole;
 

@@ -67,7 +67,7 @@ impl Game {
             // Frames do not yield: what is first in the queue is first.
             let served =
                 simulate_requests(dag.processors().max(gpu + 1), Policy::InOrder, 0.0, &requests, |dag, begin| {
-                    begin.now + dag.seconds(begin.task)
+                    dag.seconds(begin.task).into()
                 });
             let prefill = served.passes.iter().find(|pass| pass.request == 0).expect("every request is served");
             seconds += (prefill.end - prompt_at) / PROMPTS as f64;

@@ -6,7 +6,7 @@ use super::{BLOCKS, Joint, JointPlan, Kind, PERIOD, Prompt, Way, area, assigned,
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
 use crate::schedule::parts::{CutError, Part};
-use crate::simulate::simulate_until;
+use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{Operation, PrefillTask, PrefillTasks};
 
 /// Rows by which chunks of a prompt differ from candidate to candidate.
@@ -241,7 +241,8 @@ impl<'a> Division<'a> {
                 self.gap(dag.home(task), &on)
             })
             .collect();
-        Ok(simulate_until(dag, policy, |begin| begin.now + gaps[begin.task] + dag.seconds(begin.task)).seconds())
+        let takes = |begin: Begin| Takes { before: gaps[begin.task], seconds: dag.seconds(begin.task) };
+        Ok(simulate_each(dag, policy, takes).seconds())
     }
 
     /// Seconds of a part of a product on its processor: of what that computes of the product, the share of the part.

@@ -212,7 +212,7 @@ proptest! {
             .collect();
         let of_decode = requests.len() - 1;
         let served = simulate_requests(PROCESSORS, Policy::ALL[policy], max_stall, &requests, |dag, begin| {
-            begin.now + dag.seconds(begin.task)
+            dag.seconds(begin.task).into()
         });
         let longest = prompts.iter().flat_map(|(_, dag)| (0..dag.len()).map(|task| dag.seconds(task)));
         let longest = longest.fold(0.0, f64::max);
@@ -234,7 +234,7 @@ fn an_earlier_prompt_goes_first_and_a_later_one_fills_its_gaps() {
     let first = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (0, 1.0, vec![1])]);
     let second = Dag::new([(0, 1.0, vec![]), (0, 1.0, vec![0]), (0, 1.0, vec![1]), (0, 1.0, vec![2])]);
     let requests = [&first, &second].map(|dag| Request { at: 0.0, dag, work: Work::Prompt });
-    let served = simulate_requests(2, Policy::Fifo, 0.0, &requests, |dag, begin| begin.now + dag.seconds(begin.task));
+    let served = simulate_requests(2, Policy::Fifo, 0.0, &requests, |dag, begin| dag.seconds(begin.task).into());
     let on_cpu: Vec<_> = served.events.iter().filter(|(_, event)| event.processor == CPU).collect();
     let order: Vec<_> = on_cpu.iter().map(|(pass, event)| (*pass, event.task)).collect();
     assert_eq!(order, [(0, 0), (1, 0), (1, 1), (0, 2), (1, 2), (1, 3)]);

@@ -8,7 +8,7 @@ pub(crate) mod search;
 
 use crate::bound::lower_bound;
 use crate::schedule::{Dag, Policy};
-use crate::simulate::{Begin, simulate_until};
+use crate::simulate::{Begin, Takes, simulate_each};
 use search::{EPSILON, Limits, Search};
 
 /// How long a plan is searched for, in steps of the search: the same dag and effort give the same plan on any machine.
@@ -51,8 +51,8 @@ pub fn plan(dag: &Dag, wake: f64, effort: Effort, go_on: &mut dyn FnMut() -> boo
 }
 
 fn of_policy(dag: &Dag, policy: Policy, wake: f64) -> Plan {
-    let ends = |begin: Begin| begin.now + if begin.idle { wake } else { 0.0 } + dag.seconds(begin.task);
-    let timeline = simulate_until(dag, policy, ends);
+    let takes = |begin: Begin| Takes { before: if begin.idle { wake } else { 0.0 }, seconds: dag.seconds(begin.task) };
+    let timeline = simulate_each(dag, policy, takes);
     Plan { seconds: timeline.seconds(), order: timeline.events().iter().map(|event| event.task).collect() }
 }
 

@@ -151,11 +151,6 @@ impl Dag {
         order.iter().map(run).collect()
     }
 
-    /// Whether an order was planned.
-    pub fn is_planned(&self) -> bool {
-        self.plan.is_some()
-    }
-
     /// By task, where it is in the plan, if there is one.
     pub(super) fn plan(&self) -> Option<&[Planned]> {
         self.plan.as_deref()

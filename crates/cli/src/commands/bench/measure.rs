@@ -1,6 +1,5 @@
 //! Takes the times of prefill and decode.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -8,12 +7,11 @@ use serde::Serialize;
 use triad_engine::execute::Execution;
 use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
 use triad_kernels::attention::PAGE;
-use triad_plan::schedule::Policy;
 
-use crate::device::DeviceArguments;
+use super::several::Expected;
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::processors::{self, Executed, Processors};
+use crate::processors::{Executed, Processors};
 use crate::progress;
 
 /// What is measured with every number of threads.
@@ -32,15 +30,6 @@ pub struct Plan {
     pub chunk: usize,
     /// Number format of the KV cache.
     pub kv_format: KvFormat,
-}
-
-/// Processors that prompts run on at once.
-pub struct Several<'a> {
-    pub processors: &'a Processors,
-    pub devices: &'a DeviceArguments,
-    /// Measured in turn.
-    pub policies: &'a [Policy],
-    pub chunks_in_flight: usize,
 }
 
 /// Which half of a run is measured.
@@ -71,6 +60,9 @@ pub struct Measurement {
     /// The run in the middle, of a prefill that several processors ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed: Option<Executed>,
+    /// How long it was expected to take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
 }
 
 /// Of all measured runs of one test.
@@ -83,7 +75,7 @@ pub struct Spread {
 
 impl Spread {
     /// Of at least one value.
-    fn of(mut values: Vec<f64>) -> Self {
+    pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (middle, odd) = (values.len() / 2, values.len() % 2 == 1);
         let median = if odd { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
@@ -105,7 +97,7 @@ impl Plan {
     }
 
     /// Each test, how many tokens it runs, behind how many, and in how many sequences.
-    fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
+    pub(super) fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
         let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens, 0, 1));
         let decodes = self.decodes.iter().flat_map(move |tokens| {
             self.contexts.iter().flat_map(move |context| {
@@ -113,55 +105,6 @@ impl Plan {
             })
         });
         prefills.chain(decodes)
-    }
-
-    /// Runs all tests on several processors, those of prefill by one policy after the other. Returns the execution of the
-    /// last prefill, too.
-    pub fn run_on_several(
-        &self,
-        model: &Arc<Model>,
-        several: &Several,
-        name: &str,
-    ) -> Result<(Vec<Measurement>, Option<Execution>)> {
-        let policy = several.policies.first().copied().unwrap_or(Policy::CriticalPath);
-        let chunks_in_flight = several.chunks_in_flight;
-        let options = EngineOptions { policy, chunks_in_flight, ..self.options(model) };
-        let engine = several.processors.engine(several.devices, model, options)?;
-        let mut session = engine.session();
-        let cancel = Cancel::new();
-        let on_ctrl_c = cancel.clone();
-        let _guard = on_interrupt(move || on_ctrl_c.cancel());
-        let threads = several.processors.threads();
-        let mut measure = |tokens: usize, policy: Policy| {
-            let _spinner = progress::spinner(format!("measuring a prefill of {tokens} tokens by {}", policy.name()));
-            let mut run = || {
-                session.truncate(0);
-                engine.set_policy(policy);
-                engine.plan_ahead(tokens);
-                let seconds = prefill(&mut session, tokens, &cancel)?;
-                processors::note_failures(&session);
-                let latest = session.execution().expect("a prompt ran");
-                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.devices)))
-            };
-            // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
-            run()?;
-            let mut runs = (0..self.repeat).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
-            runs.sort_by(|one, other| one.0.total_cmp(&other.0));
-            let tokens_per_second = Spread::of(runs.iter().map(|(seconds, _)| tokens as f64 / seconds).collect());
-            let executed = Some(runs.swap_remove(runs.len() / 2).1);
-            let (test, context, sequences, processors) = (Test::Prefill, 0, 1, Some(several.processors.to_string()));
-            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed })
-        };
-        let pairs =
-            self.prompts.iter().flat_map(|tokens| several.policies.iter().map(move |policy| (*tokens, *policy)));
-        let measured: Result<Vec<_>, Error> = pairs.map(|(tokens, policy)| measure(tokens, policy)).collect();
-        let mut measured = measured.map_err(|error| failed(error, name))?;
-        let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
-        let on = Some(several.processors);
-        let decodes: Result<Vec<_>, Error> =
-            decodes.map(|test| Ok(self.measure(&engine, test, (threads, on), &cancel)?.0)).collect();
-        measured.extend(decodes.map_err(|error| failed(error, name))?);
-        Ok((measured, session.execution().cloned()))
     }
 
     /// What an engine that runs all tests is set up with.
@@ -175,7 +118,7 @@ impl Plan {
     }
 
     /// Runs a test on `threads` threads, on these processors where they are given.
-    fn measure(
+    pub(super) fn measure(
         &self,
         engine: &Engine,
         (test, tokens, context, sequences): (Test, usize, usize, usize),
@@ -201,8 +144,17 @@ impl Plan {
         let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
         let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
         let (tokens_per_second, processors) = (Spread::of(rates), processors.map(Processors::to_string));
-        let measured =
-            Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed: None };
+        let measured = Measurement {
+            threads,
+            test,
+            tokens,
+            context,
+            sequences,
+            tokens_per_second,
+            processors,
+            executed: None,
+            expected: None,
+        };
         Ok((measured, sessions[0].execution().cloned()))
     }
 

@@ -1,12 +1,13 @@
 //! `triad bench`: how fast a model runs on this machine.
 //!
-//! [`measure`] takes the times, [`limit`] computes what the machine allows, [`report`] prints both and [`figure`] draws
+//! [`measure`] takes the times, [`several`] those of prefills on several processors, [`limit`] computes what the machine allows, [`report`] prints both and [`figure`] draws
 //! them. [`sustained`] measures speed over time.
 
 mod figure;
 pub mod limit;
 mod measure;
 mod report;
+mod several;
 mod sustained;
 
 use std::io::Write;
@@ -26,8 +27,9 @@ use crate::output_file::OutputFile;
 use crate::processors::{self, ProcessorArguments};
 use crate::{output, preparing, progress};
 use limit::Limit;
-use measure::{Measurement, Plan, Several};
+use measure::{Measurement, Plan};
 use report::{Compared, Report};
+use several::Several;
 
 /// Seed of random weights. Any other would do.
 const SEED: u64 = 1;
@@ -38,8 +40,10 @@ const SEED: u64 = 1;
 /// behind --context others. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
 /// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8, or in
 /// bf16 with weights in INT4, and attention in bf16 for a package, all in f32 for a model in float), decode with reading
-/// all weights from memory. With --processors all tests are measured on these first: how long each had nothing to do in a
-/// prefill is its bubble rate. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
+/// all weights from memory. With --processors all tests are measured on these first, prefills by each policy in turns: how
+/// long each had nothing to do in a prefill is its bubble rate. Beside what a prefill took is what it was expected to take
+/// by simulation of its schedule, and how near it came to what no schedule is below, both by what `triad profile` measured
+/// of its tasks, or where that was not done by unmeasured runs in front. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
 /// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
 /// (in INT8 and f32) and reads there at most.
 ///
@@ -100,9 +104,9 @@ pub struct Arguments {
     // Last, since their heading holds for all that follows.
     #[command(flatten)]
     several: ProcessorArguments,
-    /// What decides which part of a prompt is next, one or several in turn: in-order, fifo, npu-first, paper, critical-path,
+    /// What decides which part of a prompt is next, one or several in turns: in-order, fifo, npu-first, paper, critical-path,
     /// planned
-    #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "critical-path",
+    #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = Policy::default().name(),
           value_parser = processors::policy, requires = "processors")]
     policy: Vec<Policy>,
 }

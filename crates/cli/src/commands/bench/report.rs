@@ -47,11 +47,15 @@ impl Report {
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
         let names = ["threads", "test", "tokens", "behind", "sequences", "min tok/s", "median", "max", "of the limit"];
         let several = self.results.iter().any(|compared| compared.measured.processors.is_some());
-        let names = if several { [&names[..], &["on", "policy", "bubbles"]].concat() } else { names.to_vec() };
+        let names = if several {
+            [&names[..], &["on", "policy", "bubbles", "simulated", "bound"]].concat()
+        } else {
+            names.to_vec()
+        };
         let row = |compared: &Compared| {
             let Measurement { threads, test, tokens, context, sequences, tokens_per_second: rate, .. } =
                 &compared.measured;
-            let Measurement { processors, executed, .. } = &compared.measured;
+            let Measurement { processors, executed, expected, .. } = &compared.measured;
             let test = match test {
                 Test::Prefill => "prefill",
                 Test::Decode => "decode",
@@ -61,10 +65,21 @@ impl Report {
             let labels =
                 vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string(), sequences.to_string()];
             let on = processors.clone().unwrap_or_else(|| "the CPU".into());
-            let how = match executed {
-                Some(executed) => vec![on, executed.policy.name().into(), executed.bubbles()],
-                None if several => vec![on, "-".into(), "-".into()],
-                None => Vec::new(),
+            let unknown = || "-".to_owned();
+            let how = match (executed, expected) {
+                (Some(executed), Some(expected)) => {
+                    let simulated = *tokens as f64 / expected.simulated_seconds;
+                    let seconds = *tokens as f64 / rate.median;
+                    vec![
+                        on,
+                        executed.policy.name().into(),
+                        executed.bubbles(),
+                        format!("{simulated:.1} ({:+.1} % time)", 100.0 * expected.error(&compared.measured)),
+                        format!("{:.1} %", 100.0 * expected.bound_seconds / seconds),
+                    ]
+                }
+                _ if several => vec![on, unknown(), unknown(), unknown(), unknown()],
+                _ => Vec::new(),
             };
             [labels, rates.to_vec(), vec![share], how].concat()
         };

@@ -13,7 +13,7 @@ const F16: f64 = 2.0;
 
 /// A prompt on NPU and CPU, in INT8 with shadows, as `triad simulate` schedules it.
 pub fn npu_prefill(device: &DeviceProfile, description: &ModelDescription, tokens: usize, chunk: usize) -> f64 {
-    let options = Options { chunk, chunks_in_flight: 4, ..Options::paper(Policy::CriticalPath) };
+    let options = Options { chunk, chunks_in_flight: 4, ..Options::paper(Policy::default()) };
     Prefill::new(device, description, tokens, &options).run().seconds
 }
 

@@ -104,7 +104,7 @@ pub struct Arguments {
     #[command(flatten)]
     several: ProcessorArguments,
     /// What decides which part of a prompt is next: in-order, fifo, npu-first, paper, critical-path, planned
-    #[arg(long, value_name = "P", default_value = "critical-path", value_parser = processors::policy,
+    #[arg(long, value_name = "P", default_value = Policy::default().name(), value_parser = processors::policy,
           requires = "processors")]
     policy: Policy,
 }

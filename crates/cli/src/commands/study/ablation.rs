@@ -25,7 +25,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "512", value_parser = arguments::tokens)]
     prompt: usize,
     /// What runs next, out of order
-    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
+    #[arg(long, value_name = "NAME", default_value = Policy::default().name(), value_parser = processors::policy)]
     policy: Policy,
     #[command(flatten)]
     output: OutputArguments,

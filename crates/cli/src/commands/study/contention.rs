@@ -11,7 +11,7 @@ use crate::{arguments, output};
 /// What does another app cost, on the CPU or on the NPU, at any moment?
 ///
 /// Simulates a prefill beside an app that takes half of a processor for 200 ms, or all of it for 100 ms, beginning at many
-/// moments of the run. The schedule is not informed: it only receives late completions.
+/// moments of the run. The schedule is not informed: it gets to know what tasks took, as in real time.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study contention

@@ -6,6 +6,7 @@ mod contention;
 mod cuts;
 mod decision;
 mod hot_channels;
+mod interference;
 mod measure;
 mod misaligned;
 mod outlier_rate;
@@ -46,8 +47,8 @@ use crate::{output, progress};
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes), of synchronization and of misaligned lengths run the prepared
-/// model on this machine, that of rendering the model in float or a package on its GPU. Those of cuts and of the solver go by
+/// Studies of several conversations (stall, prefixes), of interference, of synchronization and of misaligned lengths run the
+/// prepared model on this machine, that of rendering the model in float or a package on its GPU. Those of cuts and of the solver go by
 /// a phone's profile or by this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -72,6 +73,7 @@ enum Study {
     Ablation(ablation::Arguments),
     Contention(contention::Arguments),
     OutlierRate(outlier_rate::Arguments),
+    Interference(interference::Arguments),
     Stall(stall::Arguments),
     Prefixes(prefixes::Arguments),
     #[cfg(feature = "gpu")]
@@ -136,6 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Study::Ablation(arguments) => ablation::run(arguments),
         Study::Contention(arguments) => contention::run(arguments),
         Study::OutlierRate(arguments) => outlier_rate::run(arguments),
+        Study::Interference(arguments) => interference::run(arguments),
         Study::Stall(arguments) => stall::run(arguments),
         Study::Prefixes(arguments) => prefixes::run(arguments),
         #[cfg(feature = "gpu")]

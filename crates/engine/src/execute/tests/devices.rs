@@ -8,7 +8,7 @@ use triad_kernels::pool::Pool;
 use triad_plan::device::DeviceProfile;
 use triad_plan::graph::Role;
 use triad_plan::placement::Reason;
-use triad_plan::prefill::{Options, Prefill};
+use triad_plan::prefill::{KeptShadows, Options, Prefill};
 use triad_plan::tasks::Operation;
 use triad_processors::cpu::Cpu;
 use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, Program};
@@ -256,7 +256,7 @@ fn what_is_simulated_is_what_runs() {
             let simulated = Options {
                 chunk: CHUNK,
                 chunks_in_flight: 3,
-                shadows: Some(work::shadows(&model)),
+                shadows: Some(KeptShadows { blocks: work::shadows(&model), hot_share: 0.03 }),
                 window: Some(window),
                 ..Options::paper(Policy::CriticalPath)
             };

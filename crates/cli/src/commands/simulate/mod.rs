@@ -1,4 +1,6 @@
-//! `triad simulate`: a prefill on a phone that is not here.
+//! `triad simulate`: a prefill on a phone that is not here, or on processors of this machine ([`measured`]).
+
+mod measured;
 
 use std::path::PathBuf;
 
@@ -7,32 +9,38 @@ use serde::Serialize;
 use triad_plan::device::DeviceProfile;
 use triad_plan::prefill::{self, Contention, FloatsOn, Memory, Options, Prefill, Techniques};
 use triad_plan::schedule::Policy;
-use triad_plan::timeline::Summary;
+use triad_plan::timeline::{Kind, Lane, Summary};
 
+use crate::device::DeviceArguments;
+use crate::processors::Processors;
 use crate::timeline_file::TimelineFile;
 use crate::{arguments, output, processors, progress};
 
 /// Choosing each task takes time that grows with the chunks that could be next: so many are simulated in half a minute.
 const MOST_CHUNKS: usize = 1024;
 
-/// Simulate a prefill on a phone: latency, energy, memory, bubbles.
+/// Simulate a prefill on a phone, or on processors of this machine: latency, bubbles, and of a phone energy and memory.
 ///
 /// The same schedule that runs in real time runs here in virtual time: the tasks of `triad plan`, with a shadow beside each
 /// linear subgraph that keeps its outliers, take as long as by a profile of the device. Where its numbers come from
 /// is written in the profiles (crates/plan/profiles); docs/scheduling.md reports how near they come to what was
 /// measured.
+///
+/// With --processors it is the schedule of `triad run` and `triad bench` on this machine, and tasks take what `triad profile`
+/// measured of the package on these processors.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad simulate --shape qwen1.5-1.8b --prompt 1024
   triad simulate --shape gemma-2b --policy in-order --timeline bubbles.svg
   triad simulate --shape phi-2 --contend cpu:0.5@100-200ms --contend npu:1@0-50ms
   triad simulate --shape qwen1.5-1.8b --without shadow,out-of-order --json
-  triad simulate -m model.gguf --device phone.toml --timeline trace.json")]
+  triad simulate -m model.gguf --device phone.toml --timeline trace.json
+  triad simulate --processors cpu=0,npu=1 --policy planned    as measured by triad profile")]
 pub struct Arguments {
     #[command(flatten)]
     model: arguments::DescriptionArguments,
     /// A device: snapdragon-8gen3, snapdragon-8gen2, or a TOML file
-    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3")]
+    #[arg(long, value_name = "NAME|FILE", default_value = "snapdragon-8gen3", conflicts_with = "processors")]
     device: String,
     /// Tokens of the prompt [default: 1024, or what the model was made for if less]
     #[arg(long, value_name = "N", value_parser = arguments::tokens)]
@@ -44,23 +52,21 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value = "4", value_parser = processors::in_flight)]
     chunks_in_flight: usize,
     /// What runs next: in-order, fifo, npu-first, paper, critical-path, planned
-    #[arg(long, value_name = "NAME", default_value = "critical-path", value_parser = processors::policy)]
+    #[arg(long, value_name = "NAME", default_value = Policy::default().name(), value_parser = processors::policy)]
     policy: Policy,
     /// Where floats run: cpu, or gpu
-    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on)]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = arguments::floats_on, conflicts_with = "processors")]
     floats: FloatsOn,
-    /// Share of the shadows that are left out, far from input and output first
-    #[arg(long, value_name = "RATE", default_value = "0.85", value_parser = arguments::share)]
-    prune: f64,
-    /// GiB of memory that the NPU can address [default: the device's]
-    #[arg(long, value_name = "GIB", value_parser = arguments::gibibytes)]
-    window: Option<usize>,
+    /// Share of the shadows that are left out, far from input and output first [default: those that the model's package
+    /// leaves out, by importance, or 0.85 where there is none]
+    #[arg(long, value_name = "RATE", value_parser = arguments::share, conflicts_with = "processors")]
+    prune: Option<f64>,
     /// Another app takes this share of a processor's time for a while, such as cpu:0.5@100-200ms; may be given several
     /// times
-    #[arg(long, value_name = "PROCESSOR:SHARE@FROM-TOms", value_parser = contention)]
+    #[arg(long, value_name = "PROCESSOR:SHARE@FROM-TOms", value_parser = contention, conflicts_with = "processors")]
     contend: Vec<Contend>,
     /// Techniques that are left out: chunk-sharing, shadow, out-of-order, equivalent-shapes
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = technique)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = technique, conflicts_with = "processors")]
     without: Vec<Technique>,
     /// Write what ran when: as a picture (.svg), or as a trace for Chrome and Perfetto (.json)
     #[arg(long, value_name = "FILE")]
@@ -68,6 +74,11 @@ pub struct Arguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Simulate these processors of this machine: as for `triad run`
+    #[arg(long, value_name = "LIST", conflicts_with = "shape", help_heading = "Several processors")]
+    processors: Option<Processors>,
+    #[command(flatten, next_help_heading = "Several processors")]
+    devices: DeviceArguments,
 }
 
 #[derive(Clone)]
@@ -124,6 +135,8 @@ struct Simulated {
     prompt: usize,
     chunk: usize,
     tasks: usize,
+    /// Whether shadows are those that the model's package keeps.
+    packaged_shadows: bool,
     seconds: f64,
     /// Of these, before the first task: graphs are built.
     prepare_seconds: f64,
@@ -137,6 +150,11 @@ struct Simulated {
 
 /// Simulates and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(processors) = &arguments.processors {
+        return measured::run(arguments, processors);
+    }
+    // A phone's NPU has a window, too.
+    DeviceArguments { window: None, ..arguments.devices.clone() }.check(false)?;
     let device = arguments::device(&arguments.device)?;
     let (name, description) = arguments.model.describe()?;
     let prompt = arguments::prompt_tokens(arguments.prompt, &description)?;
@@ -161,6 +179,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         prompt,
         chunk: arguments.chunk,
         tasks: prefill.tasks.dag.len(),
+        packaged_shadows: options.shadows.is_some(),
         seconds: outcome.seconds,
         prepare_seconds: prefill.prepare_seconds,
         tokens_per_second: outcome.tokens_per_second(),
@@ -174,7 +193,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
 fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
     arguments::check_floats(arguments.floats, device)?;
-    let processors = prefill::processors(device, arguments.floats, arguments.window);
+    let processors = prefill::processors(device, arguments.floats, arguments.devices.window);
     let contention = |other: &Contend| {
         let Contend { ref processor, share, from, to } = *other;
         let names: Vec<_> = processors.iter().map(|(_, processor)| processor.name.as_str()).collect();
@@ -183,12 +202,15 @@ fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
         Ok(Contention { processor, share, from, to })
     };
     let with = |technique| !arguments.without.contains(&technique);
+    let shadows = if arguments.prune.is_none() { arguments.model.shadows()? } else { None };
+    let paper = Options::paper(arguments.policy);
     Ok(Options {
         chunk: arguments.chunk,
         policy: arguments.policy,
         floats_on: arguments.floats,
         chunks_in_flight: arguments.chunks_in_flight,
-        prune: arguments.prune,
+        prune: arguments.prune.unwrap_or(paper.prune),
+        shadows,
         techniques: Techniques {
             chunk_sharing: with(Technique::ChunkSharing),
             shadow: with(Technique::Shadow),
@@ -196,8 +218,8 @@ fn options(arguments: &Arguments, device: &DeviceProfile) -> Result<Options> {
             equivalent_shapes: with(Technique::EquivalentShapes),
         },
         contention: arguments.contend.iter().map(contention).collect::<Result<_>>()?,
-        window: arguments.window,
-        ..Options::paper(arguments.policy)
+        window: arguments.devices.window,
+        ..paper
     })
 }
 
@@ -222,30 +244,35 @@ impl std::fmt::Display for Simulated {
         let bytes = |bytes: usize| output::bytes(bytes as u64);
         writeln!(
             f,
-            "energy {:.2} J; memory {}: graphs {}, rows for shadows {}, keys and values {}\n",
+            "energy {:.2} J; memory {}: graphs {}, rows for shadows {}{}, keys and values {}\n",
             self.joules,
             bytes(memory.bytes()),
             bytes(memory.graph_bytes),
             bytes(memory.shadow_bytes),
+            if self.packaged_shadows { " (those that the package keeps)" } else { "" },
             bytes(memory.cache_bytes)
         )?;
-        let lane = |lane: &triad_plan::timeline::Lane| {
-            let busy = format!("{:.1}", 1e3 * lane.busy_seconds);
-            vec![lane.processor.clone(), lane.tasks.to_string(), busy, format!("{:.1}", 100.0 * lane.bubble_rate)]
-        };
-        let lanes: Vec<_> = summary.processors.iter().map(lane).collect();
-        writeln!(f, "{}\n", output::table(&["processor", "tasks", "busy ms", "bubbles %"], 1, &lanes))?;
-        let kind = |kind: &triad_plan::timeline::Kind| {
-            let critical = summary.critical_path.iter().find(|other| other.kind == kind.kind);
-            let critical = format!("{:.1}", 1e3 * critical.map_or(0.0, |kind| kind.seconds));
-            vec![
-                kind.kind.clone(),
-                format!("{:.1}", 1e3 * kind.seconds),
-                format!("{:.1}", 100.0 * kind.share),
-                critical,
-            ]
-        };
-        let kinds: Vec<_> = summary.kinds.iter().map(kind).collect();
-        write!(f, "{}", output::table(&["kind", "ms", "share %", "critical path ms"], 1, &kinds))
+        f.write_str(&tables(summary))
     }
+}
+
+/// What each processor did, and what each kind of task took.
+fn tables(summary: &Summary) -> String {
+    let lane = |lane: &Lane| {
+        let busy = format!("{:.1}", 1e3 * lane.busy_seconds);
+        vec![lane.processor.clone(), lane.tasks.to_string(), busy, format!("{:.1}", 100.0 * lane.bubble_rate)]
+    };
+    let lanes: Vec<_> = summary.processors.iter().map(lane).collect();
+    let kind = |kind: &Kind| {
+        let critical = summary.critical_path.iter().find(|other| other.kind == kind.kind);
+        let critical = format!("{:.1}", 1e3 * critical.map_or(0.0, |kind| kind.seconds));
+        let share = format!("{:.1}", 100.0 * kind.share);
+        vec![kind.kind.clone(), format!("{:.1}", 1e3 * kind.seconds), share, critical]
+    };
+    let kinds: Vec<_> = summary.kinds.iter().map(kind).collect();
+    format!(
+        "{}\n\n{}",
+        output::table(&["processor", "tasks", "busy ms", "bubbles %"], 1, &lanes),
+        output::table(&["kind", "ms", "share %", "critical path ms"], 1, &kinds)
+    )
 }

@@ -1,0 +1,64 @@
+//! A prompt in virtual time: the tasks of a run, on the processors and in the order of its policy.
+
+use triad_plan::processors::ProcessorId;
+use triad_plan::timeline::Timeline;
+
+use super::*;
+
+/// The tasks of a processor, in the order in which they began.
+fn order(timeline: &Timeline, processor: ProcessorId) -> Vec<usize> {
+    let events = timeline.events().iter().filter(|event| event.processor == processor);
+    events.map(|event| event.task).collect()
+}
+
+#[test]
+fn a_simulated_prompt_has_the_tasks_of_the_run_each_once_where_it_runs_behind_what_it_waits_for() {
+    for rate in [0.0, 1.0] {
+        let model = pruned("llama", rate);
+        for (policy, in_flight) in Policy::ALL.into_iter().flat_map(|policy| [1, 2, 4].map(|slots| (policy, slots))) {
+            let options = EngineOptions { chunks_in_flight: in_flight, ..options(policy) };
+            let engine = engine(&model, options);
+            let mut session = engine.session();
+            session.prefill(&prompt(&model, 45), &Cancel::new(), |_| {}).unwrap();
+            engine.plan_ahead(45);
+            let simulated = engine.simulate(45, policy, &engine.costs());
+            assert_eq!(simulated.policy, policy);
+            session.truncate(0);
+            session.prefill(&prompt(&model, 45), &Cancel::new(), |_| {}).unwrap();
+            let executed = session.execution().unwrap();
+            assert_eq!(simulated.tasks.tasks, executed.tasks.tasks, "{policy:?}, {in_flight}");
+            assert!(simulated.tasks.dag.has_same_tasks(&executed.tasks.dag), "{policy:?}, {in_flight}");
+            let mut ends = vec![None; simulated.tasks.dag.len()];
+            for event in simulated.timeline.events() {
+                assert_eq!(event.processor, simulated.tasks.dag.home(event.task));
+                assert!(ends[event.task].replace(event.end).is_none(), "{policy:?}: task {} twice", event.task);
+                let before = simulated.tasks.dag.predecessors(event.task);
+                assert!(before.iter().all(|task| ends[*task].is_some_and(|end| end <= event.start)), "{policy:?}");
+            }
+            assert!(ends.iter().all(Option::is_some), "{policy:?}");
+            if policy == Policy::InOrder {
+                for processor in [CPU, NPU] {
+                    assert_eq!(order(&simulated.timeline, processor), order(&executed.timeline, processor));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_simulated_prompt_takes_what_its_costs_are() {
+    let model = int8("llama");
+    let engine = engine(&model, options(Policy::InOrder));
+    engine.session().prefill(&prompt(&model, 32), &Cancel::new(), |_| {}).unwrap();
+    let costs = engine.costs();
+    let twice = serde_json::to_value(&costs).unwrap();
+    let Some(list) = twice.as_array() else { panic!("a list of costs") };
+    let twice = list.iter().cloned().map(|mut seen| {
+        let cost = seen["cost"].as_object_mut().unwrap();
+        cost.values_mut().for_each(|seconds| *seconds = (2.0 * seconds.as_f64().unwrap()).into());
+        seen
+    });
+    let twice = serde_json::from_value(twice.collect()).unwrap();
+    let [once, twice] = [&costs, &twice].map(|costs| engine.simulate(32, Policy::InOrder, costs).timeline.seconds());
+    assert!(once > 0.0 && (twice / once - 2.0).abs() < 1e-9, "{once} and {twice} s");
+}
