@@ -39,6 +39,8 @@ pub enum Runs {
     Nothing,
     /// The same, but it responds that all was done.
     Claims,
+    /// As a thread that does nothing, but it reports that so many of them compute.
+    Threads(u64),
     /// It does nothing until its domain is ended.
     NothingForEver,
 }
@@ -635,6 +637,8 @@ impl Fake {
         let Runs::Emulator(emulator, program) = &self.runs else {
             let memory = SharedMemory::map(&file, self.state().mapped_bytes as usize)?;
             memory.set_field(field::DEVICE_VERSION, VERSION);
+            let threads = if let Runs::Threads(threads) = self.runs { threads } else { 1 };
+            memory.set_field(field::DEVICE_THREADS, threads);
             memory.set_field(field::DEVICE_MAGIC, DEVICE_MAGIC);
             loop {
                 if self.state().is_over {

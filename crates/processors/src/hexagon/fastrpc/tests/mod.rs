@@ -302,7 +302,7 @@ fn a_program_that_does_not_end_loses_its_domain() {
 }
 
 /// Options and a fake that runs the device program, which the environment names; `None` where it names none.
-fn emulated(interface: Interface, folder: &Path) -> Option<(HexagonOptions, Arc<Fake>)> {
+fn emulated(interface: Interface, fault: Fault, folder: &Path) -> Option<(HexagonOptions, Arc<Fake>)> {
     let program: PathBuf = match program_from_environment() {
         Ok(program) => program,
         Err(error) => {
@@ -312,7 +312,7 @@ fn emulated(interface: Interface, folder: &Path) -> Option<(HexagonOptions, Arc<
     };
     let options = loadable(folder);
     let runs = Runs::Emulator(options.emulator.clone(), program);
-    let fake = Arc::new(Fake::new(interface, &options.program, runs, Fault::None));
+    let fake = Arc::new(Fake::new(interface, &options.program, runs, fault));
     Some((options, fake))
 }
 
@@ -361,8 +361,12 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
         (Interface::Vendor, Between::Host, Some(2), 2),
         (Interface::Vendor, Between::Device, None, 4),
         (Interface::Mainline, Between::Host, Some(7), 4),
+        (Interface::Vendor, Between::Host, None, 6),
+        (Interface::Mainline, Between::Host, Some(99), 8),
     ] {
-        let Some((options, fake)) = emulated(interface, folder.path()) else { return };
+        // A v79 has six contexts; one with more than eight has as many threads as the protocol has.
+        let fault = [Fault::None, Fault::Contexts(6), Fault::Contexts(12)][(threads.max(4) - 4) / 2];
+        let Some((options, fake)) = emulated(interface, fault, folder.path()) else { return };
         let options = HexagonOptions { between, threads: asked, ..options };
         let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
         assert_eq!(hexagon.threads(), threads);
@@ -379,6 +383,20 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
         // It ended by itself, so that its memory was given back in order.
         assert_eq!(fake.log(), [&calls(interface)[..], &["exit"]].concat());
         assert_released(&fake, "all ran");
+    }
+}
+
+#[test]
+fn a_program_that_reports_other_threads_than_it_was_told_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    // As many as there are contexts were asked for.
+    for threads in [0, 5, u64::MAX] {
+        let fake = Arc::new(Fake::new(Interface::Vendor, &options.program, Runs::Threads(threads), Fault::None));
+        let Err(error) = start(&options, &fake) else { panic!("{threads}: it is started") };
+        let reason = format!("it reports {threads} threads that compute, expected 1 to 4");
+        assert!(error.to_string().contains(&reason), "{error}");
+        assert_released(&fake, &reason);
     }
 }
 
@@ -402,7 +420,7 @@ fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
 #[test]
 fn a_domain_that_ends_within_a_run_is_an_error_and_stays_one() {
     let folder = tempfile::tempdir().unwrap();
-    let Some((options, fake)) = emulated(Interface::Vendor, folder.path()) else { return };
+    let Some((options, fake)) = emulated(Interface::Vendor, Fault::None, folder.path()) else { return };
     let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
     let layers = vec![Plain::random(&mut Random::new(1), 3072, 3072, false) as Arc<dyn Layer>];
     let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
