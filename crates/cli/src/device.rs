@@ -263,10 +263,13 @@ impl FromStr for Npu {
 impl Npu {
     /// Whether it is Hexagon's NPU.
     fn is_hexagon(self) -> bool {
-        #[cfg(feature = "hexagon")]
-        return self == Self::Hexagon;
-        #[cfg(not(feature = "hexagon"))]
-        return false;
+        match self {
+            Self::Kernels => false,
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => true,
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(_) => false,
+        }
     }
 
     /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes and with so many threads of its
