@@ -483,6 +483,10 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
     assert_eq!(fake.ask(2, 0, &[&words(&[0, 0, 3, 0, 4096])], &[8]), unsupported);
     assert_eq!(fake.ask(2, 0, &[&words(&[0, 0, 0x1000, 0, 0])], &[8]), unsupported);
     assert_eq!(fake.ask(2, 1, &[&words(&[4096, 4096])], &[]), request);
+    for bytes in [(1 << 32) + 1, u64::MAX] {
+        let wide = [0, 0x1000, 0, bytes].map(u64::to_le_bytes).concat();
+        assert_eq!(fake.ask(2, 2, &[&wide], &[16]), Err(2), "{bytes} bytes, more than a DSP addresses");
+    }
     assert_eq!(fake.ask(9, 0, &[], &[]), request);
     drop(connection);
     assert_released(&fake, "it was asked");
