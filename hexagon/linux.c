@@ -31,6 +31,15 @@ void *system_allocate(uint32_t bytes) {
 
 void system_free(void *memory, uint32_t bytes) { call(MUNMAP, (long)memory, (long)bytes, 0, 0, 0, 0); }
 
+// Ordinary memory, so that what is done with it is tested and counted.
+uint8_t *system_near(uint32_t *bytes) {
+    *bytes = MOST_NEAR;
+    return system_allocate(*bytes);
+}
+
+// The process ends.
+void system_free_near(uint8_t *memory) { (void)memory; }
+
 void system_sleep(uint32_t microseconds) {
     const int32_t time[2] = {0, (int32_t)microseconds * 1000};
     call(NANOSLEEP, (long)time, 0, 0, 0, 0, 0);

@@ -1,4 +1,5 @@
 // The run time: writes into the memory that it shares with the host who it is, and executes requests until the host is gone.
+#include "product.h"
 #include "program.h"
 #include "system.h"
 #include "team.h"
@@ -61,12 +62,18 @@ int serve(uint8_t *start, uint32_t bytes) {
     const struct shared shared = {start, bytes};
     fields = (volatile uint64_t *)start;
     system_refresh(start, FIELD_BYTES);
-    if (fields[FIELD_HOST_MAGIC] != HOST_MAGIC || fields[FIELD_FILE_BYTES] != bytes) {
+    const uint64_t threads = fields[FIELD_THREADS];
+    if (fields[FIELD_HOST_MAGIC] != HOST_MAGIC || fields[FIELD_FILE_BYTES] != bytes || threads == 0 ||
+        threads > MOST_THREADS) {
         return EXIT_OTHER_HOST;
     }
     system_is_orphan();
-    const uint64_t threads = fields[FIELD_THREADS];
-    fields[FIELD_DEVICE_THREADS] = team_start(threads < MOST_THREADS ? (uint32_t)threads : MOST_THREADS);
+    fields[FIELD_DEVICE_THREADS] = team_start((uint32_t)threads);
+    uint32_t near_bytes = 0;
+    uint8_t *near = system_near(&near_bytes);
+    if (near) {
+        use_near_memory(near, near_bytes);
+    }
     uint64_t latest = fields[FIELD_REQUEST];
     fields[FIELD_DEVICE_VERSION] = identity.version;
     fields[FIELD_DEVICE_BUILD] = identity.build;
@@ -93,5 +100,8 @@ int serve(uint8_t *start, uint32_t bytes) {
         exchange(FIELD_REQUEST, FIELD_HEARTBEAT);
     }
     team_end();
+    if (near) {
+        system_free_near(near);
+    }
     return 0;
 }

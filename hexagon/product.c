@@ -3,7 +3,9 @@
 // −128 · Σ activations, which takes the 128 away again. Sums wrap around, and those of at most MAX_FEATURES products fit.
 //
 // A tile is 8 rows by 64 columns: 16 sums of 32 lanes stay in registers; for each quad of features two vectors of weights
-// and four pairs of registers with activations, all read one behind the other, feed 16 `vrmpy`, two a packet. The weights of 64 columns are consecutive and are fetched into L2 while those before are multiplied.
+// and four pairs of registers with activations, all read one behind the other, feed 16 `vrmpy`, two a packet. The weights of
+// 64 columns are consecutive and are fetched into L2 while those before are multiplied. The first tile of rows that reads them
+// stores them in near memory, if there is any, from which the others read them.
 //
 // Four check columns behind those of the layer hold the digits, in base 256, of the sum of all columns' weights, modulo
 // 2³². So a row's sums must add up to what the check columns give: weights that were overwritten are found by the product
@@ -17,9 +19,22 @@
 typedef int32_t Vector __attribute__((__vector_size__(VECTOR)));
 #define LANES 32u
 
-// One tile of at least one quad. `bias` is what the sums of each row begin with.
-__attribute__((noinline)) static void tile(const Vector *weights, const int64_t *input, uint32_t quads, const int32_t *bias,
-                                           Vector *sums, uint32_t vectors) {
+// Memory near the vector unit: for each thread that computes a part.
+static struct {
+    uint8_t *start;
+    uint32_t bytes;
+} near;
+
+void use_near_memory(uint8_t *start, uint32_t bytes) {
+    near.start = start;
+    near.bytes = bytes;
+}
+
+// One tile of at least one quad. `bias` is what the sums of each row begin with. Weights are stored in `copy` if it
+// `copies` them.
+__attribute__((always_inline)) static inline void tile_of(const Vector *weights, int copies, Vector *restrict copy,
+                                                          const int64_t *input, uint32_t quads, const int32_t *bias,
+                                                          Vector *sums, uint32_t vectors) {
     Vector sum[TILE_ROWS][2];
 #pragma unroll
     for (uint32_t r = 0; r < TILE_ROWS; r++) {
@@ -28,6 +43,10 @@ __attribute__((noinline)) static void tile(const Vector *weights, const int64_t 
 #pragma unroll 2
     for (uint32_t quad = 0; quad < quads; quad++) {
         const Vector left = *weights++, right = *weights++;
+        if (copies) {
+            *copy++ = left;
+            *copy++ = right;
+        }
 #pragma unroll
         for (uint32_t r = 0; r < TILE_ROWS; r += 2) {
             const int64_t two = *input++;
@@ -44,6 +63,16 @@ __attribute__((noinline)) static void tile(const Vector *weights, const int64_t 
         sums[1] = sum[r][1];
         sums += vectors;
     }
+}
+
+__attribute__((noinline)) static void tile(const Vector *weights, const int64_t *input, uint32_t quads, const int32_t *bias,
+                                           Vector *sums, uint32_t vectors) {
+    tile_of(weights, 0, 0, input, quads, bias, sums, vectors);
+}
+
+__attribute__((noinline)) static void tile_and_copy(const Vector *weights, Vector *copy, const int64_t *input,
+                                                    uint32_t quads, const int32_t *bias, Vector *sums, uint32_t vectors) {
+    tile_of(weights, 1, copy, input, quads, bias, sums, vectors);
 }
 
 // Σ of all lanes.
@@ -91,6 +120,9 @@ static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
     const uint32_t tile_bytes = input_tile(of->product->in_features), columns = sum_stride(of->product);
     const uint32_t quads = (of->product->in_features + 3) / 4, vectors = columns / LANES;
     const uint32_t block = quads * 2 * VECTOR, step = count * TILE_COLUMNS;
+    // Of this thread, where there is room for the weights that a tile of columns has, and another tile of rows to read them.
+    const uint32_t part = near.bytes / MOST_THREADS / VECTOR * VECTOR;
+    Vector *copy = block <= part && of->rows > TILE_ROWS ? (Vector *)(near.start + index * part) : 0;
     int32_t bias[PASS_ROWS];
     for (uint32_t first = 0; first < of->rows; first += TILE_ROWS) {
         biases((const Vector *)(of->input + first / TILE_ROWS * tile_bytes), tile_bytes / VECTOR, bias + first);
@@ -103,7 +135,11 @@ static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
         for (uint32_t first = 0; first < of->rows; first += TILE_ROWS) {
             const int64_t *x = (const int64_t *)(of->input + first / TILE_ROWS * tile_bytes);
             Vector *sums = (Vector *)(of->sums + first * columns + column);
-            tile((const Vector *)weights, x, quads, bias + first, sums, vectors);
+            if (copy && first == 0) {
+                tile_and_copy((const Vector *)weights, copy, x, quads, bias, sums, vectors);
+            } else {
+                tile(copy ? copy : (const Vector *)weights, x, quads, bias + first, sums, vectors);
+            }
         }
         // One thread tells of progress: the others have as much to do.
         if (index == 0) {

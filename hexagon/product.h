@@ -26,6 +26,9 @@ static inline uint32_t sum_stride(const struct product *product) {
 // take 768 KiB, as a part of VTCM or L2.
 #define PASS_ROWS 64u
 
+// Has products keep weights that are read several times in `bytes` bytes of memory near the vector unit, aligned to VECTOR.
+void use_near_memory(uint8_t *start, uint32_t bytes);
+
 // sums[row][column] = Σ input[row][k] · (weight[column][k] − 128), for `rows` rows, at most PASS_ROWS, and up to TILE_ROWS − 1
 // more, whose sums mean nothing. `input` has input_tile bytes for each TILE_ROWS rows, `sums` has sum_stride numbers a row;
 // both, and the weights, are aligned to VECTOR. Behind the sums of a row, sums[row][out_features] is what they add up to by the

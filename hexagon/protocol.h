@@ -10,7 +10,7 @@
 
 #define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
-#define VERSION 3ull
+#define VERSION 4ull
 #define HEADER 4096u
 // What the fields take, of which no 128 bytes are written by both at once: a cache may write them back as a whole.
 #define FIELD_BYTES 512u
@@ -76,8 +76,8 @@ enum {
 };
 
 #define ALIGNMENT 128u
-// Threads that compute at once: a v73 has as many vector contexts.
-#define MOST_THREADS 4u
+// Threads that compute at once: a v73 has four vector contexts, a v79 six.
+#define MOST_THREADS 8u
 // Rows that a tile of a product has: a run has room for so many more.
 #define TILE_ROWS 8u
 // Output channels that a tile has. Behind the channels of a layer come CHECKS more, and one or more of zeros up to a multiple

@@ -23,6 +23,10 @@ extern OPTIONAL int qurt_futex_wait(void *word, int value);
 extern OPTIONAL int qurt_futex_wake(void *word, int threads);
 extern OPTIONAL int qurt_hvx_try_lock(int mode);
 
+// Those of VTCM, the memory of the vector unit, as Halide declares them, too: where they are missing, there is none.
+extern OPTIONAL void *HAP_request_VTCM(unsigned int bytes, unsigned int in_one_page);
+extern OPTIONAL int HAP_release_VTCM(void *memory);
+
 enum { HVX_128_BYTES = 1, CLEAN_AND_INVALIDATE = 2, DATA_CACHE = 1, PAGE = 4096, LINE = 128 };
 
 void *system_allocate(uint32_t bytes) {
@@ -37,6 +41,20 @@ void system_free(void *memory, uint32_t bytes) {
     (void)bytes;
     free(memory);
 }
+
+// Others use it, too: all of MOST_NEAR, or half of that, and so on.
+uint8_t *system_near(uint32_t *bytes) {
+    const uint32_t least = 256 << 10;
+    for (*bytes = MOST_NEAR; HAP_request_VTCM && HAP_release_VTCM && *bytes >= least; *bytes /= 2) {
+        uint8_t *memory = HAP_request_VTCM(*bytes, 0);
+        if (memory) {
+            return memory;
+        }
+    }
+    return 0;
+}
+
+void system_free_near(uint8_t *memory) { HAP_release_VTCM(memory); }
 
 void system_sleep(uint32_t microseconds) { qurt_timer_sleep(microseconds); }
 

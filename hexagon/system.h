@@ -12,6 +12,15 @@ void *system_allocate(uint32_t bytes);
 
 void system_free(void *memory, uint32_t bytes);
 
+// Memory near the vector unit that is wanted: for each of MOST_THREADS threads weights of 64 columns with 8,192 features.
+#define MOST_NEAR (4u << 20)
+
+// Memory near the vector unit, aligned to a page, or null: at most MOST_NEAR bytes, and `*bytes` of them. It is asked for once, and given
+// back at the end.
+uint8_t *system_near(uint32_t *bytes);
+
+void system_free_near(uint8_t *memory);
+
 // Gives the processor away for about so many microseconds.
 void system_sleep(uint32_t microseconds);
 

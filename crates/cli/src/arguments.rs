@@ -367,7 +367,7 @@ pub fn gibibytes(text: &str) -> Result<usize, String> {
     Ok((number * (1u64 << 30) as f64) as usize)
 }
 
-fn whole_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
+pub fn whole_number(text: &str, least: usize, most: usize) -> Result<usize, String> {
     let number = text.trim().parse().ok().filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| format!("expected a whole number from {least} to {most}"))
 }

@@ -75,6 +75,10 @@ pub struct DeviceArguments {
     /// TRIAD_ONNXRUNTIME names its library
     #[arg(long, value_name = "WHAT", default_value = "kernels")]
     pub npu: Npu,
+    /// Threads of the device that compute, of --npu hexagon [default: as many as its DSP has vector contexts; emulated, as
+    /// many as this machine has cores]
+    #[arg(long, value_name = "N", value_parser = npu_threads)]
+    pub npu_threads: Option<usize>,
     /// Which GPU: a part of its name, as `triad devices` lists it [default: the one that the environment variable
     /// TRIAD_GPU names, or the fastest kind that is there]
     #[arg(long, value_name = "NAME")]
@@ -119,6 +123,16 @@ pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
     GpuOptions { adapter: name.map(str::to_owned).or(options.adapter), slice, kept, ..options }
 }
 
+/// Reads how many threads of Hexagon compute.
+fn npu_threads(text: &str) -> Result<usize, String> {
+    #[cfg(feature = "hexagon")]
+    const MOST: usize = triad_processors::hexagon::MOST_THREADS;
+    // Without it there is no such NPU to name.
+    #[cfg(not(feature = "hexagon"))]
+    const MOST: usize = 1;
+    crate::arguments::whole_number(text, 1, MOST)
+}
+
 /// Reads how processors wait for each other.
 fn wait(text: &str) -> Result<Wait, String> {
     let named = Wait::ALL.into_iter().find(|wait| wait.name() == text.trim());
@@ -130,6 +144,7 @@ impl Default for DeviceArguments {
     fn default() -> Self {
         Self {
             npu: Npu::Kernels,
+            npu_threads: None,
             gpu: None,
             gpu_slice: 0.0,
             window: None,
@@ -143,9 +158,13 @@ impl Default for DeviceArguments {
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, gpu, gpu_slice, window, cuts, partition, wait } = self;
+        let Self { npu, npu_threads, gpu, gpu_slice, window, cuts, partition, wait } = self;
         let is_default =
             *npu == Npu::Kernels && gpu.is_none() && *gpu_slice == 0.0 && window.is_none() && cuts.is_empty();
+        ensure!(
+            npu_threads.is_none() || npu.is_hexagon(),
+            "--npu-threads is for --npu hexagon: expected it, too, or no --npu-threads"
+        );
         ensure!(
             has_processors || (is_default && partition.is_none() && *wait == Wait::Predicted),
             "--npu, --gpu, --gpu-slice, --window, --cut, --partition and --wait are for --processors: expected it, too"
@@ -168,7 +187,7 @@ impl DeviceArguments {
         match kind {
             ProcessorKind::Cpu => Ok(None),
             ProcessorKind::Gpu => self.open_gpu().map(Some),
-            ProcessorKind::Npu => self.npu.open(model, self.window, threads, kept),
+            ProcessorKind::Npu => self.npu.open(model, (self.window, self.npu_threads), threads, kept),
         }
     }
 
@@ -242,9 +261,27 @@ impl FromStr for Npu {
 }
 
 impl Npu {
-    /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes; `None` for our own kernels.
+    /// Whether it is Hexagon's NPU.
+    fn is_hexagon(self) -> bool {
+        match self {
+            Self::Kernels => false,
+            #[cfg(feature = "hexagon")]
+            Self::Hexagon => true,
+            #[cfg(feature = "npu")]
+            Self::OnnxRuntime(_) => false,
+        }
+    }
+
+    /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes and with so many threads of its
+    /// own, where it has any; `None` for our own kernels.
     #[cfg_attr(not(all(feature = "hexagon", feature = "npu")), allow(unused_variables, clippy::unnecessary_wraps))]
-    fn open(self, model: &Arc<Model>, window: Option<usize>, threads: &Threads, kept: bool) -> Result<Option<Opened>> {
+    fn open(
+        self,
+        model: &Arc<Model>,
+        (window, own_threads): (Option<usize>, Option<usize>),
+        threads: &Threads,
+        kept: bool,
+    ) -> Result<Option<Opened>> {
         match self {
             Self::Kernels => Ok(None),
             #[cfg(feature = "hexagon")]
@@ -252,7 +289,8 @@ impl Npu {
                 use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
 
                 let options = HexagonOptions::new(program_from_environment()?);
-                let options = HexagonOptions { window: window.unwrap_or(options.window), ..options };
+                let window = window.unwrap_or(options.window);
+                let options = HexagonOptions { window, threads: own_threads, ..options };
                 Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
             }
             #[cfg(feature = "npu")]

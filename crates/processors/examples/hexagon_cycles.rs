@@ -2,7 +2,8 @@
 //! program executes for them under qemu:
 //! `TRIAD_HEXAGON=$(hexagon/build) cargo run --release -p triad-processors --features hexagon --example hexagon_cycles`
 //!
-//! A third argument is how many threads compute: 4 unless it says otherwise, whatever this machine has.
+//! A third argument is how many threads compute: 4 unless it says otherwise, whatever this machine has. Of chips those with as many
+//! vector contexts are predicted.
 //!
 //! Predicted, not measured: qemu counts packets exactly and knows neither stalls nor memory. A thread with a vector context is
 //! taken to execute a packet in each cycle. What counts is one behind the other: what one thread does alone, and of all that
@@ -19,10 +20,26 @@ use triad_model::family::shape;
 use triad_processors::hexagon::{Between, Hexagon, HexagonOptions, program_from_environment};
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, Linear};
 
-/// Chips, the clock of their NPU in GHz, cycles of a packet of one thread, and bytes a second that it reads from memory. All are
-/// assumed but clock and cycles of v79, which are those of [`PUBLISHED`].
-const CHIPS: [(&str, f64, f64, f64); 3] =
-    [("v73 (8 Gen 2)", 1.2, 1.0, 60e9), ("v75 (8 Gen 3)", 1.4, 1.0, 60e9), ("v79 (8 Elite)", 2.11, 2.05, 60e9)];
+/// A chip. All is assumed but what v79 has: its clock and cycles are those of [`PUBLISHED`], its contexts those that llama.cpp uses
+/// (<https://github.com/ggml-org/llama.cpp/pull/26373>).
+struct Chip {
+    name: &'static str,
+    /// Of its NPU, in GHz.
+    clock: f64,
+    /// Of a packet of one thread.
+    cycles: f64,
+    /// Threads that compute at once.
+    contexts: usize,
+}
+
+const V79: Chip = Chip { name: "v79 (8 Elite)", clock: 2.11, cycles: 2.05, contexts: 6 };
+const CHIPS: [Chip; 3] = [
+    Chip { name: "v73 (8 Gen 2)", clock: 1.2, cycles: 1.0, contexts: 4 },
+    Chip { name: "v75 (8 Gen 3)", clock: 1.4, cycles: 1.0, contexts: 4 },
+    V79,
+];
+/// Bytes a second that they read from memory, assumed.
+const BANDWIDTH: f64 = 60e9;
 /// What llama.cpp's HVX takes for an INT8 product of so many features, channels and rows, in seconds, on what its reporter says is
 /// an 8 Elite: <https://github.com/ggml-org/llama.cpp/issues/18139>. In the same lines are 10.5 million cycles and 5.12 million
 /// packets in 4.96 ms.
@@ -140,24 +157,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         longest / 1e6,
         packets / longest
     );
-    for (chip, gigahertz, cycles, bandwidth) in CHIPS {
-        let [computing, alone] = [longest, packets].map(|packets| packets * cycles / (gigahertz * 1e9));
-        let reading = blocks * (weights_of_block * rows.div_ceil(PASS_ROWS)) as f64 / bandwidth;
+    for Chip { name, clock, cycles, .. } in CHIPS.into_iter().filter(|chip| chip.contexts >= threads) {
+        let [computing, alone] = [longest, packets].map(|packets| packets * cycles / (clock * 1e9));
+        let reading = blocks * (weights_of_block * rows.div_ceil(PASS_ROWS)) as f64 / BANDWIDTH;
         println!(
-            "{chip}: predicted {:.0} ms of packets, {:.2} T multiply-adds/s, with {threads} threads on as many vector contexts at \
-             {gigahertz} GHz and {cycles} cycles a packet (one thread: {:.0} ms), {:.0} ms of reading weights at {:.0} GB/s beside \
+            "{name}: predicted {:.0} ms of packets, {:.2} T multiply-adds/s, with {threads} threads on as many vector contexts at \
+             {clock} GHz and {cycles} cycles a packet (one thread: {:.0} ms), {:.0} ms of reading weights at {:.0} GB/s beside \
              them",
             1e3 * computing,
             products / computing / 1e12,
             1e3 * alone,
             1e3 * reading,
-            bandwidth / 1e9
+            BANDWIDTH / 1e9
         );
     }
     let ([in_features, out_features, rows], published) = PUBLISHED;
     let [_, longest, _] = run(&hexagon, &linear(vec![layer(out_features, in_features)]), rows)?;
-    let (products, (chip, gigahertz, cycles, _)) = ((in_features * out_features * rows) as f64, CHIPS[2]);
-    let predicted = longest * cycles / (gigahertz * 1e9);
+    let (products, Chip { name: chip, clock, cycles, .. }) = ((in_features * out_features * rows) as f64, V79);
+    let predicted = longest * cycles / (clock * 1e9);
     println!(
         "{out_features} channels of {in_features} features, {rows} rows: {:.2} million packets one behind the other, predicted {:.2} ms \
          on {chip}, {:.2} T multiply-adds/s; llama.cpp's HVX, measured: {:.2} ms, {:.2} T/s",

@@ -118,10 +118,10 @@ fn every_subgraph_has_the_bits_of_the_cpu() {
     }
 }
 
-/// Devices of 1 to 4 threads.
+/// Devices of 1 to 6 threads, as many as there are vector contexts in a v79.
 fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
     let of = |threads| Hexagon::open(&HexagonOptions { threads: Some(threads), ..options.clone() }).unwrap();
-    (1..=4).map(of).collect()
+    (1..=6).map(of).collect()
 }
 
 #[test]
@@ -163,17 +163,18 @@ fn threads_divide_the_packets_of_a_product_and_of_an_activation() {
         device.packets()
     };
     let devices = teams(&options);
-    assert_eq!(devices.iter().map(Hexagon::threads).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    for subgraph in &products {
+    assert_eq!(devices.iter().map(Hexagon::threads).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6]);
+    // Of 16 tiles, and of 8 and 4, what the busiest of 6 threads has.
+    for (subgraph, of_six) in products.iter().zip([3.0 / 16.0, 1.0 / 4.0]) {
         let found: Vec<_> = devices.iter().map(|device| of(device, subgraph)).collect();
         assert_eq!(of(&devices[3], subgraph), found[3], "packets are the same in each run");
         assert_eq!(found[0].all, found[0].longest, "{found:?}");
         let one = found[0].longest as f64;
-        for (packets, share) in found.iter().zip([1.0, 1.0 / 2.0, 6.0 / 16.0, 1.0 / 4.0]) {
+        for (packets, share) in found.iter().zip([1.0, 1.0 / 2.0, 6.0 / 16.0, 1.0 / 4.0, 1.0 / 4.0, of_six]) {
             // Somewhat more: one thread takes the request apart and adds up the check sums, and each begins anew.
             let longest = packets.longest as f64 / one;
             assert!((share..share + 0.06).contains(&longest), "{found:?}");
-            assert!((packets.all as f64) < 1.04 * one, "{found:?}");
+            assert!((packets.all as f64) < 1.05 * one, "{found:?}");
         }
     }
 }
@@ -307,7 +308,7 @@ fn a_device_program_of_another_version_is_refused_by_both_numbers() {
     fs::write(&program, bytes).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
-    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 3"), "{error}");
+    assert!(error.to_string().contains("it is of version 0 of the protocol, expected 4"), "{error}");
 }
 
 #[test]

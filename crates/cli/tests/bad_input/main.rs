@@ -454,6 +454,16 @@ fn inputs() -> Vec<Case> {
             &["--gpu-slice", "are for --processors"],
         ),
         usage(
+            "threads of Hexagon that can't be",
+            &["run", "-p", "Hi", "--processors", "cpu,npu", "--npu", "hexagon", "--npu-threads", "9"],
+            &["--npu-threads", "whole number from 1 to 8"],
+        ),
+        input(
+            "threads of an NPU that is not Hexagon",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,npu", "--npu-threads", "2"],
+            &["--npu-threads is for --npu hexagon"],
+        ),
+        usage(
             "core of two processors",
             &["bench", "--processors", "cpu=0-1,npu=1"],
             &["--processors", "core 1 is of two processors"],

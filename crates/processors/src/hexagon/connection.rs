@@ -68,10 +68,15 @@ impl Connection {
             }
             std::thread::sleep(SLEEP);
         }
-        match connection.shared.field(field::DEVICE_VERSION) {
-            VERSION => Ok(connection),
-            other => Err(wrong(format!("it is of version {other} of the protocol, expected {VERSION}"))),
+        let [version, threads, most] =
+            [field::DEVICE_VERSION, field::DEVICE_THREADS, field::THREADS].map(|index| connection.shared.field(index));
+        if version != VERSION {
+            return Err(wrong(format!("it is of version {version} of the protocol, expected {VERSION}")));
         }
+        if threads == 0 || threads > most {
+            return Err(wrong(format!("it reports {threads} threads that compute, expected 1 to {most}")));
+        }
+        Ok(connection)
     }
 
     /// A hash of the sources that the program was built from.

@@ -35,6 +35,7 @@ use crate::subgraph::DeviceSubgraph;
 use crate::window::Window;
 use connection::Connection;
 use program::{HexagonProgram, SharedConnection};
+pub use protocol::MOST_THREADS;
 pub use transport::Target;
 
 /// The environment variable with the path of the device program, as `hexagon/build` prints it.
@@ -64,7 +65,7 @@ pub struct HexagonOptions {
     pub transfer_bytes: usize,
     /// Who computes what is between the products of a feed-forward.
     pub between: Between,
-    /// Threads that compute, from 1 to 4 (another number is taken as the nearest of these); `None` for as many as there are: vector
+    /// Threads that compute, from 1 to [`MOST_THREADS`] (another number is taken as the nearest of these); `None` for as many as there are: vector
     /// contexts of a DSP, of which no more are used in any case, or cores of the machine that emulates. The bits are the same with any number.
     pub threads: Option<usize>,
 }

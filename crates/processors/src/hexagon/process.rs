@@ -91,3 +91,37 @@ impl Drop for Process {
         self.end();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hexagon::program_from_environment;
+    use crate::hexagon::protocol::field;
+
+    #[test]
+    fn a_host_that_wants_no_threads_or_more_than_there_can_be_is_refused() {
+        let program = match program_from_environment() {
+            Ok(program) => program,
+            Err(error) => return eprintln!("skipped: {error}"),
+        };
+        let options = HexagonOptions::new(program);
+        for (threads, refused) in [(0, true), (1, false), (MOST_THREADS, false), (MOST_THREADS + 1, true)] {
+            let (shared, file) = SharedMemory::create(1 << 16).unwrap();
+            shared.begin(threads);
+            let mut command = Command::new(&options.emulator);
+            let mut child = command.arg(&options.program).stdin(file).stdout(Stdio::null()).spawn().unwrap();
+            let mut ended = child.try_wait().unwrap();
+            while ended.is_none() && shared.field(field::DEVICE_MAGIC) == 0 {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                ended = child.try_wait().unwrap();
+            }
+            assert_eq!(ended.is_some(), refused, "{threads} threads");
+            if !refused {
+                assert_eq!(shared.field(field::DEVICE_THREADS), threads as u64);
+            }
+            shared.set_field(field::HOST_MAGIC, 0);
+            let code = if refused { 4 } else { 0 };
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{threads} threads");
+        }
+    }
+}

@@ -5,11 +5,11 @@ pub const HOST_MAGIC: u64 = u64::from_le_bytes(*b"TRIADHST");
 /// The device program started.
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"TRIADDSP");
 /// Of all that this module has.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Bytes of the fields, before the transfer area.
 pub const HEADER: usize = 4096;
-/// Threads that compute at once.
-pub const MOST_THREADS: usize = 4;
+/// Threads that compute at once: a v73 has four vector contexts, a v79 six.
+pub const MOST_THREADS: usize = 8;
 /// Offsets are multiples of it.
 pub const ALIGNMENT: usize = 128;
 /// Rows that a tile of a product has: outputs have room for so many more.

@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, PoisonError, mpsc};
 use std::thread;
 
-use super::kernel::{self, Call, Driver, Structure};
+use super::kernel::{self, Call, Driver, Interface};
 use super::{Ended, failed, list, refused};
 use crate::error::{Error, Result};
 use crate::hexagon::protocol::HEADER;
@@ -18,6 +18,8 @@ const COMPUTE_DSP: u32 = 3;
 /// Attributes of a DSP: how many vector contexts of 128 bytes it has, and its architecture, whose version is the last byte.
 const HVX_128_BYTES: u32 = 3;
 const ARCHITECTURE: u32 = 6;
+/// An attribute of the vendor's driver: whether memory for the heap of an unsigned domain has to come from this process.
+const MEMORY_OF_PROCESSES: u32 = 258;
 /// The architecture that the device program is built for.
 const OLDEST: u32 = 0x67;
 
@@ -38,14 +40,36 @@ const URI: &[u8] = b"file:///libtriad_skel.so?triad_skel_invoke&_modver=1.0\0";
 const MOST_PRINTED: usize = 255;
 
 const INVOKE: &str = "FASTRPC_IOCTL_INVOKE";
+const GET_DSP_INFO: &str = "FASTRPC_IOCTL_GET_DSP_INFO";
+const ALL_TAKEN: &str = "all sessions of the DSP are taken: end another program that uses it";
+const NO_RIGHTS: &str = "this user may not reach the DSP: run triad from adb's shell, or give it rights to that node";
 pub const RESTART: &str = "restart the phone, and see what its kernel printed (dmesg, or adb logcat)";
 
 /// An open node of the driver, which is one domain once that is created.
 pub struct Domain {
     driver: Arc<dyn Driver>,
     node: OwnedFd,
+    interface: Interface,
     path: PathBuf,
     heap: PathBuf,
+    /// Whether memory for the heap of the domain has to come from this process: known once it was asked for.
+    gives_memory: OnceLock<bool>,
+}
+
+/// Pages of the heap of a domain.
+pub struct Pages {
+    /// Where they are on the DSP.
+    pub address: u64,
+    pub bytes: u64,
+    /// What they are, where this process has given them: they are released with it.
+    memory: Option<(File, SharedMemory)>,
+}
+
+impl Pages {
+    /// Where this process has them, or 0.
+    pub fn address_here(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |(_, memory)| memory.address())
+    }
 }
 
 /// What a call returns.
@@ -78,20 +102,33 @@ impl From<Failure> for io::Error {
 }
 
 impl Domain {
-    /// Opens the node of the driver at `path`.
-    pub fn open(driver: Arc<dyn Driver>, path: PathBuf, heap: &Path) -> Result<Self> {
-        let advice = |error: &io::Error| match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-            Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
-                "this user may not reach the DSP: run triad from adb's shell, or give it rights to that node"
-            }
-            Some(rustix::io::Errno::BUSY) => "all sessions of the DSP are taken: end another program that uses it",
-            _ => RESTART,
-        };
+    /// Opens the node of the driver at `path`, which has the calls of `interface`.
+    pub fn open(driver: Arc<dyn Driver>, (path, interface): (PathBuf, Interface), heap: &Path) -> Result<Self> {
         let node = driver.open(&path).map_err(|error| {
             let advice = advice(&error);
             refused("open", &path, error, advice)
         })?;
-        Ok(Self { driver, node, path, heap: heap.to_owned() })
+        Ok(Self { driver, node, interface, path, heap: heap.to_owned(), gives_memory: OnceLock::new() })
+    }
+
+    /// Has a session of the DSP that computes. A node of Linux' driver is one when it is open.
+    pub fn begin_session(&self) -> Result<()> {
+        if self.interface == Interface::Mainline {
+            return Ok(());
+        }
+        let refused = |error: io::Error| {
+            let advice = advice(&error);
+            refused("FASTRPC_IOCTL_GETINFO", &self.path, error, advice)
+        };
+        let mut call = Call::session(COMPUTE_DSP);
+        self.call(&mut call).map_err(|failure| refused(failure.into()))?;
+        match call.returned() {
+            1 => Ok(()),
+            // Then a buffer would have to be one piece of memory.
+            other => Err(refused(io::Error::other(format!(
+                "it returned {other}, expected 1: a DSP whose memory is mapped for it"
+            )))),
+        }
     }
 
     fn call(&self, call: &mut Call) -> Outcome<()> {
@@ -114,23 +151,24 @@ impl Domain {
 
     /// Calls a method of what `handle` is.
     pub fn invoke(&self, handle: u32, method: u32, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) -> Outcome<()> {
-        self.call(&mut Call::invoke(handle, method, inputs, outputs))
+        self.call(&mut Call::invoke(self.interface, (handle, method), inputs, outputs))
+    }
+
+    /// An attribute of the DSP or of its driver.
+    fn attribute(&self, attribute: u32) -> Result<u32> {
+        let mut call = Call::capability(self.interface, COMPUTE_DSP, attribute);
+        self.require(GET_DSP_INFO, &mut call, RESTART)?;
+        Ok(call.returned() as u32)
     }
 
     /// The version of the DSP's instructions, which has to be one that the device program is built for, and how many vector
     /// contexts it has, at least one.
     pub fn architecture(&self) -> Result<(u32, u32)> {
-        let ask = |attribute| {
-            let mut call = Call::capability(COMPUTE_DSP, attribute);
-            self.require("FASTRPC_IOCTL_GET_DSP_INFO", &mut call, RESTART)?;
-            let Structure::Capability(found) = call.structure() else { unreachable!("it was one") };
-            Ok(found.capability)
-        };
-        let (architecture, contexts) = (ask(ARCHITECTURE)? & 0xff, ask(HVX_128_BYTES)?);
+        let (architecture, contexts) = (self.attribute(ARCHITECTURE)? & 0xff, self.attribute(HVX_128_BYTES)?);
         if architecture < OLDEST || contexts == 0 {
             let found = format!("it is a v{architecture:x} with {contexts} vector contexts");
             let reason = io::Error::other(format!("{found}, expected v{OLDEST:x} or later with one"));
-            return Err(refused("FASTRPC_IOCTL_GET_DSP_INFO", &self.path, reason, "use another processor"));
+            return Err(refused(GET_DSP_INFO, &self.path, reason, "use another processor"));
         }
         Ok((architecture, contexts))
     }
@@ -154,8 +192,8 @@ impl Domain {
         let bytes = bytes.ok_or_else(|| of_shell(io::Error::other(format!("it has {} bytes", shell.len()))))?;
         let (buffer, memory) = self.allocate(shell.len())?;
         memory.write_bytes(&shell);
-        let mut call = Call::create(buffer.as_fd(), &memory, bytes);
-        let name = "FASTRPC_IOCTL_INIT_CREATE of an unsigned protection domain";
+        let mut call = Call::create(self.interface, buffer.as_fd(), &memory, bytes);
+        let name = self.interface.name_of_create();
         self.call(&mut call).map_err(|failure| {
             let error = io::Error::from(failure);
             let advice = match error.kind() {
@@ -171,23 +209,45 @@ impl Domain {
         })
     }
 
-    /// Adds pages to the heap of the domain, and returns their address there.
-    pub fn add_pages(&self, flags: u32, bytes: u64) -> Outcome<u64> {
-        let mut call = Call::add_pages(flags, bytes);
-        self.call(&mut call)?;
-        let Structure::Mmap(added) = call.structure() else { unreachable!("it was one") };
-        Ok(added.address_out)
+    /// Adds pages to the heap of the domain: the driver's, or this process' where the vendor's driver wants that.
+    pub fn add_pages(&self, flags: u32, bytes: u64) -> Result<Pages> {
+        let gives = match (self.interface, self.gives_memory.get()) {
+            (Interface::Mainline, _) => false,
+            (Interface::Vendor, Some(gives)) => *gives,
+            (Interface::Vendor, None) => {
+                // A driver that does not know the attribute has the memory.
+                let gives = self.attribute(MEMORY_OF_PROCESSES).is_ok_and(|found| found != 0);
+                *self.gives_memory.get_or_init(|| gives)
+            }
+        };
+        let memory = if gives { Some(self.allocate(usize::try_from(bytes).map_err(failed)?)?) } else { None };
+        let parts = memory.as_ref().map(|(file, memory)| (file.as_fd(), memory));
+        let mut call = Call::add_pages(self.interface, flags, bytes, parts);
+        self.require("FASTRPC_IOCTL_MMAP", &mut call, RESTART)?;
+        let address = call.returned();
+        drop(call);
+        Ok(Pages { address, bytes, memory })
     }
 
     /// Takes pages of the heap back.
-    pub fn remove_pages(&self, address: u64, bytes: u64) -> Outcome<()> {
-        self.call(&mut Call::remove_pages(address, bytes))
+    pub fn remove_pages(&self, pages: &Pages) -> Outcome<()> {
+        self.call(&mut Call::remove_pages(self.interface, pages.address, pages.bytes))
     }
 
     /// Ends the domain, and with it every call that did not return.
     pub fn exit(&self) {
         // It fails where the domain is gone.
         let _ = self.invoke(CURRENT_PROCESS, EXIT, &[], &mut []);
+    }
+}
+
+/// What to do where a node can't be had.
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => NO_RIGHTS,
+        // Of Linux' driver, and of the vendor's.
+        Some(rustix::io::Errno::BUSY | rustix::io::Errno::USERS) => ALL_TAKEN,
+        _ => RESTART,
     }
 }
 
@@ -210,14 +270,14 @@ impl Mapped {
     /// Maps a new one.
     pub fn new(domain: &Arc<Domain>, bytes: usize) -> Result<(Self, SharedMemory)> {
         let (buffer, memory) = domain.allocate(bytes)?;
-        let mut call = Call::map(buffer.as_fd(), &memory);
+        let mut call = Call::map(domain.interface, buffer.as_fd(), &memory);
         domain.require(
             "FASTRPC_IOCTL_MEM_MAP",
             &mut call,
             "the DSP has no room for it: end another program that uses it",
         )?;
-        let Structure::MemMap(map) = call.structure() else { unreachable!("it was one") };
-        let (address, bytes) = (map.address_out, memory.bytes() as u64);
+        let (address, bytes) = (call.returned(), memory.bytes() as u64);
+        drop(call);
         let mapped = Self { domain: Arc::clone(domain), buffer, address, bytes };
         // Addresses of the DSP have 32 bits.
         if address == 0 || address.checked_add(bytes).is_none_or(|end| end > 1 << 32) {
@@ -236,7 +296,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // Where the domain is gone, its maps are, too.
-        let _ = self.domain.call(&mut Call::unmap(self.buffer.as_fd(), self.address, self.bytes));
+        let _ =
+            self.domain.call(&mut Call::unmap(self.domain.interface, self.buffer.as_fd(), self.address, self.bytes));
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use super::domain::{Domain, LISTENER, MODULE, RESTART, word, words};
+use super::domain::{Domain, LISTENER, MODULE, Pages, RESTART, word, words};
 use super::kernel::ADD_PAGES;
 use super::{failed, refused};
 use crate::error::Result;
@@ -20,6 +20,8 @@ const NEXT: u32 = 4;
 const ROOM: usize = 64 << 10;
 /// Bytes that one request may read.
 const MOST_READ: usize = 16 << 20;
+/// Bytes of memory that one request may be for: as many as a DSP addresses.
+const MOST_MEMORY: u64 = 1 << 32;
 /// Buffers of numbers begin with multiples of it.
 const ALIGNMENT: usize = 8;
 
@@ -84,8 +86,8 @@ struct Server {
     /// Where each open file is read next, by its number.
     files: BTreeMap<u32, usize>,
     latest_file: u32,
-    /// Bytes of the pages at an address.
-    pages: BTreeMap<u64, u64>,
+    /// The pages at an address.
+    pages: BTreeMap<u64, Pages>,
 }
 
 impl Server {
@@ -207,16 +209,22 @@ impl Server {
                 if request.word(8)? != ADD_PAGES || bytes == 0 {
                     return Err(Refusal::Unsupported);
                 }
-                let address = self.domain.add_pages(ADD_PAGES, bytes).map_err(|_| Refusal::NoMemory)?;
-                self.pages.insert(address, bytes);
-                // This process does not map them.
-                Ok(vec![if wide { [0, address].map(u64::to_le_bytes).concat() } else { words(&[0, address as u32]) }])
+                if bytes > MOST_MEMORY {
+                    return Err(Refusal::NoMemory);
+                }
+                let pages = self.domain.add_pages(ADD_PAGES, bytes).map_err(|_| Refusal::NoMemory)?;
+                let addresses = [pages.address_here(), pages.address];
+                self.pages.insert(pages.address, pages);
+                Ok(vec![match wide {
+                    true => addresses.map(u64::to_le_bytes).concat(),
+                    false => words(&addresses.map(|address| address as u32)),
+                }])
             }
             // request_unmap(address, bytes), and with 64 bits
             1 | 3 => {
                 let address = if wide { request.wide(0)? } else { u64::from(request.word(0)?) };
-                let bytes = *self.pages.get(&address).ok_or(Refusal::Request)?;
-                self.domain.remove_pages(address, bytes).map_err(|_| Refusal::Request)?;
+                let pages = self.pages.get(&address).ok_or(Refusal::Request)?;
+                self.domain.remove_pages(pages).map_err(|_| Refusal::Request)?;
                 self.pages.remove(&address);
                 Ok(Vec::new())
             }

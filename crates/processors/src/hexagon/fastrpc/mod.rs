@@ -1,4 +1,5 @@
-//! The device program on a phone's DSP: FastRPC, by the interface of Linux' driver. It has never run on a phone.
+//! The device program on a phone's DSP: FastRPC, by the interface of Linux' driver or of the vendor's in kernels of Android
+//! ([`Interface`](kernel::Interface)). It has never run on a phone.
 //!
 //! A node of the driver is opened, and the DSP creates a *protection domain*, its kind of process, for this process: an unsigned one,
 //! which programs may have that nobody has signed. It begins with a *shell*, a file of the phone's vendor, in a dma-buf. Another
@@ -12,6 +13,7 @@
 mod domain;
 mod kernel;
 mod listener;
+mod structures;
 #[cfg(test)]
 mod tests;
 
@@ -29,8 +31,8 @@ use super::transport::Transport;
 use super::{HexagonOptions, NAME};
 use crate::error::{Error, Result};
 use domain::{Domain, Mapped, Module};
-use kernel::Driver;
 pub(super) use kernel::System;
+use kernel::{Driver, Interface};
 use listener::Listener;
 
 /// How long the end of a program is waited for.
@@ -39,10 +41,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Where the parts of FastRPC are.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Nodes of the driver, for the DSP that computes.
-    pub nodes: Vec<PathBuf>,
-    /// Nodes of an older driver of the vendor, whose calls are others and which is not used.
-    pub older_nodes: Vec<PathBuf>,
+    /// Nodes by which the DSP that computes is reached, with whose driver's they are. The first one that is there is used.
+    pub nodes: Vec<(PathBuf, Interface)>,
     /// The heap of dma-bufs.
     pub heap: PathBuf,
     /// Where the shell of unsigned domains may be.
@@ -53,9 +53,15 @@ impl Default for Places {
     fn default() -> Self {
         let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
         Self {
-            // The secure one is for signed programs, too, and is open to fewer.
-            nodes: paths(&["/dev/fastrpc-cdsp", "/dev/fastrpc-cdsp-secure"]),
-            older_nodes: paths(&["/dev/adsprpc-smd", "/dev/adsprpc-smd-secure"]),
+            // The secure ones are for signed programs, too, and are open to fewer.
+            nodes: [
+                ("/dev/fastrpc-cdsp", Interface::Mainline),
+                ("/dev/fastrpc-cdsp-secure", Interface::Mainline),
+                ("/dev/adsprpc-smd", Interface::Vendor),
+                ("/dev/adsprpc-smd-secure", Interface::Vendor),
+            ]
+            .map(|(path, interface)| (path.into(), interface))
+            .to_vec(),
             heap: "/dev/dma_heap/system".into(),
             shells: paths(&[
                 "/vendor/dsp/cdsp/fastrpc_shell_unsigned_3",
@@ -70,26 +76,24 @@ impl Default for Places {
 impl Places {
     /// What was found, and what is missing.
     pub fn report(&self) -> String {
-        let Some(node) = self.node() else { return self.no_node() };
+        let Some((node, interface)) = self.node() else { return self.no_node() };
         let missing = [
             (!may_exist(&self.heap)).then(|| format!("the heap {}", self.heap.display())),
             self.shell().is_none().then(|| format!("the shell {}", list(&self.shells))),
         ];
         let missing: Vec<_> = missing.into_iter().flatten().collect();
         let missing = if missing.is_empty() { String::new() } else { format!(", but not {}", missing.join(" nor ")) };
-        format!("{} is there{missing}", node.display())
+        format!("{} ({interface}) is there{missing}", node.display())
     }
 
     fn no_node(&self) -> String {
-        let mut text = format!("this machine has no {}", list(&self.nodes));
-        if let Some(older) = self.older_nodes.iter().find(|path| may_exist(path)) {
-            text += &format!(", only {}, whose calls are an older driver's, which is not supported", older.display());
-        }
-        text
+        let nodes: Vec<_> = self.nodes.iter().map(|(path, _)| path.clone()).collect();
+        format!("this machine has no {}", list(&nodes))
     }
 
-    fn node(&self) -> Option<&Path> {
-        self.nodes.iter().map(PathBuf::as_path).find(|path| may_exist(path))
+    fn node(&self) -> Option<(&Path, Interface)> {
+        let nodes = self.nodes.iter().map(|(path, interface)| (path.as_path(), *interface));
+        nodes.into_iter().find(|(path, _)| may_exist(path))
     }
 
     fn shell(&self) -> Option<&Path> {
@@ -134,9 +138,9 @@ impl Session {
     pub fn start(options: &HexagonOptions, driver: Arc<dyn Driver>, places: &Places) -> Result<(Self, SharedMemory)> {
         let wrong = |reason| Error::HexagonProgram { path: options.program.clone(), reason };
         let none = || wrong(format!("it is for a phone's DSP, and {}", places.no_node()));
-        let node = places.node().ok_or_else(none)?;
+        let (node, interface) = places.node().ok_or_else(none)?;
         let (parts, places, path) = (options.clone(), places.clone(), node.to_owned());
-        let opened = within(options.patience, move || Self::open(&parts, driver, &places, path));
+        let opened = within(options.patience, move || Self::open(&parts, driver, &places, (path, interface)));
         opened.unwrap_or_else(|| {
             let seconds = options.patience.as_secs_f64();
             Err(wrong(format!("the DSP of {} did not start it within {seconds:.1} s", node.display())))
@@ -147,12 +151,13 @@ impl Session {
         options: &HexagonOptions,
         driver: Arc<dyn Driver>,
         places: &Places,
-        node: PathBuf,
+        (node, interface): (PathBuf, Interface),
     ) -> Result<(Self, SharedMemory)> {
         let program = fs::read(&options.program)
             .map_err(|reason| Error::HexagonMissing { path: options.program.clone(), reason })?;
         let shell = places.shell().ok_or_else(|| domain::no_shell(&places.shells))?;
-        let domain = Arc::new(Domain::open(driver, node.clone(), &places.heap)?);
+        let domain = Arc::new(Domain::open(driver, (node.clone(), interface), &places.heap)?);
+        domain.begin_session()?;
         let (architecture, contexts) = domain.architecture()?;
         domain.create(shell)?;
         let listener = Listener::start(&domain, program)?;

@@ -18,7 +18,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::hexagon::fastrpc::Places;
 use crate::hexagon::fastrpc::domain::{MODULE, word, words};
-use crate::hexagon::fastrpc::kernel::{Call, Driver, InvokeArgument, Structure};
+use crate::hexagon::fastrpc::kernel::{Call, Driver, Interface, Structure};
+use crate::hexagon::fastrpc::structures::Invoke;
 use crate::hexagon::protocol::{DEVICE_MAGIC, HOST_MAGIC, VERSION, field};
 use crate::hexagon::shared::SharedMemory;
 
@@ -38,6 +39,8 @@ pub enum Runs {
     Nothing,
     /// The same, but it responds that all was done.
     Claims,
+    /// As a thread that does nothing, but it reports that so many of them compute.
+    Threads(u64),
     /// It does nothing until its domain is ended.
     NothingForEver,
 }
@@ -60,6 +63,12 @@ pub enum Fault {
     Address(u64),
     /// Heaps return what can't be mapped.
     Unmappable,
+    /// The session of the DSP has no memory that is mapped for it.
+    Unmapped,
+    /// The vendor's driver has memory for domains itself.
+    OwnMemory,
+    /// The DSP has so many vector contexts.
+    Contexts(u32),
 }
 
 #[derive(Default)]
@@ -68,7 +77,9 @@ struct State {
     wrong: Vec<String>,
     buffer: Option<RawFd>,
     mapped_bytes: u64,
-    pages: Option<u64>,
+    /// Pages of a domain's heap: what they are a buffer of, and their bytes.
+    pages: Option<(RawFd, u64)>,
+    has_session: bool,
     is_created: bool,
     is_loaded: bool,
     is_over: bool,
@@ -81,6 +92,7 @@ struct State {
 
 pub struct Fake {
     name: String,
+    interface: Interface,
     program: PathBuf,
     pub places: Places,
     runs: Runs,
@@ -91,24 +103,36 @@ pub struct Fake {
 }
 
 impl Fake {
-    pub fn new(program: &Path, runs: Runs, fault: Fault) -> Self {
+    pub fn new(interface: Interface, program: &Path, runs: Runs, fault: Fault) -> Self {
         static LATEST: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         // They are opened by the fake, and only looked for otherwise.
-        for name in ["fastrpc-cdsp", "heap"] {
+        let node = match interface {
+            Interface::Mainline => "fastrpc-cdsp",
+            Interface::Vendor => "adsprpc-smd",
+        };
+        for name in [node, "heap"] {
             fs::write(at(name), "").unwrap();
         }
         fs::write(at("shell"), SHELL).unwrap();
         let places = Places {
-            nodes: vec![at("fastrpc-none"), at("fastrpc-cdsp")],
-            older_nodes: vec![at("adsprpc-smd")],
+            nodes: vec![
+                (at("fastrpc-none"), Interface::Mainline),
+                (at("fastrpc-cdsp"), Interface::Mainline),
+                (at("adsprpc-smd"), Interface::Vendor),
+            ],
             heap: at("heap"),
             shells: vec![at("no-shell"), at("shell")],
         };
         let name = format!("fake-dsp-{}", LATEST.fetch_add(1, Ordering::Relaxed));
         let (state, changed) = Default::default();
-        Self { name, program: program.to_owned(), places, runs, fault, state, changed, _folder: folder }
+        Self { name, interface, program: program.to_owned(), places, runs, fault, state, changed, _folder: folder }
+    }
+
+    /// The node that is there.
+    pub fn node(&self) -> &Path {
+        self.places.nodes.iter().map(|(path, _)| path.as_path()).find(|path| path.exists()).unwrap()
     }
 
     /// Calls so far.
@@ -223,23 +247,26 @@ fn poke(address: u64, bytes: &[u8]) -> io::Result<()> {
 
 impl Driver for Fake {
     fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        let (name, kind) = if path == self.places.nodes[1] { ("open node", "node") } else { ("open heap", "heap") };
+        let (name, kind) = if path == self.node() { ("open node", "node") } else { ("open heap", "heap") };
         self.note(name)?;
         self.expect(kind == "node" || path == self.places.heap, format!("{} is opened", path.display()))?;
         self.file(kind, 0)
     }
 
     fn call(&self, file: BorrowedFd, call: &mut Call) -> io::Result<i32> {
-        let (number, fd) = (call.number(), file.as_raw_fd());
-        let kind = if number == 0xc018_4800 { "heap" } else { "node" };
-        self.expect(self.is(fd, kind), format!("{number:#x} is a call of a {kind}"))?;
-        match call.structure() {
+        let (structure, fd) = (call.structure(), file.as_raw_fd());
+        let (owner, golden) = expected(&structure);
+        let kind = if owner.is_none() { "heap" } else { "node" };
+        let number = structure.number();
+        self.expect(number == golden && self.is(fd, kind), format!("{number:#x} is a call of a {kind}"))?;
+        let is_theirs = owner.is_none_or(|owner| owner == self.interface);
+        self.expect(is_theirs, format!("{:?} has no {structure:?}", self.interface))?;
+        match structure {
             Structure::HeapAllocation(mut allocation) => {
                 self.note("allocate")?;
-                self.expect(number == 0xc018_4800 && allocation.length > 0, format!("{allocation:?}"))?;
                 let flags = 0o2 | 0o2_000_000;
-                self.expect(allocation.fd == 0 && allocation.fd_flags == flags, format!("{allocation:?}"))?;
-                self.expect(allocation.heap_flags == 0, format!("{allocation:?}"))?;
+                let is_right = allocation.length > 0 && allocation.fd == 0 && allocation.fd_flags == flags;
+                self.expect(is_right && allocation.heap_flags == 0, format!("{allocation:?}"))?;
                 let bytes = allocation.length.next_multiple_of(4096);
                 let buffer = match self.fault {
                     Fault::Unmappable => File::open("/dev/null")?.into(),
@@ -249,100 +276,112 @@ impl Driver for Fake {
                 call.set_structure(Structure::HeapAllocation(allocation));
                 Ok(0)
             }
-            Structure::Capability(mut capability) => {
-                self.note(&format!("capability {}", capability.attribute))?;
-                let is_right = capability.domain == 3 && capability.capability == 0 && capability.reserved == [0; 4];
-                self.expect(number == 0xc01c_520d && is_right, format!("{capability:?}"))?;
-                capability.capability = match (capability.attribute, self.fault) {
-                    (6, Fault::Architecture(architecture)) => architecture,
-                    (6, _) => 0x8473,
-                    (3, _) => 4,
-                    _ => u32::MAX,
-                };
-                call.set_structure(Structure::Capability(capability));
+            Structure::VendorInfo(domain) => {
+                let status = self.note("session")?;
+                let is_first = !self.has(|state| state.has_session);
+                self.expect(domain == 3 && is_first, "a node is a session of the DSP that computes")?;
+                self.state().has_session = true;
+                call.set_structure(Structure::VendorInfo((self.fault != Fault::Unmapped).into()));
+                Ok(status)
+            }
+            Structure::Capability(mut asked) => {
+                self.expect(asked.capability == 0 && asked.reserved == [0; 4], format!("{asked:?}"))?;
+                asked.capability = self.capability(asked.domain, asked.attribute)?;
+                call.set_structure(Structure::Capability(asked));
+                Ok(0)
+            }
+            Structure::VendorCapability(mut asked) => {
+                self.expect(asked.capability == 0, format!("{asked:?}"))?;
+                asked.capability = self.capability(asked.domain, asked.attribute)?;
+                call.set_structure(Structure::VendorCapability(asked));
                 Ok(0)
             }
             Structure::InitCreate(create) => {
-                let status = self.note("create")?;
-                self.expect(
-                    number == 0xc018_5205 && !self.has(|state| state.is_created),
-                    "the domain is created once",
-                )?;
                 self.expect(create.attributes == 8 && create.signature_length == 0, "it is unsigned")?;
-                self.expect(self.is(create.file_fd, "buffer"), "the shell is in a dma-buf")?;
-                let (address, bytes) = (create.file, u64::from(create.file_length));
-                self.expect(self.maps(create.file_fd, address, bytes), "the shell is where its buffer is mapped")?;
-                self.expect(peek(address, bytes)? == SHELL, "the shell is whole")?;
-                self.state().is_created = status == 0;
-                Ok(status)
+                self.create(create.file_fd, create.file, create.file_length)
+            }
+            Structure::VendorInit(create) => {
+                self.expect(create.flags == 1, "a domain is created")?;
+                self.expect(create.attributes == 8 && create.signature_length == 0, "it is unsigned")?;
+                let is_the_drivers = create.memory == 0 && create.memory_length == 0 && create.memory_fd == -1;
+                self.expect(is_the_drivers, "its memory is the driver's")?;
+                self.create(create.file_fd, create.file, create.file_length)
             }
             Structure::MemMap(mut map) => {
-                self.note("map")?;
-                self.expect(
-                    number == 0xc040_520a && self.has(|state| state.is_created),
-                    "memory is mapped for a domain",
-                )?;
                 let is_right = map.version == 0 && map.offset == 0 && map.flags == 2 && map.attributes == 0;
                 self.expect(is_right && map.address_out == 0 && map.reserved == [0; 4], format!("{map:?}"))?;
-                self.expect(self.is(map.fd, "buffer"), "a dma-buf is mapped")?;
-                let length = fs::metadata(format!("/proc/self/fd/{}", map.fd))?.len();
-                self.expect(map.length == length, "all of the buffer is mapped")?;
-                self.expect(self.maps(map.fd, map.address_in, map.length), "it is mapped by the host, too")?;
-                map.address_out = self.address();
-                let mut state = self.state();
-                (state.buffer, state.mapped_bytes) = (Some(map.fd), map.length);
+                map.address_out = self.map(map.fd, map.address_in, map.length)?;
                 call.set_structure(Structure::MemMap(map));
                 Ok(0)
             }
+            Structure::VendorMemMap(mut map) => {
+                let is_right = map.version == 0 && map.offset == 0 && map.flags == 2 && map.attributes == 0;
+                let is_zero = map.address_out == 0 && map.reserved == [0; 4] && map.unused == 0;
+                self.expect(is_right && is_zero, format!("{map:?}"))?;
+                map.address_out = self.map(map.fd, map.address_in, map.length)?;
+                call.set_structure(Structure::VendorMemMap(map));
+                Ok(0)
+            }
             Structure::MemUnmap(unmap) => {
-                self.note("unmap")?;
-                let (buffer, bytes) = {
-                    let state = self.state();
-                    (state.buffer, state.mapped_bytes)
-                };
-                self.expect(number == 0xc030_520b && buffer == Some(unmap.fd), format!("{unmap:?}"))?;
-                let is_same = unmap.address == self.address() && unmap.length == bytes && unmap.version == 0;
-                self.expect(is_same && self.is(unmap.fd, "buffer"), format!("{unmap:?}, mapped were {bytes}"))?;
-                self.state().buffer = None;
-                Ok(0)
+                self.expect(unmap.version == 0 && unmap.reserved == [0; 5], format!("{unmap:?}"))?;
+                self.unmap(unmap.fd, unmap.address, unmap.length)
             }
-            Structure::Mmap(mut map) => {
+            Structure::VendorMemUnmap(unmap) => {
+                let is_zero = unmap.unused == 0 && unmap.unused_behind_fd == 0 && unmap.reserved == [0; 4];
+                self.expect(unmap.version == 0 && is_zero, format!("{unmap:?}"))?;
+                self.unmap(unmap.fd, unmap.address, unmap.length)
+            }
+            Structure::Mmap(mut map) | Structure::VendorMmap(mut map) => {
                 self.note("add pages")?;
-                let is_right = map.fd == -1 && map.flags == 0x1000 && map.address_in == 0 && map.address_out == 0;
-                self.expect(number == 0xc020_5206 && is_right, format!("{map:?}"))?;
-                map.address_out = PAGES;
-                self.state().pages = Some(map.size);
-                call.set_structure(Structure::Mmap(map));
-                Ok(0)
-            }
-            Structure::Munmap(unmap) => {
-                self.note("remove pages")?;
-                let is_right = unmap.address == PAGES && self.state().pages.take() == Some(unmap.size);
-                self.expect(number == 0xc010_5207 && is_right, format!("{unmap:?}"))?;
-                Ok(0)
-            }
-            Structure::Invoke(invoke) => {
-                self.expect(number == 0xc010_5203 && self.has(|state| state.is_created), "a domain is called")?;
-                let (inputs, outputs) = ((invoke.scalars >> 16 & 0xff) as usize, (invoke.scalars >> 8 & 0xff) as usize);
-                let count = inputs + outputs;
-                let bytes = peek(invoke.arguments, (count * size_of::<InvokeArgument>()) as u64)?;
-                let wide = |at: usize| u64::from(word(&bytes, at)) | u64::from(word(&bytes, at + 4)) << 32;
-                let arguments: Vec<_> = (0..count).map(|index| (wide(24 * index), wide(24 * index + 8))).collect();
-                let is_plain = (0..count).all(|index| wide(24 * index + 16) == 0xffff_ffff);
-                self.expect(is_plain, "buffers are copied: they have no descriptor and no attributes")?;
-                // All of them are there.
-                let contents =
-                    arguments.iter().map(|(at, bytes)| if *bytes == 0 { Ok(Vec::new()) } else { peek(*at, *bytes) });
-                let contents = contents.collect::<io::Result<Vec<_>>>()?;
-                let lengths: Vec<_> = contents[inputs..].iter().map(Vec::len).collect();
-                let (status, written) = self.invoke(invoke.handle, invoke.scalars, &contents[..inputs], &lengths)?;
-                for (bytes, (at, length)) in written.iter().zip(&arguments[inputs..]) {
-                    self.expect(bytes.len() as u64 <= *length, "there is room for what is returned")?;
-                    poke(*at, bytes)?;
+                self.expect(map.flags == 0x1000 && map.address_out == 0 && map.size > 0, format!("{map:?}"))?;
+                if self.takes_memory() {
+                    self.expect(self.is(map.fd, "buffer"), "pages are those of a dma-buf")?;
+                    self.expect(self.maps(map.fd, map.address_in, map.size), "pages are mapped here, too")?;
+                } else {
+                    self.expect(map.fd == -1 && map.address_in == 0, format!("{map:?}: pages are the driver's"))?;
                 }
-                Ok(status)
+                map.address_out = PAGES;
+                self.state().pages = Some((map.fd, map.size));
+                call.set_structure(match self.interface {
+                    Interface::Mainline => Structure::Mmap(map),
+                    Interface::Vendor => Structure::VendorMmap(map),
+                });
+                Ok(0)
             }
+            Structure::Munmap(unmap) | Structure::VendorMunmap(unmap) => {
+                self.note("remove pages")?;
+                let (fd, bytes) = self.state().pages.take().unwrap_or_default();
+                self.expect(unmap.address == PAGES && bytes == unmap.size, format!("{unmap:?}"))?;
+                self.expect(fd == -1 || self.is(fd, "buffer"), "pages are there until they are taken back")?;
+                Ok(0)
+            }
+            // Bytes of an argument.
+            Structure::Invoke(invoke) => self.invocation(invoke, 24),
+            Structure::VendorInvoke(invoke) => self.invocation(invoke, 16),
         }
+    }
+}
+
+/// Whose call it is, or a heap's, and its number in the kernel's headers.
+fn expected(structure: &Structure) -> (Option<Interface>, u32) {
+    let (mainline, vendor) = (Some(Interface::Mainline), Some(Interface::Vendor));
+    match structure {
+        Structure::HeapAllocation(_) => (None, 0xc018_4800),
+        Structure::Invoke(_) => (mainline, 0xc010_5203),
+        Structure::InitCreate(_) => (mainline, 0xc018_5205),
+        Structure::Mmap(_) => (mainline, 0xc020_5206),
+        Structure::Munmap(_) => (mainline, 0xc010_5207),
+        Structure::MemMap(_) => (mainline, 0xc040_520a),
+        Structure::MemUnmap(_) => (mainline, 0xc030_520b),
+        Structure::Capability(_) => (mainline, 0xc01c_520d),
+        Structure::VendorInvoke(_) => (vendor, 0xc010_5201),
+        Structure::VendorInfo(_) => (vendor, 0xc004_5208),
+        Structure::VendorInit(_) => (vendor, 0xc030_520a),
+        Structure::VendorMmap(_) => (vendor, 0xc020_520e),
+        Structure::VendorMunmap(_) => (vendor, 0xc010_520f),
+        Structure::VendorCapability(_) => (vendor, 0xc00c_5211),
+        Structure::VendorMemMap(_) => (vendor, 0xc040_5213),
+        Structure::VendorMemUnmap(_) => (vendor, 0xc030_5214),
     }
 }
 
@@ -350,6 +389,89 @@ impl Driver for Fake {
 type Returned = (i32, Vec<Vec<u8>>);
 
 impl Fake {
+    fn has_session(&self) -> bool {
+        self.interface == Interface::Mainline || self.has(|state| state.has_session)
+    }
+
+    /// Whether memory for the heap of a domain has to come from the process.
+    fn takes_memory(&self) -> bool {
+        self.interface == Interface::Vendor && self.fault != Fault::OwnMemory
+    }
+
+    fn capability(&self, domain: u32, attribute: u32) -> io::Result<u32> {
+        self.note(&format!("capability {attribute}"))?;
+        self.expect(domain == 3 && self.has_session(), "the DSP that computes is asked")?;
+        match (attribute, self.fault) {
+            (6, Fault::Architecture(architecture)) => Ok(architecture),
+            (6, _) => Ok(0x8473),
+            (3, Fault::Contexts(contexts)) => Ok(contexts),
+            (3, _) => Ok(4),
+            (258, _) if self.interface == Interface::Vendor => Ok(self.takes_memory().into()),
+            _ => self.expect(false, format!("nobody needs attribute {attribute}")).map(|()| 0),
+        }
+    }
+
+    fn create(&self, fd: RawFd, address: u64, bytes: u32) -> io::Result<i32> {
+        let (status, bytes) = (self.note("create")?, u64::from(bytes));
+        let is_first = self.has_session() && !self.has(|state| state.is_created);
+        self.expect(is_first, "the domain is created once, in a session")?;
+        self.expect(self.is(fd, "buffer"), "the shell is in a dma-buf")?;
+        self.expect(self.maps(fd, address, bytes), "the shell is where its buffer is mapped")?;
+        self.expect(peek(address, bytes)? == SHELL, "the shell is whole")?;
+        self.state().is_created = status == 0;
+        Ok(status)
+    }
+
+    fn map(&self, fd: RawFd, address: u64, length: u64) -> io::Result<u64> {
+        self.note("map")?;
+        self.expect(self.has(|state| state.is_created), "memory is mapped for a domain")?;
+        self.expect(self.is(fd, "buffer"), "a dma-buf is mapped")?;
+        let all = fs::metadata(format!("/proc/self/fd/{fd}"))?.len();
+        self.expect(length == all, "all of the buffer is mapped")?;
+        self.expect(self.maps(fd, address, length), "it is mapped by the host, too")?;
+        let mut state = self.state();
+        (state.buffer, state.mapped_bytes) = (Some(fd), length);
+        drop(state);
+        Ok(self.address())
+    }
+
+    fn unmap(&self, fd: RawFd, address: u64, length: u64) -> io::Result<i32> {
+        self.note("unmap")?;
+        let (buffer, bytes) = {
+            let state = self.state();
+            (state.buffer, state.mapped_bytes)
+        };
+        let is_same = buffer == Some(fd) && address == self.address() && length == bytes;
+        self.expect(
+            is_same && self.is(fd, "buffer"),
+            format!("{fd}, {address:#x}, {length} are unmapped, {bytes} bytes were mapped"),
+        )?;
+        self.state().buffer = None;
+        Ok(0)
+    }
+
+    fn invocation(&self, invoke: Invoke, argument: usize) -> io::Result<i32> {
+        self.expect(self.has(|state| state.is_created), "a domain is called")?;
+        let (inputs, outputs) = ((invoke.scalars >> 16 & 0xff) as usize, (invoke.scalars >> 8 & 0xff) as usize);
+        let count = inputs + outputs;
+        let bytes = peek(invoke.arguments, (count * argument) as u64)?;
+        let wide = |at: usize| u64::from(word(&bytes, at)) | u64::from(word(&bytes, at + 4)) << 32;
+        let arguments: Vec<_> = (0..count).map(|index| (wide(argument * index), wide(argument * index + 8))).collect();
+        // An address and a length are all that the vendor's driver has here.
+        let is_plain = argument == 16 || (0..count).all(|index| wide(24 * index + 16) == 0xffff_ffff);
+        self.expect(is_plain, "buffers are copied: they have no descriptor and no attributes")?;
+        // All of them are there.
+        let contents = arguments.iter().map(|(at, bytes)| if *bytes == 0 { Ok(Vec::new()) } else { peek(*at, *bytes) });
+        let contents = contents.collect::<io::Result<Vec<_>>>()?;
+        let lengths: Vec<_> = contents[inputs..].iter().map(Vec::len).collect();
+        let (status, written) = self.invoke(invoke.handle, invoke.scalars, &contents[..inputs], &lengths)?;
+        for (bytes, (at, length)) in written.iter().zip(&arguments[inputs..]) {
+            self.expect(bytes.len() as u64 <= *length, "there is room for what is returned")?;
+            poke(*at, bytes)?;
+        }
+        Ok(status)
+    }
+
     fn invoke(&self, handle: u32, scalars: u32, inputs: &[Vec<u8>], outputs: &[usize]) -> io::Result<Returned> {
         match (handle, scalars) {
             (3, 0x0300_0000) => Ok((self.note("listen")?, Vec::new())),
@@ -497,7 +619,10 @@ impl Fake {
             let mem = word(&opened[0], 0);
             let wide = [0, 0x1000, 0, 1 << 20].map(u64::to_le_bytes).concat();
             let pages = self.ask(mem, 2, &[&wide], &[16])?;
-            let address = u64::from(word(&pages[0], 8));
+            let (here, address) = (word(&pages[0], 0) | word(&pages[0], 4), u64::from(word(&pages[0], 8)));
+            if (here != 0) != self.takes_memory() {
+                return Err(0);
+            }
             self.ask(mem, 3, &[&[address, 1 << 20].map(u64::to_le_bytes).concat()], &[])?;
             Ok::<_, u32>((length, found, address))
         })();
@@ -512,6 +637,8 @@ impl Fake {
         let Runs::Emulator(emulator, program) = &self.runs else {
             let memory = SharedMemory::map(&file, self.state().mapped_bytes as usize)?;
             memory.set_field(field::DEVICE_VERSION, VERSION);
+            let threads = if let Runs::Threads(threads) = self.runs { threads } else { 1 };
+            memory.set_field(field::DEVICE_THREADS, threads);
             memory.set_field(field::DEVICE_MAGIC, DEVICE_MAGIC);
             loop {
                 if self.state().is_over {

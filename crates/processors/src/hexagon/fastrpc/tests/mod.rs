@@ -1,4 +1,4 @@
-//! FastRPC with a driver that checks every call: *never run on a phone*.
+//! FastRPC with drivers of both interfaces that check every call: *never run on a phone*.
 
 mod fake;
 #[path = "../../../../tests/conformance/plain.rs"]
@@ -27,25 +27,28 @@ use crate::subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};
 use fake::{Fake, Fault, Runs, SHELL};
 use plain::{Plain, Random, quantized};
 
+const INTERFACES: [Interface; 2] = [Interface::Mainline, Interface::Vendor];
+
 /// The calls of a program that is loaded, begun and ended, in their order. The listener's are on another thread.
-const CALLS: [&str; 16] = [
-    "open node",
-    "capability 6",
-    "capability 3",
-    "open heap",
-    "allocate",
-    "create",
-    "listen",
-    "open heap",
-    "allocate",
-    "map",
-    "load",
-    "add pages",
-    "remove pages",
-    "serve",
-    "unload",
-    "unmap",
-];
+fn calls(interface: Interface) -> Vec<&'static str> {
+    let vendor = |calls: &[&'static str]| if interface == Interface::Vendor { calls.to_vec() } else { Vec::new() };
+    [
+        vec!["open node"],
+        vendor(&["session"]),
+        vec!["capability 6", "capability 3", "open heap", "allocate", "create", "listen"],
+        vec!["open heap", "allocate", "map", "load"],
+        vendor(&["capability 258", "open heap", "allocate"]),
+        vec!["add pages", "remove pages", "serve", "unload", "unmap"],
+    ]
+    .concat()
+}
+
+/// Which call in this order is the first one of a name, or the one behind so many of it.
+fn number_of(interface: Interface, name: &str, before: usize) -> usize {
+    let calls = calls(interface);
+    let mut found = calls.iter().enumerate().filter(|(_, call)| **call == name);
+    found.nth(before).unwrap_or_else(|| panic!("{interface:?} has no {name}")).0
+}
 
 /// A file that a DSP loads, to be told from one for the emulator, with options that name it.
 fn loadable(folder: &Path) -> HexagonOptions {
@@ -77,65 +80,107 @@ fn every_call_is_right_and_in_order_and_everything_is_released() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
     assert_eq!(Target::of(&options.program).unwrap(), Target::Dsp);
-    let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::None));
-    let connection = start(&options, &fake).unwrap();
-    assert_eq!(connection.place(), format!("by FastRPC on the DSP of {} (v73)", fake.places.nodes[1].display()));
-    assert!(connection.process().is_none());
-    // The node, the buffer and its map, and those of the fake's program: the heap and the shell are needed no more.
-    assert_eq!(fake.open().len(), 5, "{:?}", fake.open());
-    drop(connection);
-    assert_eq!(fake.open(), [""; 0]);
-    assert_eq!(fake.wrong(), [""; 0]);
-    assert_eq!(fake.log(), [&CALLS[..], &["exit"]].concat());
+    for interface in INTERFACES {
+        let fake = Arc::new(Fake::new(interface, &options.program, Runs::Nothing, Fault::None));
+        let connection = start(&options, &fake).unwrap();
+        assert_eq!(connection.place(), format!("by FastRPC on the DSP of {} (v73)", fake.node().display()));
+        assert!(connection.process().is_none());
+        // The node, the buffer and its map, and those of the fake's program: heap, shell and pages are needed no more.
+        assert_eq!(fake.open().len(), 5, "{:?}", fake.open());
+        drop(connection);
+        assert_eq!(fake.open(), [""; 0]);
+        assert_eq!(fake.wrong(), [""; 0]);
+        assert_eq!(fake.log(), [&calls(interface)[..], &["exit"]].concat());
+    }
+}
+
+#[test]
+fn a_vendors_driver_that_has_memory_for_domains_is_asked_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    let fake = Arc::new(Fake::new(Interface::Vendor, &options.program, Runs::Nothing, Fault::OwnMemory));
+    drop(start(&options, &fake).unwrap());
+    assert_released(&fake, "it has memory");
+    let asked = number_of(Interface::Vendor, "capability 258", 0);
+    assert_eq!(fake.log()[asked..asked + 3], ["capability 258", "add pages", "remove pages"]);
 }
 
 #[test]
 fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_releases_everything() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
-    let (node, heap) = ("fastrpc-cdsp failed", "heap failed");
+    let heap = "heap failed";
     let (rights, restart) = ("run triad from adb's shell", "restart the phone");
-    let info = "FASTRPC_IOCTL_GET_DSP_INFO";
-    let create = "FASTRPC_IOCTL_INIT_CREATE of an unsigned protection domain";
-    // By the number of the call, the error: what is named, where, and what to do.
-    let cases: [(usize, Errno, &str, &str, &str); 19] = [
-        (0, Errno::ACCESS, "open", node, rights),
-        (0, Errno::PERM, "open", node, rights),
-        (0, Errno::BUSY, "open", node, "end another program that uses it"),
-        (0, Errno::NODEV, "open", node, restart),
-        (1, Errno::IO, info, node, restart),
-        (2, Errno::OPNOTSUPP, info, node, restart),
-        (3, Errno::ACCESS, "open", heap, "give this user rights to it"),
-        (4, Errno::NOMEM, "DMA_HEAP_IOCTL_ALLOC", heap, "or free memory"),
-        (5, Errno::CONNREFUSED, create, node, "lets nobody run unsigned programs"),
-        (5, Errno::PERM, create, node, rights),
-        (5, Errno::TIMEDOUT, create, node, restart),
-        (6, Errno::PIPE, "FASTRPC_IOCTL_INVOKE of the listener", node, restart),
-        (7, Errno::NOENT, "open", heap, "give this user rights to it"),
-        (8, Errno::NOMEM, "DMA_HEAP_IOCTL_ALLOC", heap, "or free memory"),
-        (9, Errno::NOMEM, "FASTRPC_IOCTL_MEM_MAP", node, "end another program that uses it"),
-        (10, Errno::CONNRESET, "FASTRPC_IOCTL_INVOKE of the loader", node, restart),
-        // What the domain asks for itself is its own to report: here as a listener that has no memory.
-        (11, Errno::NOMEM, "FASTRPC_IOCTL_INVOKE of the loader", node, restart),
-        (12, Errno::INVAL, "FASTRPC_IOCTL_INVOKE of the loader", node, restart),
-        (13, Errno::CONNRESET, "can't be used as the device program", "its domain on the DSP ended", "fastrpc-cdsp: "),
-    ];
-    for (index, errno, call, place, advice) in cases {
-        let what = format!("{errno:?} of call {index}, {}", CALLS[index]);
-        let fault = Fault::Call(index, errno.raw_os_error());
-        let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, fault));
-        let Err(error) = start(&options, &fake) else { panic!("{what}: it is started") };
-        let text = error.to_string();
-        assert!(text.contains(call) && text.contains(place) && text.contains(advice), "{what}: {text}");
-        assert_eq!(fake.log()[..=index], CALLS[..=index], "{what}");
-        let wrong = fake.wrong();
-        if [11, 12].contains(&index) {
-            // The fake finds that its memory is not there.
-            assert_eq!(wrong, ["the listener has the program, and pages"], "{what}");
-            assert!(fake.open().is_empty(), "{what}: {:?}", fake.open());
-        } else {
-            assert!(text.contains(&io::Error::from(errno).to_string()), "{what}: {text}");
-            assert_released(&fake, &what);
+    let (info, taken) = ("FASTRPC_IOCTL_GET_DSP_INFO", "end another program that uses it");
+    let loader = "FASTRPC_IOCTL_INVOKE of the loader";
+    for interface in INTERFACES {
+        let (node, create) = match interface {
+            Interface::Mainline => {
+                ("fastrpc-cdsp failed", "FASTRPC_IOCTL_INIT_CREATE of an unsigned protection domain")
+            }
+            Interface::Vendor => ("adsprpc-smd failed", "FASTRPC_IOCTL_INIT_ATTRS of an unsigned protection domain"),
+        };
+        // The call and how many of its name are before it, and the error: what is named, where, and what to do.
+        type Case<'a> = ((&'a str, usize), Errno, &'a str, &'a str, &'a str);
+        let mut cases: Vec<Case> = vec![
+            (("open node", 0), Errno::ACCESS, "open", node, rights),
+            (("open node", 0), Errno::PERM, "open", node, rights),
+            (("open node", 0), Errno::BUSY, "open", node, taken),
+            (("open node", 0), Errno::NODEV, "open", node, restart),
+            (("capability 6", 0), Errno::IO, info, node, restart),
+            (("capability 3", 0), Errno::OPNOTSUPP, info, node, restart),
+            (("open heap", 0), Errno::ACCESS, "open", heap, "give this user rights to it"),
+            (("allocate", 0), Errno::NOMEM, "DMA_HEAP_IOCTL_ALLOC", heap, "or free memory"),
+            (("create", 0), Errno::CONNREFUSED, create, node, "lets nobody run unsigned programs"),
+            (("create", 0), Errno::PERM, create, node, rights),
+            (("create", 0), Errno::TIMEDOUT, create, node, restart),
+            (("listen", 0), Errno::PIPE, "FASTRPC_IOCTL_INVOKE of the listener", node, restart),
+            (("open heap", 1), Errno::NOENT, "open", heap, "give this user rights to it"),
+            (("allocate", 1), Errno::NOMEM, "DMA_HEAP_IOCTL_ALLOC", heap, "or free memory"),
+            (("map", 0), Errno::NOMEM, "FASTRPC_IOCTL_MEM_MAP", node, taken),
+            (("load", 0), Errno::CONNRESET, loader, node, restart),
+            // What the domain asks for itself is its own to report: here as a listener that has no memory.
+            (("add pages", 0), Errno::NOMEM, loader, node, restart),
+            (("remove pages", 0), Errno::INVAL, loader, node, restart),
+            (
+                ("serve", 0),
+                Errno::CONNRESET,
+                "can't be used as the device program",
+                "its domain on the DSP ended",
+                "dsp",
+            ),
+        ];
+        if interface == Interface::Vendor {
+            let session = "FASTRPC_IOCTL_GETINFO";
+            cases.extend([
+                (("session", 0), Errno::USERS, session, node, taken),
+                (("session", 0), Errno::ACCESS, session, node, rights),
+                (("session", 0), Errno::CHRNG, session, node, restart),
+                // A driver that does not know what it is asked for would have the memory, and this one wants it.
+                (("capability 258", 0), Errno::INVAL, loader, node, restart),
+                (("open heap", 2), Errno::ACCESS, loader, node, restart),
+                (("allocate", 2), Errno::NOMEM, loader, node, restart),
+            ]);
+        }
+        for ((name, before), errno, call, place, advice) in cases {
+            let what = format!("{interface:?}: {errno:?} of {name} {before}");
+            let (index, calls) = (number_of(interface, name, before), calls(interface));
+            let fault = Fault::Call(index, errno.raw_os_error());
+            let fake = Arc::new(Fake::new(interface, &options.program, Runs::Nothing, fault));
+            let Err(error) = start(&options, &fake) else { panic!("{what}: it is started") };
+            let text = error.to_string();
+            assert!(text.contains(call) && text.contains(place) && text.contains(advice), "{what}: {text}");
+            assert_eq!(fake.log()[..=index], calls[..=index], "{what}");
+            if (number_of(interface, "load", 0) + 1..number_of(interface, "serve", 0)).contains(&index) {
+                // The fake finds that its memory is not there.
+                let wrong = fake.wrong();
+                assert_eq!(wrong.last().unwrap(), "the listener has the program, and pages", "{what}");
+                assert_eq!(wrong.len(), 1 + usize::from(name == "capability 258"), "{what}: {wrong:?}");
+                assert!(fake.open().is_empty(), "{what}: {:?}", fake.open());
+            } else {
+                assert!(text.contains(&io::Error::from(errno).to_string()), "{what}: {text}");
+                assert_released(&fake, &what);
+            }
         }
     }
 }
@@ -144,26 +189,37 @@ fn every_call_that_fails_is_an_error_that_names_it_and_says_what_to_do_and_relea
 fn whatever_the_dsp_refuses_by_a_status_is_an_error_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
-    let cases = [
-        (Fault::Status(5, 0x27), "INIT_CREATE of an unsigned protection domain", "the DSP returned 0x27"),
-        (Fault::Status(6, 0x200), "FASTRPC_IOCTL_INVOKE of the listener", "the DSP returned 0x200"),
-        (Fault::Status(10, 0x14), "FASTRPC_IOCTL_INVOKE of the loader", "the DSP returned 0x14"),
-        (Fault::NotLoaded, "the DSP does not load it (0x80000406): no such symbol", "run hexagon/build"),
-        (Fault::Status(11, 4), "the memory was not written by this version of triad", "libtriad_skel.so"),
-        (Fault::Status(11, 20), "the DSP has no vector context for it", "libtriad_skel.so"),
-        (Fault::Architecture(0x66), "it is a v66 with 4 vector contexts, expected v67 or later", "another processor"),
-        (Fault::Address(0), "FASTRPC_IOCTL_MEM_MAP of", "it returned 0x0, which is no address of the DSP"),
-        (Fault::Address(u64::MAX - 9), "FASTRPC_IOCTL_MEM_MAP of", "which is no address of the DSP"),
-        (Fault::Unmappable, "mmap of a buffer of", "give this user rights"),
-    ];
-    for (fault, reason, advice) in cases {
-        // The program's call comes behind two of the listener.
-        let fault = if let Fault::Status(11, status) = fault { Fault::Status(13, status) } else { fault };
-        let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, fault));
-        let Err(error) = start(&options, &fake) else { panic!("{fault:?}: it is started") };
-        let text = error.to_string();
-        assert!(text.contains(reason) && text.contains(advice), "{fault:?}: {text}");
-        assert_released(&fake, &format!("{fault:?}"));
+    for interface in INTERFACES {
+        let status = |name, status| Fault::Status(number_of(interface, name, 0), status);
+        let mut cases = vec![
+            (status("create", 0x27), interface.name_of_create(), "the DSP returned 0x27"),
+            (status("listen", 0x200), "FASTRPC_IOCTL_INVOKE of the listener", "the DSP returned 0x200"),
+            (status("load", 0x14), "FASTRPC_IOCTL_INVOKE of the loader", "the DSP returned 0x14"),
+            (Fault::NotLoaded, "the DSP does not load it (0x80000406): no such symbol", "run hexagon/build"),
+            (status("serve", 4), "the memory was not written by this version of triad", "libtriad_skel.so"),
+            (status("serve", 20), "the DSP has no vector context for it", "libtriad_skel.so"),
+            (
+                Fault::Architecture(0x66),
+                "it is a v66 with 4 vector contexts, expected v67 or later",
+                "another processor",
+            ),
+            (Fault::Contexts(0), "it is a v73 with 0 vector contexts, expected v67 or later", "another processor"),
+            (Fault::Address(0), "FASTRPC_IOCTL_MEM_MAP of", "it returned 0x0, which is no address of the DSP"),
+            (Fault::Address(u64::MAX - 9), "FASTRPC_IOCTL_MEM_MAP of", "which is no address of the DSP"),
+            (Fault::Unmappable, "mmap of a buffer of", "give this user rights"),
+        ];
+        if interface == Interface::Vendor {
+            cases.push((status("session", 0x2e), "FASTRPC_IOCTL_GETINFO of", "the DSP returned 0x2e"));
+            cases.push((Fault::Unmapped, "FASTRPC_IOCTL_GETINFO of", "it returned 0, expected 1"));
+        }
+        for (fault, reason, advice) in cases {
+            let what = format!("{interface:?}, {fault:?}");
+            let fake = Arc::new(Fake::new(interface, &options.program, Runs::Nothing, fault));
+            let Err(error) = start(&options, &fake) else { panic!("{what}: it is started") };
+            let text = error.to_string();
+            assert!(text.contains(reason) && text.contains(advice), "{what}: {text}");
+            assert_released(&fake, &what);
+        }
     }
 }
 
@@ -171,7 +227,7 @@ fn whatever_the_dsp_refuses_by_a_status_is_an_error_with_it() {
 fn parts_that_are_not_there_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
-    let fake = Fake::new(&options.program, Runs::Nothing, Fault::None);
+    let fake = Fake::new(Interface::Mainline, &options.program, Runs::Nothing, Fault::None);
     let whole = fake.places.clone();
     let fake = Arc::new(fake);
     let refusal = |places: &Places| {
@@ -180,13 +236,16 @@ fn parts_that_are_not_there_are_named() {
         };
         error.to_string()
     };
-    assert_eq!(whole.report(), format!("{} is there", whole.nodes[1].display()));
+    assert_eq!(whole.report(), format!("{} (the driver of Linux) is there", fake.node().display()));
     let none = Places { nodes: whole.nodes[..1].to_vec(), ..whole.clone() };
-    assert_eq!(none.report(), format!("this machine has no {}", none.nodes[0].display()));
+    assert_eq!(none.report(), format!("this machine has no {}", none.nodes[0].0.display()));
     let text = refusal(&none);
     assert!(text.contains("it is for a phone's DSP") && text.contains("fastrpc-none"), "{text}");
-    let older = Places { older_nodes: vec![whole.heap.clone()], ..none };
-    assert!(older.report().contains("an older driver's, which is not supported"), "{}", older.report());
+    // Of two nodes the first, whoever's it is.
+    fs::write(&whole.nodes[2].0, "").unwrap();
+    assert_eq!(whole.report(), format!("{} (the driver of Linux) is there", whole.nodes[1].0.display()));
+    let vendors = Places { nodes: whole.nodes[2..].to_vec(), ..whole.clone() };
+    assert_eq!(vendors.report(), format!("{} (the vendor's driver) is there", whole.nodes[2].0.display()));
     let shellless = Places { shells: whole.shells[..1].to_vec(), heap: "/nowhere".into(), ..whole.clone() };
     let report = shellless.report();
     assert!(
@@ -207,13 +266,16 @@ fn parts_that_are_not_there_are_named() {
 fn a_dsp_that_hangs_is_waited_for_no_longer_than_the_patience() {
     let folder = tempfile::tempdir().unwrap();
     let options = HexagonOptions { patience: Duration::from_millis(200), ..loadable(folder.path()) };
-    for hanging in [5, 6, 10] {
-        let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::Hangs(hanging)));
-        let Err(error) = start(&options, &fake) else { panic!("call {hanging}: it is started") };
+    for (interface, hanging) in
+        INTERFACES.into_iter().flat_map(|one| ["create", "listen", "load"].map(|call| (one, call)))
+    {
+        let fault = Fault::Hangs(number_of(interface, hanging, 0));
+        let fake = Arc::new(Fake::new(interface, &options.program, Runs::Nothing, fault));
+        let Err(error) = start(&options, &fake) else { panic!("{hanging}: it is started") };
         assert!(error.to_string().contains("did not start it within 0.2 s"), "{error}");
         // What the call holds is released when it returns.
         fake.wake();
-        assert_released(&fake, &format!("call {hanging}"));
+        assert_released(&fake, &format!("{interface:?}, {hanging}"));
     }
 }
 
@@ -221,22 +283,26 @@ fn a_dsp_that_hangs_is_waited_for_no_longer_than_the_patience() {
 fn a_program_that_does_not_end_loses_its_domain() {
     let folder = tempfile::tempdir().unwrap();
     let options = HexagonOptions { patience: Duration::from_millis(200), ..loadable(folder.path()) };
-    let fake = Arc::new(Fake::new(&options.program, Runs::NothingForEver, Fault::None));
-    let patient = HexagonOptions { patience: Duration::from_secs(20), ..options.clone() };
-    let (mut session, shared) = Session::start(&patient, Arc::clone(&fake) as Arc<dyn Driver>, &fake.places).unwrap();
-    session.grace = Duration::from_millis(50);
-    let mut connection = Connection::over(&options, Box::new(session), shared).unwrap();
-    // Nor does it do anything.
-    let error = connection.request(crate::hexagon::protocol::Operation::Drop, 0, &[]).unwrap_err();
-    assert!(error.to_string().contains("its domain on the DSP did nothing for 0.2 s, and was ended"), "{error}");
-    drop(connection);
-    assert_released(&fake, "it was ended");
-    // The domain first, since the memory was the program's until then.
-    assert_eq!(fake.log(), [&CALLS[..14], &["exit", "unload", "unmap", "exit"]].concat());
+    for interface in INTERFACES {
+        let fake = Arc::new(Fake::new(interface, &options.program, Runs::NothingForEver, Fault::None));
+        let patient = HexagonOptions { patience: Duration::from_secs(20), ..options.clone() };
+        let (mut session, shared) =
+            Session::start(&patient, Arc::clone(&fake) as Arc<dyn Driver>, &fake.places).unwrap();
+        session.grace = Duration::from_millis(50);
+        let mut connection = Connection::over(&options, Box::new(session), shared).unwrap();
+        // Nor does it do anything.
+        let error = connection.request(crate::hexagon::protocol::Operation::Drop, 0, &[]).unwrap_err();
+        assert!(error.to_string().contains("its domain on the DSP did nothing for 0.2 s, and was ended"), "{error}");
+        drop(connection);
+        assert_released(&fake, "it was ended");
+        // The domain first, since the memory was the program's until then.
+        let calls = calls(interface);
+        assert_eq!(fake.log(), [&calls[..calls.len() - 2], &["exit", "unload", "unmap", "exit"]].concat());
+    }
 }
 
 /// Options and a fake that runs the device program, which the environment names; `None` where it names none.
-fn emulated(folder: &Path) -> Option<(HexagonOptions, Arc<Fake>)> {
+fn emulated(interface: Interface, fault: Fault, folder: &Path) -> Option<(HexagonOptions, Arc<Fake>)> {
     let program: PathBuf = match program_from_environment() {
         Ok(program) => program,
         Err(error) => {
@@ -246,7 +312,7 @@ fn emulated(folder: &Path) -> Option<(HexagonOptions, Arc<Fake>)> {
     };
     let options = loadable(folder);
     let runs = Runs::Emulator(options.emulator.clone(), program);
-    let fake = Arc::new(Fake::new(&options.program, runs, Fault::None));
+    let fake = Arc::new(Fake::new(interface, &options.program, runs, fault));
     Some((options, fake))
 }
 
@@ -290,10 +356,17 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
     let folder = tempfile::tempdir().unwrap();
     let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
     // As many threads as the fake has contexts, or fewer.
-    for (between, asked, threads) in
-        [(Between::Device, None, 4), (Between::Host, Some(2), 2), (Between::Host, Some(7), 4)]
-    {
-        let Some((options, fake)) = emulated(folder.path()) else { return };
+    for (interface, between, asked, threads) in [
+        (Interface::Mainline, Between::Device, None, 4),
+        (Interface::Vendor, Between::Host, Some(2), 2),
+        (Interface::Vendor, Between::Device, None, 4),
+        (Interface::Mainline, Between::Host, Some(7), 4),
+        (Interface::Vendor, Between::Host, None, 6),
+        (Interface::Mainline, Between::Host, Some(99), 8),
+    ] {
+        // A v79 has six contexts; one with more than eight has as many threads as the protocol has.
+        let fault = [Fault::None, Fault::Contexts(6), Fault::Contexts(12)][(threads.max(4) - 4) / 2];
+        let Some((options, fake)) = emulated(interface, fault, folder.path()) else { return };
         let options = HexagonOptions { between, threads: asked, ..options };
         let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
         assert_eq!(hexagon.threads(), threads);
@@ -308,8 +381,22 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
         }
         drop(hexagon);
         // It ended by itself, so that its memory was given back in order.
-        assert_eq!(fake.log(), [&CALLS[..], &["exit"]].concat());
+        assert_eq!(fake.log(), [&calls(interface)[..], &["exit"]].concat());
         assert_released(&fake, "all ran");
+    }
+}
+
+#[test]
+fn a_program_that_reports_other_threads_than_it_was_told_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = loadable(folder.path());
+    // As many as there are contexts were asked for.
+    for threads in [0, 5, u64::MAX] {
+        let fake = Arc::new(Fake::new(Interface::Vendor, &options.program, Runs::Threads(threads), Fault::None));
+        let Err(error) = start(&options, &fake) else { panic!("{threads}: it is started") };
+        let reason = format!("it reports {threads} threads that compute, expected 1 to 4");
+        assert!(error.to_string().contains(&reason), "{error}");
+        assert_released(&fake, &reason);
     }
 }
 
@@ -318,7 +405,7 @@ fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
     for out in [7, 8] {
-        let fake = Arc::new(Fake::new(&options.program, Runs::Claims, Fault::None));
+        let fake = Arc::new(Fake::new(Interface::Mainline, &options.program, Runs::Claims, Fault::None));
         let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
         let layers = vec![Plain::random(&mut Random::new(1), out, 8, false) as Arc<dyn Layer>];
         let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
@@ -333,7 +420,7 @@ fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
 #[test]
 fn a_domain_that_ends_within_a_run_is_an_error_and_stays_one() {
     let folder = tempfile::tempdir().unwrap();
-    let Some((options, fake)) = emulated(folder.path()) else { return };
+    let Some((options, fake)) = emulated(Interface::Vendor, Fault::None, folder.path()) else { return };
     let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
     let layers = vec![Plain::random(&mut Random::new(1), 3072, 3072, false) as Arc<dyn Layer>];
     let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
@@ -361,7 +448,7 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
     let bytes = fs::read(&options.program).unwrap();
-    let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::None));
+    let fake = Arc::new(Fake::new(Interface::Vendor, &options.program, Runs::Nothing, Fault::None));
     let connection = start(&options, &fake).unwrap();
     let words = domain::words;
     let (request, unsupported, no_module, no_file) = (Err(14), Err(20), Err(0x3e), Err(0x45));
@@ -396,6 +483,10 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
     assert_eq!(fake.ask(2, 0, &[&words(&[0, 0, 3, 0, 4096])], &[8]), unsupported);
     assert_eq!(fake.ask(2, 0, &[&words(&[0, 0, 0x1000, 0, 0])], &[8]), unsupported);
     assert_eq!(fake.ask(2, 1, &[&words(&[4096, 4096])], &[]), request);
+    for bytes in [(1 << 32) + 1, u64::MAX] {
+        let wide = [0, 0x1000, 0, bytes].map(u64::to_le_bytes).concat();
+        assert_eq!(fake.ask(2, 2, &[&wide], &[16]), Err(2), "{bytes} bytes, more than a DSP addresses");
+    }
     assert_eq!(fake.ask(9, 0, &[], &[]), request);
     drop(connection);
     assert_released(&fake, "it was asked");
@@ -405,18 +496,20 @@ fn a_domain_gets_the_device_program_and_pages_and_nothing_else() {
 fn whatever_bytes_a_domain_asks_with_the_listener_responds_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let options = loadable(folder.path());
-    let fake = Arc::new(Fake::new(&options.program, Runs::Nothing, Fault::None));
-    let connection = start(&options, &fake).unwrap();
-    let number = prop_oneof![0..20u32, any::<u32>(), Just(0x1000)];
-    let request = (0..4u32, 0..40u32, 0..4u32, 0..4u32, prop::collection::vec(number, 0..20), 0..80usize);
-    proptest!(|((interface, method, ins, outs, numbers, cut) in request)| {
-        let mut bytes = domain::words(&numbers);
-        bytes.truncate(cut);
-        let scalars = method << 24 | ins << 16 | outs << 8;
-        prop_assert!(fake.ask_bytes(interface, scalars, bytes).is_some());
-    });
-    drop(connection);
-    // Pages that it asked for are the domain's, and were never taken back by another length.
-    assert!(fake.open().is_empty(), "{:?}", fake.open());
-    assert!(fake.wrong().is_empty(), "{:?}", fake.wrong());
+    for driver in INTERFACES {
+        let fake = Arc::new(Fake::new(driver, &options.program, Runs::Nothing, Fault::None));
+        let connection = start(&options, &fake).unwrap();
+        let number = prop_oneof![0..20u32, any::<u32>(), Just(0x1000)];
+        let request = (0..4u32, 0..40u32, 0..4u32, 0..4u32, prop::collection::vec(number, 0..20), 0..80usize);
+        proptest!(|((interface, method, ins, outs, numbers, cut) in request)| {
+            let mut bytes = domain::words(&numbers);
+            bytes.truncate(cut);
+            let scalars = method << 24 | ins << 16 | outs << 8;
+            prop_assert!(fake.ask_bytes(interface, scalars, bytes).is_some());
+        });
+        drop(connection);
+        // Pages that it asked for are the domain's, and were never taken back by another length.
+        assert!(fake.open().is_empty(), "{:?}", fake.open());
+        assert!(fake.wrong().is_empty(), "{:?}", fake.wrong());
+    }
 }
