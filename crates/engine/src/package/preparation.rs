@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::hot_rows::HotChannels;
 use crate::linear_input::LinearInput;
 use crate::quantization::{DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales};
 
@@ -169,6 +170,14 @@ impl Preparation {
             LinearFormat::W8a8 => Some(quantization(&self.inputs, &self.options.plan)),
             LinearFormat::W4a16 => None,
         }
+    }
+}
+
+impl Preparation {
+    /// The hot channels of each block's inputs.
+    pub fn hot_channels(&self) -> HotChannels {
+        let (blocks, _) = self.inputs.as_chunks::<4>();
+        blocks.iter().map(|inputs| inputs.each_ref().map(|input| input.hot_channels.clone())).collect()
     }
 }
 

@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
 use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
+use triad_frontend::machine::{self, Resident};
 use triad_kernels::attention::PAGE;
 use triad_plan::schedule::Policy;
 
@@ -71,6 +72,9 @@ pub struct Measurement {
     /// The run in the middle, of a prefill that several processors ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executed: Option<Executed>,
+    /// What the process held behind the last prompt, where several processors ran it and the system reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<Resident>,
 }
 
 /// Of all measured runs of one test.
@@ -138,19 +142,32 @@ impl Plan {
                 session.truncate(0);
                 engine.set_policy(policy);
                 engine.plan_ahead(tokens);
+                let before = engine.hot_rows();
                 let seconds = prefill(&mut session, tokens, &cancel)?;
                 processors::note_failures(&session);
                 let latest = session.execution().expect("a prompt ran");
-                Ok::<_, Error>((seconds, Executed::new(latest, several.processors, several.devices)))
+                let executed = Executed::new(latest, several.processors, several.devices);
+                Ok::<_, Error>((seconds, executed.with_hot_rows(&engine, before.as_ref())))
             };
             // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
             run()?;
             let mut runs = (0..self.repeat).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
+            let resident = machine::resident();
             runs.sort_by(|one, other| one.0.total_cmp(&other.0));
             let tokens_per_second = Spread::of(runs.iter().map(|(seconds, _)| tokens as f64 / seconds).collect());
             let executed = Some(runs.swap_remove(runs.len() / 2).1);
             let (test, context, sequences, processors) = (Test::Prefill, 0, 1, Some(several.processors.to_string()));
-            Ok(Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed })
+            Ok(Measurement {
+                threads,
+                test,
+                tokens,
+                context,
+                sequences,
+                tokens_per_second,
+                processors,
+                executed,
+                resident,
+            })
         };
         let pairs =
             self.prompts.iter().flat_map(|tokens| several.policies.iter().map(move |policy| (*tokens, *policy)));
@@ -161,6 +178,7 @@ impl Plan {
         let decodes: Result<Vec<_>, Error> =
             decodes.map(|test| Ok(self.measure(&engine, test, (threads, on), &cancel)?.0)).collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
+        processors::note_hot_rows(&engine);
         Ok((measured, session.execution().cloned()))
     }
 
@@ -201,8 +219,17 @@ impl Plan {
         let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
         let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
         let (tokens_per_second, processors) = (Spread::of(rates), processors.map(Processors::to_string));
-        let measured =
-            Measurement { threads, test, tokens, context, sequences, tokens_per_second, processors, executed: None };
+        let measured = Measurement {
+            threads,
+            test,
+            tokens,
+            context,
+            sequences,
+            tokens_per_second,
+            processors,
+            executed: None,
+            resident: None,
+        };
         Ok((measured, sessions[0].execution().cloned()))
     }
 

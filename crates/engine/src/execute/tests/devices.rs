@@ -18,7 +18,8 @@ use super::*;
 use crate::linear_input::LinearInput;
 
 /// Is called behind each run of a program, by its number in the order of preparation.
-type OnRun = Arc<dyn Fn(usize, QuantizedView, &mut [OutputMut]) -> triad_processors::Result<()> + Send + Sync>;
+pub(super) type OnRun =
+    Arc<dyn Fn(usize, QuantizedView, &mut [OutputMut]) -> triad_processors::Result<()> + Send + Sync>;
 
 /// Our kernels as a device that keeps what it prepared.
 pub(super) struct TestDevice {
@@ -47,6 +48,12 @@ impl TestDevice {
     pub(super) fn with_static_shapes() -> Self {
         let device = Self::new();
         Self { capabilities: Capabilities { static_shapes: true, ..device.capabilities.clone() }, ..device }
+    }
+
+    /// One whose copies of the weights nobody else can read.
+    pub(super) fn with_own_memory(on_run: OnRun) -> Arc<Self> {
+        let device = Self { on_run, ..Self::new() };
+        Arc::new(Self { capabilities: Capabilities { own_memory: true, ..device.capabilities.clone() }, ..device })
     }
 
     fn on_run(on_run: OnRun) -> Arc<Self> {
@@ -85,11 +92,11 @@ impl Device for TestDevice {
     }
 }
 
-fn with_device(device: &Arc<TestDevice>, options: EngineOptions) -> EngineOptions {
+pub(super) fn with_device(device: &Arc<TestDevice>, options: EngineOptions) -> EngineOptions {
     EngineOptions { processors: two(1, Some(Arc::clone(device) as Arc<dyn Device>)), ..options }
 }
 
-fn unplugged() -> DeviceError {
+pub(super) fn unplugged() -> DeviceError {
     DeviceError::Run { processor: "test".into(), reason: "unplugged".into() }
 }
 
