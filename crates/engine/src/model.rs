@@ -248,6 +248,12 @@ impl Model {
         Ok(tokenizer.encode(text, Special::AsText)?)
     }
 
+    /// Its weights, for tests that put others in their place.
+    #[cfg(test)]
+    pub(crate) fn weights_mut(&mut self) -> &mut Weights {
+        &mut self.weights
+    }
+
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }

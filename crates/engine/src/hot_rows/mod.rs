@@ -67,7 +67,9 @@ pub struct HotRowStatistics {
     pub hits: u64,
     /// Outlier channels of a chunk's input whose row was read.
     pub misses: u64,
-    /// Bytes read for them.
+    /// Misses that nobody requested before the shadow: of whole feed-forwards, and behind a processor that was lost.
+    pub late: u64,
+    /// Bytes read for misses.
     pub bytes_read: u64,
     /// Seconds that shadows waited for rows that were not there yet.
     pub stall_seconds: f64,
@@ -85,6 +87,7 @@ impl AddAssign for HotRowStatistics {
     fn add_assign(&mut self, other: Self) {
         self.hits += other.hits;
         self.misses += other.misses;
+        self.late += other.late;
         self.bytes_read += other.bytes_read;
         self.stall_seconds += other.stall_seconds;
     }
@@ -98,6 +101,7 @@ impl Sub for HotRowStatistics {
         Self {
             hits: self.hits - earlier.hits,
             misses: self.misses - earlier.misses,
+            late: self.late - earlier.late,
             bytes_read: self.bytes_read - earlier.bytes_read,
             stall_seconds: self.stall_seconds - earlier.stall_seconds,
         }
@@ -277,6 +281,7 @@ impl HotRows {
         out: &mut [f32],
     ) -> bool {
         let requested = requested.filter(|requested| requested.is_of(block, input));
+        let is_late = requested.is_none();
         let Some(Input { place, hot, rows: in_memory }) = self.input(block, input) else { return false };
         let Some(requested) = requested.or_else(|| self.request(block, input, x)) else { return x.outliers() == 0 };
         let start = Instant::now();
@@ -314,6 +319,7 @@ impl HotRows {
         *lock(&self.counted) += HotRowStatistics {
             hits: requested.hits as u64,
             misses: requested.missing.len() as u64,
+            late: if is_late { requested.missing.len() as u64 } else { 0 },
             bytes_read: read.len() as u64,
             stall_seconds,
         };

@@ -101,6 +101,7 @@ fn hits_and_misses_are_those_of_the_outliers_of_each_chunk() {
     }
     let statistics = usage(&engine).statistics;
     assert_eq!((statistics.hits, statistics.misses, statistics.bytes_read), (hits, misses, bytes));
+    assert_eq!(statistics.late, 0, "all are requested when an input is quantized");
     assert!(hits > 0 && misses > 0);
 }
 
@@ -255,4 +256,64 @@ fn only_shadows_beside_a_device_with_memory_of_its_own_read_rows() {
     session.prefill(&prompt(&model, 30), &Cancel::new(), |_| {}).unwrap();
     let tasks = &session.execution().unwrap().tasks.tasks;
     assert!(tasks.iter().any(|task| task.operation == Operation::Shadow));
+}
+
+/// Bytes of the mapping of a file that are resident, as the system counts them.
+#[cfg(target_os = "linux")]
+fn resident(path: &std::path::Path) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines().skip_while(|line| !line.ends_with(path.to_str().unwrap()));
+    let rss = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+    rss.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn beside_a_device_with_memory_of_its_own_no_page_of_its_weights_stays_resident() {
+    use std::os::unix::fs::FileExt;
+
+    use crate::weights::{Int8Matrix, Weight};
+
+    /// As much as the system maps around a page that is read, so that no layer is read with another.
+    const APART: u64 = 1 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let mapped = folder.path().join("weights");
+    let mut model = Arc::into_inner(pruned("llama", 0.0)).unwrap();
+    let file = std::fs::File::create_new(&mapped).unwrap();
+    let mut matrices = Vec::new();
+    for linear in model.weights_mut().blocks.iter_mut().flat_map(|block| block.linears.values_mut()) {
+        if let Weight::Int8(matrix) = &mut linear.weight {
+            let packed: &[u8] = bytemuck::cast_slice(matrix.view().packed);
+            file.write_all_at(packed, matrices.len() as u64 * APART).unwrap();
+            let length = packed.len();
+            matrices.push((matrix, length));
+        }
+    }
+    file.set_len(matrices.len() as u64 * APART).unwrap();
+    let file = triad_model::mapped::MappedFile::open(&mapped).unwrap();
+    for (index, (matrix, length)) in matrices.into_iter().enumerate() {
+        let start = index * APART as usize;
+        let view = matrix.view();
+        let (scales, sums) = (view.scales.to_vec(), view.sums.to_vec());
+        let packed = file.part(start..start + length);
+        *matrix = Int8Matrix::mapped(view.out_features, view.in_features, packed, scales, sums).unwrap();
+    }
+    let model = Arc::new(model);
+    let tokens = prompt(&model, 30);
+    let run = |own_memory: bool, hot_rows: Option<HotRowOptions>| {
+        let device = if own_memory { TestDevice::with_own_memory(nothing()) } else { Arc::new(TestDevice::new()) };
+        let options = EngineOptions { hot_rows, ..with_device(&device, options(Policy::Fifo)) };
+        let engine = engine(&model, options);
+        let prepared = resident(&mapped);
+        let logits = all_logits(engine.session(), &tokens);
+        (prepared, resident(&mapped), logits)
+    };
+    let (prepared, behind, expected) = run(true, hot_rows(&model, &folder));
+    assert_eq!((prepared, behind), (0, 0));
+    let (prepared, behind, logits) = run(true, None);
+    assert!(prepared == 0 && behind > 0 && logits == expected, "shadows read the weights in place: {behind}");
+    let (_, behind, logits) = run(true, hot_rows(&model, &folder));
+    assert!(behind == 0 && logits == expected);
+    let (_, behind, logits) = run(false, hot_rows(&model, &folder));
+    assert!(behind > 0 && logits == expected, "a device that reads the CPU's weights leaves them: {behind}");
 }
