@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use triad_model::description::Linear;
 use triad_processors::Device;
 
 use super::programs::Programs;
@@ -9,7 +10,7 @@ use crate::hot_rows::{ChannelRows, Hot, HotRowOptions, HotRows};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::package::Package;
-use crate::weights::Weight;
+use crate::weights::{Int8Matrix, Weight};
 
 /// Gives back the pages of mapped weights that devices with memory of their own have copied, and starts the rows of the
 /// shadows beside these. `None` where there is no such device or shadow, or weights are to be read in place.
@@ -24,23 +25,34 @@ pub(super) fn start(
         device.is_some_and(|device| device.capabilities().own_memory).then_some(programs)
     });
     let apart: Vec<_> = apart.collect();
+    let blocks = model.weights().blocks.iter().enumerate();
+    let copied = blocks.map(|(index, block)| {
+        let linears = apart.iter().flat_map(|programs| programs.linears(index));
+        let matrix = |linear| match &block.linears.get(&linear)?.weight {
+            Weight::Int8(matrix) => Some((linear, matrix)),
+            Weight::Float(_) => None,
+        };
+        linears.filter_map(matrix).collect::<Vec<_>>()
+    });
+    let copied: Vec<_> = copied.collect();
+    let rows = options.and_then(|options| rows(model, options, &copied));
+    // Last, since making the rows reads weights, too.
+    copied.iter().flatten().for_each(|(_, matrix)| matrix.release());
+    rows
+}
+
+/// The rows of the shadows beside what devices have `copied` of each block, if there are any.
+fn rows(model: &Model, options: &HotRowOptions, copied: &[Vec<(Linear, &Int8Matrix)>]) -> Option<HotRows> {
     let weights = model.weights();
-    let mut is_apart = vec![[false; LinearInput::ALL.len()]; weights.blocks.len()];
-    for (index, (block, is_apart)) in weights.blocks.iter().zip(&mut is_apart).enumerate() {
-        for linear in apart.iter().flat_map(|programs| programs.linears(index)) {
-            if let Some(Weight::Int8(matrix)) = block.linears.get(&linear).map(|linear| &linear.weight) {
-                is_apart[LinearInput::of(linear).index()] = true;
-                matrix.release();
-            }
-        }
-    }
+    let is_apart =
+        |block: usize, input: LinearInput| copied[block].iter().any(|(linear, _)| LinearInput::of(*linear) == input);
     let has_shadow = |block: usize, input: LinearInput| {
         weights.blocks[block].inputs.as_ref().is_some_and(|inputs| inputs[input.index()].has_shadow())
     };
-    let reads_rows = |block: usize, input: LinearInput| is_apart[block][input.index()] && has_shadow(block, input);
-    let HotRowOptions { hot, file } = options?;
+    let reads_rows = |block: usize, input: LinearInput| is_apart(block, input) && has_shadow(block, input);
+    let HotRowOptions { hot, file } = options;
     let file = file.clone().or_else(|| model.package().map(Package::shadow_rows))?;
-    if !(0..is_apart.len()).any(|block| LinearInput::ALL.into_iter().any(|input| reads_rows(block, input))) {
+    if !(0..copied.len()).any(|block| LinearInput::ALL.into_iter().any(|input| reads_rows(block, input))) {
         return None;
     }
     let hot = |block: usize, input: LinearInput| {
@@ -54,7 +66,7 @@ pub(super) fn start(
     };
     let started = model.install(|| {
         let open = || ChannelRows::open(&file, (model.description(), weights), &model.weights_name(), &has_shadow);
-        let start = |rows| HotRows::start(Arc::new(rows), is_apart.len(), &hot);
+        let start = |rows| HotRows::start(Arc::new(rows), copied.len(), &hot);
         // What is not as it was written is made anew once.
         open().and_then(start).or_else(|_| {
             let _ = std::fs::remove_file(&file);

@@ -67,7 +67,7 @@ pub struct HotRowStatistics {
     pub hits: u64,
     /// Outlier channels of a chunk's input whose row was read.
     pub misses: u64,
-    /// Misses that nobody requested before the shadow: of whole feed-forwards, and behind a processor that was lost.
+    /// Misses that nobody had requested when their input was quantized, as behind a processor that was lost.
     pub late: u64,
     /// Bytes read for misses.
     pub bytes_read: u64,
