@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use triad_engine::execute::{Device, Wait};
+use triad_engine::hot_rows::{Hot, HotRowOptions};
 use triad_engine::{Model, Threads};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::ProcessorKind;
@@ -104,6 +105,44 @@ pub struct DeviceArguments {
     /// time and then polling
     #[arg(long, value_name = "HOW", value_parser = wait, default_value = "predicted")]
     pub wait: Wait,
+    /// Beside an NPU or GPU with memory of its own, whose rows of weights the CPU keeps for shadows: auto, those of the hot
+    /// channels that calibration found, others are read from the package; none, so that all are read; off, the weights
+    /// of all layers with a shadow, in place
+    #[arg(long, value_name = "WHOSE", value_parser = hot_rows, default_value = "auto")]
+    pub hot_rows: HotRowsArgument,
+}
+
+/// Whose rows of weights the CPU keeps beside a device with memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HotRowsArgument {
+    /// Those of the hot channels.
+    Auto,
+    /// None: all are read.
+    None,
+    /// Weights are read in place.
+    Off,
+}
+
+impl HotRowsArgument {
+    /// For an engine.
+    pub fn options(self) -> Option<HotRowOptions> {
+        let hot = match self {
+            Self::Auto => Hot::Calibrated,
+            Self::None => Hot::None,
+            Self::Off => return None,
+        };
+        Some(HotRowOptions { hot, file: None })
+    }
+}
+
+/// Reads whose rows the CPU keeps.
+fn hot_rows(text: &str) -> Result<HotRowsArgument, String> {
+    match text.trim() {
+        "auto" => Ok(HotRowsArgument::Auto),
+        "none" => Ok(HotRowsArgument::None),
+        "off" => Ok(HotRowsArgument::Off),
+        _ => Err("expected auto, none or off".into()),
+    }
 }
 
 /// Reads milliseconds, of which there may be none.
@@ -151,6 +190,7 @@ impl Default for DeviceArguments {
             cuts: Vec::new(),
             partition: None,
             wait: Wait::Predicted,
+            hot_rows: HotRowsArgument::Auto,
         }
     }
 }
@@ -158,7 +198,7 @@ impl Default for DeviceArguments {
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, npu_threads, gpu, gpu_slice, window, cuts, partition, wait } = self;
+        let Self { npu, npu_threads, gpu, gpu_slice, window, cuts, partition, wait, hot_rows } = self;
         let is_default =
             *npu == Npu::Kernels && gpu.is_none() && *gpu_slice == 0.0 && window.is_none() && cuts.is_empty();
         ensure!(
@@ -166,8 +206,13 @@ impl DeviceArguments {
             "--npu-threads is for --npu hexagon: expected it, too, or no --npu-threads"
         );
         ensure!(
-            has_processors || (is_default && partition.is_none() && *wait == Wait::Predicted),
-            "--npu, --gpu, --gpu-slice, --window, --cut, --partition and --wait are for --processors: expected it, too"
+            has_processors
+                || (is_default
+                    && partition.is_none()
+                    && *wait == Wait::Predicted
+                    && *hot_rows == HotRowsArgument::Auto),
+            "--npu, --gpu, --gpu-slice, --window, --cut, --partition, --wait and --hot-rows are for --processors: expected \
+             it, too"
         );
         Ok(())
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use triad_engine::execute::{CostTable, Execution, ProcessorFailure, WaitUse};
+use triad_engine::hot_rows::HotRowUse;
 use triad_engine::{Cores, Engine, EngineOptions, Model, ProcessorOptions, Session, Threads};
 use triad_frontend::answer;
 use triad_plan::graph::Format;
@@ -136,7 +137,16 @@ impl Processors {
         };
         let engine = answer::engine(
             model,
-            EngineOptions { processors, cuts, plans, joint, decode_plans, wait: devices.wait, ..options },
+            EngineOptions {
+                processors,
+                cuts,
+                plans,
+                joint,
+                decode_plans,
+                wait: devices.wait,
+                hot_rows: devices.hot_rows.options(),
+                ..options
+            },
             &mut progress,
         )?;
         drop(bar);
@@ -327,6 +337,9 @@ pub struct Executed {
     pub waits: Vec<WaitUse>,
     /// Those that failed on the way.
     pub failures: Vec<ProcessorFailure>,
+    /// What the rows of shadows did, beside a device with memory of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hot_rows: Option<HotRowUse>,
 }
 
 impl Executed {
@@ -337,7 +350,17 @@ impl Executed {
         let labels = execution.tasks.labels(&execution.graph);
         let summary = record("", execution, &labels, &names).summary();
         let (failures, waits) = (execution.failures.clone(), execution.waits.clone());
-        Self { policy: execution.policy, seconds: summary.seconds, processors: summary.processors, waits, failures }
+        let (policy, seconds, processors) = (execution.policy, summary.seconds, summary.processors);
+        Self { policy, seconds, processors, waits, failures, hot_rows: None }
+    }
+
+    /// The same, with what the rows of shadows did since `before`.
+    pub fn with_hot_rows(self, engine: &Engine, before: Option<&HotRowUse>) -> Self {
+        let mut hot_rows = engine.hot_rows();
+        if let (Some(hot_rows), Some(before)) = (&mut hot_rows, before) {
+            hot_rows.statistics = hot_rows.statistics - before.statistics;
+        }
+        Self { hot_rows, ..self }
     }
 
     /// In a few words: `bubbles 3 %, 12 %`.
@@ -370,6 +393,29 @@ fn note_moved(engine: &Engine) {
 pub fn note_failures(session: &Session) {
     for failure in session.execution().iter().flat_map(|execution| &execution.failures) {
         output::note(&format!("note: {}", took_over(failure)));
+    }
+}
+
+/// What the rows of shadows did, in a few words.
+pub fn hot_rows(usage: &HotRowUse) -> String {
+    let HotRowUse { statistics, hot_bytes, failure, .. } = usage;
+    if failure.is_some() {
+        return "hot rows: off".into();
+    }
+    format!(
+        "hot rows: {:.1} % of {} in memory ({}), {} read, {:.1} ms of stalls",
+        100.0 * statistics.hit_rate(),
+        statistics.hits + statistics.misses,
+        output::bytes(*hot_bytes as u64),
+        output::bytes(statistics.bytes_read),
+        1e3 * statistics.stall_seconds
+    )
+}
+
+/// Prints why shadows read the weights in place, where they do though they should not.
+pub fn note_hot_rows(engine: &Engine) {
+    if let Some(failure) = engine.hot_rows().and_then(|usage| usage.failure) {
+        output::note(&format!("note: the CPU reads all weights of layers with a shadow: {failure}"));
     }
 }
 

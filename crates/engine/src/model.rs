@@ -15,7 +15,8 @@ use triad_model::tokenizer::{Special, Tokenizer};
 use crate::adapter::Adapter;
 use crate::error::{Error, Result};
 use crate::hexadecimal;
-use crate::package::Package;
+use crate::hot_rows::HotChannels;
+use crate::package::{self, Package};
 use crate::quantization::{OutputWeights, Quantization};
 use crate::threads::Threads;
 use crate::weights::Weights;
@@ -38,7 +39,15 @@ pub struct Model {
     generation_defaults: GenerationDefaults,
     pool: Arc<Pool>,
     /// The package that it is, if it is one.
-    package: Option<PathBuf>,
+    package: Option<OpenedPackage>,
+}
+
+/// What a model keeps of its package.
+struct OpenedPackage {
+    path: PathBuf,
+    /// The sha256 of its weights.
+    weights: String,
+    hot_channels: HotChannels,
 }
 
 impl Model {
@@ -87,7 +96,11 @@ impl Model {
             text: Arc::new(text?),
             generation_defaults: generation_defaults.clone(),
             pool,
-            package: Some(package.path().to_owned()),
+            package: Some(OpenedPackage {
+                path: package.path().to_owned(),
+                weights: package.manifest().files[package::WEIGHTS].sha256.clone(),
+                hot_channels: package.manifest().preparation.hot_channels(),
+            }),
         })
     }
 
@@ -179,7 +192,17 @@ impl Model {
 
     /// The package that it is, if it is one.
     pub fn package(&self) -> Option<&Path> {
-        self.package.as_deref()
+        self.package.as_ref().map(|package| package.path.as_path())
+    }
+
+    /// The channels that calibration found hot, where it is a package in INT8.
+    pub(crate) fn hot_channels(&self) -> Option<&HotChannels> {
+        self.package.as_ref().map(|package| &package.hot_channels)
+    }
+
+    /// What the weights are called: the sha256 of those in a package, else the [fingerprint](Model::fingerprint).
+    pub(crate) fn weights_name(&self) -> String {
+        self.package.as_ref().map_or_else(|| self.fingerprint(), |package| package.weights.clone())
     }
 
     /// Opens a LoRA adapter for this model: a GGUF file, or a folder as PEFT writes it ([`Adapter::open`]).
@@ -223,6 +246,12 @@ impl Model {
             return Err(Error::EmptyPrompt);
         }
         Ok(tokenizer.encode(text, Special::AsText)?)
+    }
+
+    /// Its weights, for tests that put others in their place.
+    #[cfg(test)]
+    pub(crate) fn weights_mut(&mut self) -> &mut Weights {
+        &mut self.weights
     }
 
     pub(crate) fn pool(&self) -> &Pool {

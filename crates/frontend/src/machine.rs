@@ -168,6 +168,26 @@ pub fn peak_resident_bytes() -> Option<u64> {
     memory("/proc/self/status", "VmHWM")
 }
 
+/// Memory that this process holds now, as the system counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Resident {
+    /// All of it.
+    pub bytes: u64,
+    /// Of no file: what was allocated.
+    pub anonymous_bytes: u64,
+    /// Pages of mapped files, such as weights that are read in place.
+    pub file_bytes: u64,
+    /// Shared with devices or other processes.
+    pub shared_bytes: u64,
+}
+
+/// What this process holds now, where the system reports it.
+pub fn resident() -> Option<Resident> {
+    let of = |key| memory("/proc/self/status", key);
+    let (anonymous_bytes, file_bytes, shared_bytes) = (of("RssAnon")?, of("RssFile")?, of("RssShmem")?);
+    Some(Resident { bytes: of("VmRSS")?, anonymous_bytes, file_bytes, shared_bytes })
+}
+
 /// A line `key: 123 kB` of a file in /proc, in bytes.
 fn memory(file: &str, key: &str) -> Option<u64> {
     let value = field(&fs::read_to_string(file).ok()?, key)?;

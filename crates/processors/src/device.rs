@@ -82,7 +82,9 @@ pub struct Capabilities {
     pub formats: Vec<Format>,
     /// Whether it computes all rows that a program was prepared for, however few the input has.
     pub static_shapes: bool,
-    /// Whether it keeps weights in memory of its own or in a layout of its own, where no other device reads them.
+    /// Whether it keeps weights in memory of its own or in a layout of its own, where no other device reads them. The
+    /// engine then gives back the CPU's pages of what it has prepared, and shadows beside it read the rows of hot channels
+    /// from memory and others from a file, in place of the weights.
     pub own_memory: bool,
     /// Bytes that all its programs together may take, if that is limited.
     pub window: Option<usize>,

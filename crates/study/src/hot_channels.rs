@@ -6,18 +6,15 @@
 //! layers read, requests the rows of its outlier channels, multiplies in INT8, and joins the shadow once all rows are
 //! there.
 
-use std::io::{BufWriter, Write};
 use std::sync::Arc;
 
 use serde::Serialize;
-use tempfile::NamedTempFile;
+use tempfile::TempDir;
 use triad_engine::hot_rows::{ChannelRows, HotRowStatistics, HotRows};
 use triad_engine::quantization::{INT8_MAX, InputQuantization, Quantization};
-use triad_engine::weights::{Block, Int8Matrix, Weight};
 use triad_engine::{Cancel, LinearInput, Model, Session, SessionOptions};
 use triad_kernels::OutputMut;
-use triad_kernels::int8::{QuantizedRows, matmul_int8, unpack};
-use triad_model::mapped::MappedFile;
+use triad_kernels::int8::{QuantizedRows, matmul_int8};
 use triad_prepare::calibration::text::CalibrationText;
 use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::plan::{self, PlanOptions};
@@ -161,7 +158,7 @@ pub fn study(
             Some(rows) => rows,
             None => {
                 progress(Progress::Writing);
-                rows.insert(WeightRows::write(&model.quantize(&quantization), cancel)?)
+                rows.insert(WeightRows::write(model.quantize(&quantization))?)
             }
         };
         let kept = || inputs.iter().filter(|input| input.shadow);
@@ -213,143 +210,95 @@ fn run(
         pair.tokens += piece.len();
         progress(piece.len());
     }
-    for layers in processor.inputs.iter().flatten() {
-        pair.rows += layers.rows.statistics();
-    }
+    pair.rows = processor.rows.usage().statistics;
     Ok(())
 }
 
-/// INT8 weights, and the same by channel in a file: for each input `[channels, out_features of all that read it]`.
+/// INT8 weights, and the same by channel in a file.
 struct WeightRows {
-    inputs: Vec<Readers>,
+    /// In INT8, whatever inputs keep a shadow.
+    model: Model,
+    rows: Arc<ChannelRows>,
     /// Removed when dropped.
-    _file: NamedTempFile,
-}
-
-/// The layers that read one input.
-struct Readers {
-    matrices: Vec<Int8Matrix>,
-    /// Of all output channels of all of them.
-    scales: Vec<f32>,
-    rows: ChannelRows,
+    _folder: TempDir,
 }
 
 impl WeightRows {
-    /// Of all inputs of an INT8 model, four a block.
-    fn write(model: &Model, cancel: &Cancel) -> Result<Self> {
+    /// Of all inputs of an INT8 model.
+    fn write(model: Model) -> Result<Self> {
         let failed = |source| Error::WriteRows { folder: std::env::temp_dir(), source };
-        let file = NamedTempFile::new().map_err(failed)?;
-        let mut writer = BufWriter::new(file.as_file());
-        let mut lengths = Vec::new();
-        let blocks = &model.weights().blocks;
-        let inputs = || blocks.iter().flat_map(|block| LinearInput::ALL.map(|input| readers(block, input)));
-        for matrices in inputs() {
-            cancel.check()?;
-            let rows = model.install(|| by_channel(&matrices));
-            writer.write_all(bytemuck::cast_slice(&rows)).map_err(failed)?;
-            lengths.push(rows.len());
-        }
-        writer.flush().map_err(failed)?;
-        drop(writer);
-        let mapped = MappedFile::open(file.path())?;
-        let mut start = 0;
-        let inputs = inputs().zip(lengths).map(|(matrices, length)| {
-            let scales: Vec<f32> = matrices.iter().flat_map(|matrix| matrix.view().scales).copied().collect();
-            let rows = ChannelRows::new(mapped.part(start..start + length), scales.len());
-            start += length;
-            Readers { matrices, scales, rows: rows.expect("whole rows were written") }
-        });
-        Ok(Self { inputs: inputs.collect(), _file: file })
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let of = (model.description(), model.weights());
+        let rows = model.install(|| ChannelRows::open(&folder.path().join("rows"), of, "", &|_, _| true));
+        Ok(Self { rows: Arc::new(rows.map_err(failed)?), model, _folder: folder })
     }
-}
-
-/// The INT8 matrices of `block` that read `input`.
-fn readers(block: &Block, input: LinearInput) -> Vec<Int8Matrix> {
-    let of_input = block.linears.iter().filter(|(name, _)| LinearInput::of(**name) == input);
-    of_input
-        .map(|(_, linear)| match &linear.weight {
-            Weight::Int8(matrix) => matrix.clone(),
-            Weight::Float(_) => unreachable!("the linear layers of blocks were quantized"),
-        })
-        .collect()
-}
-
-/// `[channels, out_features]` of `matrices` side by side.
-fn by_channel(matrices: &[Int8Matrix]) -> Vec<i8> {
-    let stride: usize = matrices.iter().map(Int8Matrix::out_features).sum();
-    let mut rows = Vec::new();
-    let mut first = 0;
-    for matrix in matrices {
-        let view = matrix.view();
-        let mut row_major = vec![0; view.out_features * view.in_features];
-        unpack(view, &mut row_major);
-        rows.resize(view.in_features * stride, 0);
-        for (index, row) in row_major.chunks_exact(view.in_features).enumerate() {
-            for (channel, weight) in row.iter().enumerate() {
-                rows[channel * stride + first + index] = *weight;
-            }
-        }
-        first += view.out_features;
-    }
-    rows
 }
 
 /// Simulates a device that hides its weights; the CPU has the hot rows.
 struct SimulatedDevice<'a> {
+    model: &'a Model,
     /// Of each block and input; `None` where an input has no shadow.
-    inputs: Vec<Option<Layers<'a>>>,
+    inputs: Vec<Option<Input>>,
+    rows: HotRows,
     quantized: QuantizedRows,
     out: Vec<f32>,
 }
 
-struct Layers<'a> {
-    readers: &'a Readers,
+struct Input {
     clip: f32,
     /// Of each channel.
     is_hot: Vec<bool>,
-    rows: HotRows,
 }
 
 impl<'a> SimulatedDevice<'a> {
     fn new(weights: &'a WeightRows, quantization: &Quantization, hot: &[&[u32]]) -> Result<Self> {
-        let plans = quantization.blocks.iter().flatten();
-        let of_input = |((readers, plan), hot): ((&'a Readers, &InputQuantization), &&[u32])| {
-            let InputQuantization::Static { clip, shadow: true, .. } = plan else { return Ok(None) };
-            let channels = readers.matrices.first().map_or(0, |matrix| matrix.view().in_features);
-            let mut is_hot = vec![false; channels];
+        let model = &weights.model;
+        let (description, blocks) = (model.description(), model.weights().blocks.len());
+        let plans = quantization.blocks.iter().flatten().zip(hot).enumerate();
+        let of_input = |(index, (plan, hot)): (usize, (&InputQuantization, &&[u32]))| {
+            let InputQuantization::Static { clip, shadow: true, .. } = plan else { return None };
+            let (block, input) = (index / LinearInput::ALL.len(), LinearInput::ALL[index % LinearInput::ALL.len()]);
+            let mut is_hot = vec![false; input.channels(&description.blocks[block], description.hidden)];
             hot.iter().for_each(|channel| is_hot[*channel as usize] = true);
-            let rows =
-                HotRows::new(readers.rows.clone(), hot, &readers.scales).map_err(|source| Error::HotRows { source })?;
-            Ok(Some(Layers { readers, clip: *clip, is_hot, rows }))
+            Some(Input { clip: *clip, is_hot })
         };
-        let inputs = weights.inputs.iter().zip(plans).zip(hot).map(of_input).collect::<Result<_>>()?;
-        Ok(Self { inputs, quantized: QuantizedRows::default(), out: Vec::new() })
+        let inputs: Vec<_> = plans.map(of_input).collect();
+        let place = |block: usize, input: LinearInput| block * LinearInput::ALL.len() + input.index();
+        let hot = |block: usize, input: LinearInput| {
+            let place = place(block, input);
+            inputs[place].as_ref().map(|_| hot[place].to_vec())
+        };
+        let rows = HotRows::start(Arc::clone(&weights.rows), blocks, &hot);
+        let rows = rows.map_err(|source| Error::HotRows { source })?;
+        Ok(Self { model, inputs, rows, quantized: QuantizedRows::default(), out: Vec::new() })
     }
 
     /// Bytes of the hot rows.
     fn bytes(&self) -> usize {
-        self.inputs.iter().flatten().map(|layers| layers.rows.bytes()).sum()
+        self.rows.usage().hot_bytes
     }
 
     /// Computes the layers that read `x` `[rows, channels]`, and counts.
     fn run(&mut self, block: usize, input: LinearInput, x: &[f32], pair: &mut Pair) {
-        let Some(layers) = &mut self.inputs[block * LinearInput::ALL.len() + input.index()] else { return };
+        let Some(Input { clip, is_hot }) = &self.inputs[block * LinearInput::ALL.len() + input.index()] else { return };
         let quantized = &mut self.quantized;
-        quantized.quantize_static(x, layers.is_hot.len(), layers.clip / INT8_MAX, None, true);
-        let requested = layers.rows.request(quantized);
+        quantized.quantize_static(x, is_hot.len(), clip / INT8_MAX, None, true);
+        let requested = self.rows.request(block, input, quantized.view());
+        let matrices =
+            ChannelRows::readers(self.model.description(), block, &self.model.weights().blocks[block], input);
         let rows = quantized.rows();
-        for matrix in &layers.readers.matrices {
+        for matrix in &matrices {
             self.out.resize(rows * matrix.out_features(), 0.0);
             let out = OutputMut::new(&mut self.out, matrix.out_features());
             matmul_int8(quantized.view(), matrix.view(), None, out);
         }
-        self.out.clear();
-        self.out.resize(rows * layers.readers.scales.len(), 0.0);
-        layers.rows.join(quantized, requested, &mut self.out);
+        let scales: Vec<_> = matrices.iter().map(|matrix| matrix.view().scales).collect();
+        self.out.resize(rows * scales.iter().map(|scales| scales.len()).sum::<usize>(), 0.0);
+        self.rows.shadow((block, input), quantized.view(), requested, &scales, &mut self.out);
         pair.values += x.len() as u64;
         for channel in (0..rows).flat_map(|row| quantized.view().outliers_of(row).0) {
             pair.outliers += 1;
-            pair.hot_outliers += u64::from(layers.is_hot[*channel as usize]);
+            pair.hot_outliers += u64::from(is_hot[*channel as usize]);
         }
     }
 }

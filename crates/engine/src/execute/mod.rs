@@ -14,6 +14,7 @@
 //! task waits for all that it reads. What tasks take can be measured beforehand and kept ([`profile`]).
 
 mod costs;
+mod hot_rows;
 mod joint;
 mod orders;
 mod pass;
@@ -70,6 +71,7 @@ pub use wait::{Wait, WaitUse};
 use crate::adapter::Adapters;
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
+use crate::hot_rows::{HotRowOptions, HotRowUse, HotRows};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::linear::Int8Statistics;
 use crate::model::Model;
@@ -109,6 +111,9 @@ pub struct EngineOptions {
     /// Chunks of prompts that are on their way at once, at most; each takes buffers of its own. One processor alone
     /// computes one after the other.
     pub chunks_in_flight: usize,
+    /// How shadows of prompts read weights beside devices with memory of their own; `None` for in place, so that the CPU
+    /// holds a copy of all layers that keep a shadow.
+    pub hot_rows: Option<HotRowOptions>,
     /// How processors wait for each other.
     pub wait: Wait,
     /// Of several processors, one that takes longer than this for one task is lost.
@@ -129,6 +134,7 @@ impl Default for EngineOptions {
             joint: None,
             decode_plans: None,
             chunks_in_flight: 4,
+            hot_rows: Some(HotRowOptions::default()),
             wait: Wait::Predicted,
             time_out: Duration::from_secs(60),
         }
@@ -167,6 +173,8 @@ pub(crate) struct Shared {
     tasks: PromptTasks,
     /// Where steps are cut.
     steps: Option<Steps>,
+    /// Beside devices with memory of their own.
+    hot_rows: Option<HotRows>,
     units: Vec<Unit>,
     /// The processor of what is computed in float.
     float_unit: ProcessorId,
@@ -267,7 +275,7 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, plans, joint, decode_plans, wait, .. } = options;
+        let EngineOptions { chunks_in_flight, time_out, plans, joint, decode_plans, wait, hot_rows, .. } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -325,6 +333,7 @@ impl Engine {
             Steps::prepare(model, &processors, (&devices, &mut programs), (&plans, float_unit), rows)
         });
         let steps = steps.transpose()?;
+        let hot_rows = hot_rows::start(model, hot_rows.as_ref(), &devices, &programs);
         for (unit, programs) in units.iter_mut().zip(programs) {
             unit.programs = programs.map(Mutex::new);
         }
@@ -336,6 +345,7 @@ impl Engine {
             processors,
             tasks,
             steps,
+            hot_rows,
             units,
             float_unit,
             sequences: AtomicU64::new(0),
@@ -439,6 +449,12 @@ impl Engine {
         self.state().busy_seconds().collect()
     }
 
+    /// What the rows of shadows are and did so far; `None` where no device with memory of its own multiplies for a shadow, or
+    /// weights are read in place.
+    pub fn hot_rows(&self) -> Option<HotRowUse> {
+        self.shared().hot_rows.as_ref().map(HotRows::usage)
+    }
+
     /// Forgets all prefixes that no session holds.
     pub fn forget_prefixes(&self) {
         self.shared().memory.clear();
@@ -506,7 +522,7 @@ impl Shared {
     /// A pass in the arithmetic of `phase`.
     pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
         let Self { model, rotation, .. } = self;
-        ForwardPass { description: model.description(), weights: model.weights(), rotation, phase }
+        ForwardPass { description: model.description(), weights: model.weights(), rotation, phase, hot_rows: None }
     }
 
     /// A number for a new sequence.

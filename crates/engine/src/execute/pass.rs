@@ -303,7 +303,9 @@ impl Pass {
         }
         let segments = self.segments(&rows);
         let chunk = Chunk { segments: &segments, buffers: &slot.buffers };
-        let pass = shared.pass(Phase::Prefill);
+        // Shadows of one processor alone are computed behind their products, with the weights of these.
+        let hot_rows = shared.hot_rows.as_ref().filter(|_| !shadows.is_empty());
+        let pass = forward::Pass { hot_rows, ..shared.pass(Phase::Prefill) };
         let run = ChunkRun { pass, graph, tokens: &self.tokens[rows.clone()], chunk, shadows };
         if !Self::chunk_task(&run, (number, tasks), slot, backend)? {
             return Ok(Vec::new());

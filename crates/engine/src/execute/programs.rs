@@ -80,6 +80,18 @@ impl Programs {
     }
 }
 
+impl Programs {
+    /// The linear layers of a block that the device has programs for.
+    pub(super) fn linears(&self, block: usize) -> Vec<description::Linear> {
+        use description::Linear::{Down, Gate, Up};
+        let of_program = |program: &SubgraphProgram| match program.role {
+            Role::FeedForward => vec![Up, Gate, Down],
+            _ => program.outputs.iter().map(|(linear, _)| *linear).collect(),
+        };
+        self.blocks[block].iter().flat_map(of_program).collect()
+    }
+}
+
 /// A device as a backend. What it has no program for is computed by the threads that drive it: tasks of a processor that
 /// was lost, and what it does in place of others to catch up.
 pub(super) struct DeviceBackend<'a> {

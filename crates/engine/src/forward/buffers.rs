@@ -8,6 +8,7 @@ use triad_kernels::rope::Angles;
 use triad_model::description::{BlockDescription, Linear, ModelDescription, Rope, RopeScaling};
 use triad_plan::graph::Role;
 
+use crate::hot_rows::Requested;
 use crate::linear::{Counted, Int8Statistics, QuantizedInput, layers};
 
 /// Activations of one chunk, which several processors may compute at once: each field is leased by whoever works on it,
@@ -38,6 +39,8 @@ pub(crate) struct Buffers {
     pub(super) shadows: LeasedMatrix,
     /// Of which subgraph `shadows` are, until they are added.
     pub(super) shadow_of: Mutex<Option<(usize, Role)>>,
+    /// Rows that the shadow of what was quantized last needs.
+    pub(super) requested: Mutex<Option<Requested>>,
     /// RoPE of the chunk's positions, one for each different [`Rope`] of the model.
     pub(super) angles: RwLock<Vec<Angles>>,
     /// What linear layers read, in INT8.
@@ -123,6 +126,7 @@ impl Buffers {
             up: zeros(width),
             shadows: zeros(if has_shadows { shadow_width(description) } else { 0 }),
             shadow_of: Mutex::default(),
+            requested: Mutex::default(),
             angles: RwLock::default(),
             input: RwLock::default(),
             adapters: Mutex::default(),

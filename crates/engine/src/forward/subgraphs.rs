@@ -20,8 +20,10 @@ use triad_plan::schedule::parts::Part;
 
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
+use crate::hot_rows::HotRows;
 use crate::linear::{
-    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply, shadow, shadow_apart,
+    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply, scales, shadow,
+    shadow_apart,
 };
 use crate::linear_input::LinearInput;
 use crate::weights::{Block, Norm, Weights};
@@ -38,6 +40,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) rotation: &'a Rotation,
     pub(crate) phase: Phase,
+    /// Where shadows that are computed apart find weights that they don't read in place.
+    pub(crate) hot_rows: Option<&'a HotRows>,
 }
 
 /// The rows that a subgraph computes, with what it reads and writes of them.
@@ -80,6 +84,7 @@ impl Pass<'_> {
         let Chunk { segments, buffers } = chunk;
         let hidden = self.description.hidden;
         *lock(&buffers.shadow_of) = None;
+        *lock(&buffers.requested) = None;
         let mut x = buffers.x.write(hidden, 0..tokens.len());
         for (token, x) in tokens.iter().zip(x.chunks_exact_mut(hidden)) {
             self.embed(*token, x);
@@ -190,7 +195,18 @@ impl Pass<'_> {
         if let Some(x) = int8 {
             let features: usize = layers.iter().map(|(_, features)| features).sum();
             let mut out = buffers.shadows.write(1, 0..rows * features);
-            shadow_apart(block, &layers, x, &mut out, &buffers.counted);
+            let requested = lock(&buffers.requested).take();
+            let from_rows = self.hot_rows.is_some_and(|hot_rows| {
+                let start = Instant::now();
+                let (linear, _) = layers[0];
+                let place = (index, LinearInput::of(linear));
+                let is_done = hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
+                buffers.counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
+                is_done
+            });
+            if !from_rows {
+                shadow_apart(block, &layers, x, &mut out, &buffers.counted);
+            }
             *lock(&buffers.shadow_of) = Some((index, role));
         }
     }
@@ -212,8 +228,14 @@ impl Pass<'_> {
 
     /// Makes `x[rows, channels]` ready for the layers that read `input`.
     fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
-        let Buffers { input: quantized, counted, .. } = chunk.buffers;
-        write(quantized).quantize(self.block(index), input, (x, chunk.rows()), self.phase, counted);
+        let Buffers { input: quantized, counted, requested, .. } = chunk.buffers;
+        let mut quantized = write(quantized);
+        quantized.quantize(self.block(index), input, (x, chunk.rows()), self.phase, counted);
+        if let Some(hot_rows) = self.hot_rows {
+            // Now, so that rows are read while others multiply.
+            let x = quantized.int8(0..chunk.rows());
+            *lock(requested) = x.and_then(|x| hot_rows.request(index, input, x));
+        }
     }
 
     /// Residual of the block before; norm; quantize.

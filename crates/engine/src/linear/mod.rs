@@ -177,6 +177,11 @@ pub(crate) fn shadow_apart(block: &Block, layers: &Layers, x: QuantizedView, out
     counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
 }
 
+/// The scales of the weights of layers that read INT8.
+pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f32]; MOST_READERS]> {
+    layers.iter().map(|(linear, _)| int8(block, *linear).view().scales).collect()
+}
+
 /// Adds what [`shadow_apart`] computed to the products of a layer, `[rows, out_features]`: the same bits as [`shadow`].
 pub(crate) fn add_shadow(x: QuantizedView, features: usize, shadow: &[f32], out: &mut [f32], counted: &Counted) {
     let start = Instant::now();

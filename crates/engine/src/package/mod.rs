@@ -6,6 +6,7 @@
 //!   package.json.sha256  its own hash, as sha256sum writes it
 //!   weights.safetensors  what the kernels compute with, in place                                   (tensors)
 //!   tokenizer.gguf       or tokenizer.json, tokenizer_config.json, chat_template.jinja
+//!   shadow-rows.bin      the weights of shadows by channel, made by a run that needs them; can be deleted at any time
 //!   compiled/            graphs that an NPU's provider compiled, with their hashes; can be deleted at any time
 //! ```
 //!
@@ -44,6 +45,8 @@ pub const WEIGHTS: &str = "weights.safetensors";
 const MAX_DIGEST_BYTES: u64 = 1 << 10;
 /// The folder of what is made from the package on the device where it runs; no part of the package.
 const COMPILED: &str = "compiled";
+/// The file of [`hot_rows`](crate::hot_rows); no part of the package.
+const SHADOW_ROWS: &str = "shadow-rows.bin";
 
 /// An opened package: checked, its weights mapped and not read.
 #[derive(Debug)]
@@ -101,6 +104,12 @@ impl Package {
     /// is. Whoever writes there checks what it reads; [`Package::verify`] does not look there.
     pub fn compiled(path: &Path) -> PathBuf {
         path.join(COMPILED)
+    }
+
+    /// Where the rows of shadows are kept ([`ChannelRows`](crate::hot_rows::ChannelRows)), if a run needed them. Whoever reads
+    /// there checks what it reads; [`Package::verify`] does not look there.
+    pub fn shadow_rows(path: &Path) -> PathBuf {
+        path.join(SHADOW_ROWS)
     }
 
     /// The content of `package.json`.

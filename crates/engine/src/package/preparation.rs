@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use triad_plan::prefill::KeptShadows;
 use triad_plan::tasks::BlockShadows;
 
+use crate::hot_rows::HotChannels;
 use crate::linear_input::LinearInput;
 use crate::quantization::{DecodeWeights, InputQuantization, LinearFormat, OutputWeights, Quantization, WeightScales};
 
@@ -196,6 +197,12 @@ impl Preparation {
         let channels: usize = kept().map(|input| input.channels).sum();
         let hot_share = hot as f64 / channels.max(1) as f64;
         (!blocks.is_empty()).then(|| KeptShadows { blocks: blocks.iter().map(of_block).collect(), hot_share })
+    }
+
+    /// The hot channels of each block's inputs.
+    pub fn hot_channels(&self) -> HotChannels {
+        let (blocks, _) = self.inputs.as_chunks::<4>();
+        blocks.iter().map(|inputs| inputs.each_ref().map(|input| input.hot_channels.clone())).collect()
     }
 }
 

@@ -101,6 +101,13 @@ impl Int8Matrix {
         self.float.as_ref()
     }
 
+    /// Lets the system drop the values from memory where they are of a mapped file.
+    pub fn release(&self) {
+        if let Values::Mapped(bytes) = &self.packed {
+            bytes.release();
+        }
+    }
+
     /// Bytes of the values and their scales.
     pub fn bytes(&self) -> usize {
         let Int8Weight { packed, scales, sums, .. } = self.view();

@@ -8,12 +8,15 @@ use crate::kernel::int8::shadow::ShadowColumns;
 use crate::kernel::int8::weight::BLOCK;
 use crate::output::OutputMut;
 use crate::product::{Write, product};
+use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 
 /// Output channels of one task.
 const COLUMNS: usize = 8 * BLOCK;
 /// Output channels of one task with weights in float.
 const FLOAT_COLUMNS: usize = PANEL;
+/// Output channels that are summed at once where weights come by channel.
+const CHANNEL_COLUMNS: usize = 512;
 /// Fewer products than this are computed before another thread wakes up.
 const PARALLEL: usize = 1 << 16;
 
@@ -35,6 +38,60 @@ pub fn shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
 /// If a slice's length contradicts the shapes.
 pub fn shadow_apart(x: QuantizedView, weight: Int8Weight, out: OutputMut) {
     write_shadow(x, weight, out, false);
+}
+
+/// As [`shadow_apart`], with weights that are not packed, of the channels that have outliers alone: `weights` returns those
+/// that read a channel, `[out_features]`, as if a row of the transposed matrix. The same bits.
+///
+/// # Panics
+/// If a slice's length contradicts the shapes.
+pub fn shadow_of_channels<'w>(
+    x: QuantizedView,
+    weights: impl Fn(u32) -> &'w [i8] + Sync,
+    scales: &[f32],
+    out: OutputMut,
+) {
+    let (out_features, out) = (scales.len(), out.into_shared());
+    out.check(x.rows(), out_features);
+    let outliers = x.outliers();
+    if outliers == 0 || out_features == 0 {
+        return;
+    }
+    let per_row = outliers.div_ceil(x.rows()) * out_features;
+    pool::for_each(x.rows(), PARALLEL.div_ceil(per_row), |row| {
+        let (channels, remainders) = x.outliers_of(row);
+        if channels.is_empty() {
+            return;
+        }
+        // SAFETY: this row belongs to this task alone.
+        #[allow(unsafe_code)]
+        let out = unsafe { out.row(row, 0..out_features) };
+        // By as many columns as stay in the first cache, each summed in the order of the channels, as in a kernel.
+        for first in (0..out_features).step_by(CHANNEL_COLUMNS) {
+            let columns = first..(first + CHANNEL_COLUMNS).min(out_features);
+            let mut sums = [0.0f32; CHANNEL_COLUMNS];
+            let sums = &mut sums[..columns.len()];
+            for (channel, remainder) in channels.iter().zip(remainders) {
+                let weights = weights(*channel);
+                assert_eq!(weights.len(), out_features, "the weights of a channel");
+                add_scaled(sums, *remainder, &weights[columns.clone()]);
+            }
+            let scaled = sums.iter().zip(&scales[columns.clone()]).map(|(sum, scale)| sum * scale);
+            out[columns].iter_mut().zip(scaled).for_each(|(out, shadow)| *out = shadow);
+        }
+    });
+}
+
+/// `sums += remainder · weights`, rounded twice.
+fn add_scaled(sums: &mut [f32], remainder: f32, weights: &[i8]) {
+    vectorize(
+        #[inline(always)]
+        || {
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum += remainder * f32::from(*weight);
+            }
+        },
+    );
 }
 
 /// Adds what [`shadow_apart`] wrote of `x`, `[rows, out_features]`, to a product: `out` gets the bits that [`shadow`] gives.

@@ -218,6 +218,25 @@ proptest! {
     }
 
     #[test]
+    fn a_shadow_of_channels_has_the_bits_of_every_kernel(
+        rows in 1usize..20, in_features in 1usize..300, out_features in 1usize..1200, seed: u64, threads in 1usize..4,
+    ) {
+        let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
+        let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
+        let by_channel: Vec<i8> = (0..in_features)
+            .flat_map(|channel| weight.row_major.iter().skip(channel).step_by(in_features).copied())
+            .collect();
+        let mut by_rows = vec![3.0; rows * out_features];
+        let mut expected = by_rows.clone();
+        crate::pool::Pool::new(threads).unwrap().install(|| {
+            let channel = |channel: u32| &by_channel[channel as usize * out_features..][..out_features];
+            shadow_of_channels(x.view(), channel, &weight.scales, weight.output(&mut by_rows));
+            shadow_apart(x.view(), weight.view(), weight.output(&mut expected));
+        });
+        prop_assert_eq!(bits(&by_rows), bits(&expected));
+    }
+
+    #[test]
     fn clipped_and_shadow_make_the_unclipped_product(
         rows in 1usize..40, in_features in 1usize..300, out_features in 1usize..200, seed: u64,
     ) {

@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::Execution;
 use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Session, SessionOptions};
+use triad_frontend::machine::Resident;
 use triad_kernels::attention::PAGE;
 
 use super::several::Expected;
@@ -63,6 +64,9 @@ pub struct Measurement {
     /// How long it was expected to take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
+    /// What the process held behind the last prompt, where several processors ran it and the system reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident: Option<Resident>,
 }
 
 /// Of all measured runs of one test.
@@ -154,6 +158,7 @@ impl Plan {
             processors,
             executed: None,
             expected: None,
+            resident: None,
         };
         Ok((measured, sessions[0].execution().cloned()))
     }

@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 use serde::Serialize;
+use triad_frontend::machine::Resident;
 use triad_model::description::ModelDescription;
 
 use super::limit::Limit;
 use super::measure::{Measurement, Test};
-use crate::output;
+use crate::{output, processors};
 
 /// All that was measured. Serialized, it is what `bench --json` prints.
 #[derive(Serialize)]
@@ -115,6 +116,22 @@ impl Report {
                 giga(limit.arithmetic.f32_operations_per_second),
                 limit.bytes_read_per_second / 1e9
             )
+        }));
+        lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {
+            let usage = measured.executed.as_ref()?.hot_rows.as_ref()?;
+            let policy = measured.executed.as_ref()?.policy.name();
+            Some(format!("{} tokens by {policy}: {}", measured.tokens, processors::hot_rows(usage)))
+        }));
+        lines.extend(self.results.iter().filter_map(|Compared { measured, .. }| {
+            let Resident { bytes, anonymous_bytes, file_bytes, shared_bytes } = measured.resident?;
+            Some(format!(
+                "memory behind {} tokens: {}, of which {} mapped from files, {} allocated, {} shared",
+                measured.tokens,
+                output::bytes(bytes),
+                output::bytes(file_bytes),
+                output::bytes(anonymous_bytes),
+                output::bytes(shared_bytes)
+            ))
         }));
         lines.push(format!("peak memory {}", output::known_bytes(self.peak_resident_bytes)));
         output::text(&lines.join("\n"))

@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use triad_engine::execute::{Costs, Execution};
 use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
+use triad_frontend::machine::{self, Resident};
 use triad_plan::bound::lower_bound;
 use triad_plan::schedule::Policy;
 
@@ -73,10 +74,12 @@ impl Bench<'_> {
         self.session.truncate(0);
         self.engine.set_policy(policy);
         self.engine.plan_ahead(tokens);
+        let before = self.engine.hot_rows();
         let seconds = prefill(&mut self.session, tokens, &self.cancel)?;
         processors::note_failures(&self.session);
         let latest = self.session.execution().expect("a prompt ran");
-        Ok((seconds, Executed::new(latest, self.several.processors, self.several.devices)))
+        let executed = Executed::new(latest, self.several.processors, self.several.devices);
+        Ok((seconds, executed.with_hot_rows(self.engine, before.as_ref())))
     }
 
     /// Runs a prompt by all policies, `repeat` times in turns.
@@ -101,7 +104,7 @@ impl Bench<'_> {
 }
 
 impl Runs {
-    fn measurement(self, tokens: usize, several: &Several) -> Measurement {
+    fn measurement(self, tokens: usize, several: &Several, resident: Option<Resident>) -> Measurement {
         let Self { expected, mut each, .. } = self;
         each.sort_by(|one, other| one.0.total_cmp(&other.0));
         Measurement {
@@ -114,6 +117,7 @@ impl Runs {
             processors: Some(several.processors.to_string()),
             executed: Some(each.swap_remove(each.len() / 2).1),
             expected: Some(expected),
+            resident,
         }
     }
 }
@@ -141,13 +145,15 @@ impl Plan {
             let _spinner =
                 progress::spinner(format!("measuring a prefill of {tokens} tokens on {}", several.processors));
             let runs = bench.in_turns(tokens, self.repeat, &profiled).map_err(|error| failed(error, name))?;
-            measured.extend(runs.into_iter().map(|runs| runs.measurement(tokens, several)));
+            let resident = machine::resident();
+            measured.extend(runs.into_iter().map(|runs| runs.measurement(tokens, several, resident)));
         }
         let decodes = self.tests().filter(|(test, ..)| *test == Test::Decode);
         let on = (several.processors.threads(), Some(several.processors));
         let decodes: Result<Vec<_>, Error> =
             decodes.map(|test| Ok(self.measure(&engine, test, on, &cancel)?.0)).collect();
         measured.extend(decodes.map_err(|error| failed(error, name))?);
+        processors::note_hot_rows(&engine);
         Ok((measured, bench.session.execution().cloned()))
     }
 }

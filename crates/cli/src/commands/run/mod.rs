@@ -15,9 +15,10 @@ use triad_engine::constraint::Form;
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
 use triad_engine::{
-    Adapters, Cancel, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions,
+    Adapters, Cancel, Engine, EngineOptions, Event, Finish, GenerateOptions, Generation, Model, Session, SessionOptions,
 };
-use triad_frontend::{answer, chat, machine};
+use triad_frontend::machine::{self, Resident};
+use triad_frontend::{answer, chat};
 use triad_model::template::Message;
 use triad_plan::schedule::Policy;
 
@@ -248,8 +249,13 @@ impl Speaker<'_> {
         Ok((session, speculate))
     }
 
-    /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it.
-    fn answer(&self, (session, speculate): (&mut Session, Option<&Speculate>), prompt: &[u32]) -> Result<Generation> {
+    /// Makes an answer and shows it while it comes, unless it is wanted as JSON. Ctrl-C ends it. Returns what memory the
+    /// process held behind the prompt, too.
+    fn answer(
+        &self,
+        (session, speculate): (&mut Session, Option<&Speculate>),
+        prompt: &[u32],
+    ) -> Result<(Generation, Option<Resident>)> {
         let options = GenerateOptions {
             max_tokens: Some(self.arguments.max_tokens),
             sampler: self.arguments.sampler.options(&self.model),
@@ -262,19 +268,21 @@ impl Speaker<'_> {
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
         let mut bar: Option<Shown> = None;
+        let mut behind_prompt = None;
         let answer = answer::stream(session, prompt, &options, &cancel, &mut |event| {
             match event {
                 Event::Prefill { done, total } if done < total => {
                     bar.get_or_insert_with(|| progress::tokens("reading the prompt", total)).set(done);
                 }
                 Event::Prefill { .. } => drop(bar.take()),
-                Event::Token { .. } => {}
+                // The first one: all logits of the prompt are there, and nothing is decoded yet.
+                Event::Token { .. } => behind_prompt = behind_prompt.or_else(machine::resident),
                 Event::Text(_) if self.arguments.json => {}
                 Event::Text(text) => show(text)?,
             }
             Ok(())
         });
-        answer.map_err(|error| run_error(error, self.name()))
+        Ok((answer.map_err(|error| run_error(error, self.name()))?, behind_prompt))
     }
 }
 
@@ -299,6 +307,9 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     speculation_gain: Option<f64>,
     peak_resident_bytes: Option<u64>,
+    /// Behind the prompt, where several processors ran it and the system reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resident_behind_prompt: Option<Resident>,
     /// Of the prompt, where several processors ran it.
     #[serde(skip_serializing_if = "Option::is_none")]
     executed: Option<Executed>,
@@ -312,10 +323,11 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     messages.push(Message::new("user", text));
     let prompt = speaker.encode(&messages)?;
     let (mut session, speculate) = speaker.session(prompt.len().saturating_add(speaker.arguments.max_tokens))?;
-    let answer = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
+    let (answer, behind_prompt) = speaker.answer((&mut session, speculate.as_ref()), &prompt)?;
     let execution = session.execution().filter(|_| several.processors.is_some());
     several.write_timeline(timeline, execution, speaker.name())?;
     processors::note_failures(&session);
+    processors::note_hot_rows(session.engine());
     if answer.finish != Finish::Cancelled {
         messages.push(Message::new("assistant", &answer.text));
         speaker.keep(&messages)?;
@@ -326,7 +338,11 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         let gain = proposed.and_then(|proposed| proposed.gain(timing.decode_tokens, timing.decode_seconds));
         let executed = execution.zip(several.processors.as_ref());
         output::json(&Report {
-            executed: executed.map(|(execution, processors)| Executed::new(execution, processors, &several.devices)),
+            executed: executed.map(|(execution, processors)| {
+                let executed = Executed::new(execution, processors, &several.devices);
+                executed.with_hot_rows(session.engine(), None)
+            }),
+            resident_behind_prompt: behind_prompt.filter(|_| several.processors.is_some()),
             model: speaker.name(),
             prompt_tokens: prompt.len(),
             answer: &answer,
@@ -338,12 +354,19 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         })?;
     } else {
         show("\n")?;
-        output::note(&statistics(&answer));
+        output::note(&(statistics(&answer) + &hot_rows(session.engine(), behind_prompt)));
     }
     if answer.finish == Finish::Cancelled {
         return Err(Interrupted.into());
     }
     Ok(())
+}
+
+/// What the rows of shadows did beside a device with memory of its own, and what memory the process held behind the prompt.
+fn hot_rows(engine: &Engine, behind_prompt: Option<Resident>) -> String {
+    let Some(usage) = engine.hot_rows() else { return String::new() };
+    let behind = behind_prompt.map(|resident| format!(", memory behind the prompt {}", output::bytes(resident.bytes)));
+    format!("; {}{}", processors::hot_rows(&usage), behind.unwrap_or_default())
 }
 
 /// How fast an answer was, in one line.

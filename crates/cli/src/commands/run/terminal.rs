@@ -11,7 +11,7 @@ use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
-use super::{CHAT_CONTEXT, Speaker, conversation, show, statistics};
+use super::{CHAT_CONTEXT, Speaker, conversation, hot_rows, show, statistics};
 use crate::{output, processors};
 
 const HELP: &str = "\
@@ -171,10 +171,11 @@ impl Chat<'_> {
         self.messages.push(Message::new("user", line));
         let prompt = self.speaker.encode(&self.messages);
         match prompt.and_then(|prompt| self.speaker.answer((&mut self.session, self.speculate.as_ref()), &prompt)) {
-            Ok(answer) => {
+            Ok((answer, behind_prompt)) => {
                 show("\n")?;
                 processors::note_failures(&self.session);
-                self.statistics = Some(statistics(&answer));
+                processors::note_hot_rows(self.session.engine());
+                self.statistics = Some(statistics(&answer) + &hot_rows(self.session.engine(), behind_prompt));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
                     // There is no answer: the question is dropped.
                     self.messages.pop();

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use triad_kernels::OutputMut;
-use triad_kernels::int8::QuantizedView;
+use triad_kernels::int8::{Int8Weight, QuantizedView};
 use triad_kernels::pool::Pool;
 use triad_plan::device::DeviceProfile;
 use triad_plan::graph::Role;
@@ -11,14 +11,15 @@ use triad_plan::placement::Reason;
 use triad_plan::prefill::{KeptShadows, Options, Prefill};
 use triad_plan::tasks::Operation;
 use triad_processors::cpu::Cpu;
-use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, Program};
+use triad_processors::{Capabilities, DeviceSubgraph, Error as DeviceError, FeedForward, Layer, Linear, Program};
 
 use super::super::work;
 use super::*;
 use crate::linear_input::LinearInput;
 
 /// Is called behind each run of a program, by its number in the order of preparation.
-type OnRun = Arc<dyn Fn(usize, QuantizedView, &mut [OutputMut]) -> triad_processors::Result<()> + Send + Sync>;
+pub(super) type OnRun =
+    Arc<dyn Fn(usize, QuantizedView, &mut [OutputMut]) -> triad_processors::Result<()> + Send + Sync>;
 
 /// Our kernels as a device that keeps what it prepared.
 pub(super) struct TestDevice {
@@ -49,8 +50,54 @@ impl TestDevice {
         Self { capabilities: Capabilities { static_shapes: true, ..device.capabilities.clone() }, ..device }
     }
 
+    /// One whose copies of the weights nobody else can read.
+    pub(super) fn with_own_memory(on_run: OnRun) -> Arc<Self> {
+        let device = Self { on_run, ..Self::new() };
+        Arc::new(Self { capabilities: Capabilities { own_memory: true, ..device.capabilities.clone() }, ..device })
+    }
+
     fn on_run(on_run: OnRun) -> Arc<Self> {
         Arc::new(Self { on_run, ..Self::new() })
+    }
+}
+
+/// A layer with weights of its own.
+struct Copied {
+    in_features: usize,
+    packed: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    bias: Option<Vec<f32>>,
+}
+
+impl Layer for Copied {
+    fn weight(&self) -> Int8Weight<'_> {
+        let Self { in_features, packed, scales, sums, .. } = self;
+        Int8Weight { out_features: scales.len(), in_features: *in_features, packed, scales, sums }
+    }
+
+    fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
+    }
+}
+
+/// The same with copies of the weights.
+fn copied(subgraph: &DeviceSubgraph) -> DeviceSubgraph {
+    let copy = |layer: &Arc<dyn Layer>| -> Arc<dyn Layer> {
+        let (weight, bias) = (layer.weight(), layer.bias().map(<[f32]>::to_vec));
+        let (packed, scales, sums) = (weight.packed.to_vec(), weight.scales.to_vec(), weight.sums.to_vec());
+        Arc::new(Copied { in_features: weight.in_features, packed, scales, sums, bias })
+    };
+    match subgraph {
+        DeviceSubgraph::Linear(Linear { input_scale, layers }) => {
+            DeviceSubgraph::Linear(Linear { input_scale: *input_scale, layers: layers.iter().map(copy).collect() })
+        }
+        DeviceSubgraph::FeedForward(whole) => DeviceSubgraph::FeedForward(FeedForward {
+            up: copy(&whole.up),
+            gate: whole.gate.as_ref().map(copy),
+            down: copy(&whole.down),
+            ..whole.clone()
+        }),
     }
 }
 
@@ -78,18 +125,21 @@ impl Device for TestDevice {
             let (processor, free) = ("test".into(), self.room - used);
             return Err(DeviceError::WindowFull { processor, needed, free, window: self.room });
         }
-        let program = self.cpu.prepare(subgraph, rows)?;
+        let program = match self.capabilities.own_memory {
+            true => self.cpu.prepare(&copied(subgraph), rows)?,
+            false => self.cpu.prepare(subgraph, rows)?,
+        };
         let number = prepared.len();
         prepared.push(subgraph.clone());
         Ok(Box::new(TestProgram { program, number, on_run: Arc::clone(&self.on_run) }))
     }
 }
 
-fn with_device(device: &Arc<TestDevice>, options: EngineOptions) -> EngineOptions {
+pub(super) fn with_device(device: &Arc<TestDevice>, options: EngineOptions) -> EngineOptions {
     EngineOptions { processors: two(1, Some(Arc::clone(device) as Arc<dyn Device>)), ..options }
 }
 
-fn unplugged() -> DeviceError {
+pub(super) fn unplugged() -> DeviceError {
     DeviceError::Run { processor: "test".into(), reason: "unplugged".into() }
 }
 

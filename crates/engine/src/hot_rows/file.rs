@@ -1,0 +1,281 @@
+//! The file with the weights of shadows by channel, and how it is read: by position, so that its pages never count as this
+//! process's.
+//!
+//! ```text
+//! magic and version   8 bytes
+//! key                 32 bytes, of the model's weights and of which inputs keep a shadow
+//! for each of these inputs, block after block, [channels, out_features of all layers that read it + 16]:
+//!     the weights of the layers, one behind the other, and 16 bytes of a hash of them, of their place and the key
+//! ```
+//!
+//! Every row that is read is compared with its hash: whatever happens to the file, no other numbers are used.
+
+use std::fs::File;
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::int8::unpack;
+use triad_model::description::ModelDescription;
+use triad_plan::graph::Role;
+
+use crate::linear::layers;
+use crate::linear_input::LinearInput;
+use crate::weights::{Block, Int8Matrix, Weight, Weights};
+
+/// What the file begins with.
+const MAGIC: [u8; 8] = *b"triadrw1";
+/// Bytes of magic and key.
+const HEADER: u64 = 40;
+/// Bytes of the hash behind each row.
+const CHECK: usize = 16;
+/// Channels that one task transposes.
+const TILE: usize = 64;
+
+/// What a file belongs to.
+type Key = [u8; 32];
+
+/// Where the rows of an input are in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Of the first row.
+    start: u64,
+    /// Rows.
+    pub(super) channels: usize,
+    /// Output features of all layers that read the input.
+    pub(super) features: usize,
+}
+
+impl Place {
+    /// Bytes of a row with its hash.
+    pub(super) fn record(&self) -> usize {
+        self.features + CHECK
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.channels as u64 * self.record() as u64
+    }
+}
+
+/// The INT8 weights by channel of the layers that read an input with a shadow, in an opened file.
+#[derive(Debug)]
+pub struct ChannelRows {
+    file: File,
+    path: PathBuf,
+    key: Key,
+    /// By block and input.
+    places: Vec<[Option<Place>; LinearInput::ALL.len()]>,
+}
+
+impl ChannelRows {
+    /// Opens the file at `path`, which has the rows of the inputs that are `kept` of a model; makes it where it is not there, or
+    /// not what it should be. `weights_name` is what the weights are called: a hash of them.
+    ///
+    /// # Errors
+    /// If it can neither be opened nor made.
+    pub fn open(
+        path: &Path,
+        (description, weights): (&ModelDescription, &Weights),
+        weights_name: &str,
+        kept: &dyn Fn(usize, LinearInput) -> bool,
+    ) -> io::Result<Self> {
+        let places = places(description, kept);
+        let key = key(weights_name, &places);
+        if let Ok(file) = File::open(path)
+            && is_whole(&file, &key, length(&places)).unwrap_or(false)
+        {
+            return Ok(Self { file, path: path.to_owned(), key, places });
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let part = NamedTempFile::new_in(folder)?;
+        let mut writer = BufWriter::new(part.as_file());
+        writer.write_all(&MAGIC)?;
+        writer.write_all(&key)?;
+        for (index, of_block) in places.iter().enumerate() {
+            for (input, place) in LinearInput::ALL.into_iter().zip(of_block) {
+                let Some(place) = place else { continue };
+                let matrices = Self::readers(description, index, &weights.blocks[index], input);
+                writer.write_all(&by_channel(&matrices, place, &key))?;
+                matrices.iter().for_each(|matrix| matrix.release());
+            }
+        }
+        writer.flush()?;
+        drop(writer);
+        // What was not yet on the disk when the power failed is found by its hash.
+        let file = part.persist(path)?;
+        Ok(Self { file, path: path.to_owned(), key, places })
+    }
+
+    /// The matrices of a block that read an input, in the order of their outputs.
+    ///
+    /// # Panics
+    /// If they are not in INT8.
+    pub fn readers<'a>(
+        description: &ModelDescription,
+        index: usize,
+        block: &'a Block,
+        input: LinearInput,
+    ) -> Vec<&'a Int8Matrix> {
+        let layers = layers(&description.blocks[index], description.hidden, role(input));
+        let matrices = layers.iter().map(|(linear, _)| match &block.linears[linear].weight {
+            Weight::Int8(matrix) => matrix,
+            Weight::Float(_) => panic!("expected layers in INT8: others have no shadow"),
+        });
+        matrices.collect()
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        length(&self.places)
+    }
+
+    /// Where the rows of an input are, if it keeps a shadow.
+    pub(super) fn place(&self, block: usize, input: LinearInput) -> Option<Place> {
+        *self.places.get(block)?.get(input.index())?
+    }
+
+    /// Reads rows of an input, `[channels, Place::record]`, in place of what is in `rows`. `channels` ascend.
+    ///
+    /// # Errors
+    /// If the system does, or a row is not what was written: [`ErrorKind::InvalidData`].
+    pub(super) fn read(&self, place: &Place, channels: &[u32], rows: &mut Vec<u8>) -> io::Result<()> {
+        let record = place.record();
+        rows.resize(channels.len() * record, 0);
+        let mut left = &mut rows[..];
+        for run in channels.chunk_by(|one, next| one + 1 == *next) {
+            let of_run = left.split_off_mut(..run.len() * record).expect("room for all rows");
+            if run.last().is_some_and(|last| *last as usize >= place.channels) {
+                return Err(ErrorKind::InvalidInput.into());
+            }
+            read_at(&self.file, of_run, place.start + u64::from(run[0]) * record as u64)?;
+        }
+        for (channel, row) in channels.iter().zip(rows.chunks_exact(record)) {
+            let (row, check) = row.split_at(place.features);
+            if *check != hash(&self.key, place, *channel, row) {
+                let message = format!("the row of channel {channel} at byte {} is not what was written", place.start);
+                return Err(io::Error::new(ErrorKind::InvalidData, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The products of an input.
+fn role(input: LinearInput) -> Role {
+    match input {
+        LinearInput::Attention => Role::QueryKeyValue,
+        LinearInput::AttentionOutput => Role::AttentionOutput,
+        LinearInput::FeedForward => Role::GateUp,
+        LinearInput::Down => Role::Down,
+    }
+}
+
+fn places(
+    description: &ModelDescription,
+    kept: &dyn Fn(usize, LinearInput) -> bool,
+) -> Vec<[Option<Place>; LinearInput::ALL.len()]> {
+    let mut start = HEADER;
+    let of_block = |index: usize| {
+        LinearInput::ALL.map(|input| {
+            let block = &description.blocks[index];
+            let features = layers(block, description.hidden, role(input)).iter().map(|(_, features)| features).sum();
+            let place = Place { start, channels: input.channels(block, description.hidden), features };
+            let place = kept(index, input).then_some(place);
+            start = place.map_or(start, |place| place.end());
+            place
+        })
+    };
+    (0..description.blocks.len()).map(of_block).collect()
+}
+
+fn length(places: &[[Option<Place>; LinearInput::ALL.len()]]) -> u64 {
+    places.iter().flatten().flatten().last().map_or(HEADER, Place::end)
+}
+
+fn key(weights_name: &str, places: &[[Option<Place>; LinearInput::ALL.len()]]) -> Key {
+    let mut hash = Sha256::new_with_prefix(MAGIC);
+    hash.update(weights_name);
+    hash.update(format!("{places:?}"));
+    hash.finalize().into()
+}
+
+/// Whether the file has the length and the key that it should have.
+fn is_whole(file: &File, key: &Key, length: u64) -> io::Result<bool> {
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() != length {
+        return Ok(false);
+    }
+    let mut header = [0; HEADER as usize];
+    read_at(file, &mut header, 0)?;
+    Ok(header[..MAGIC.len()] == MAGIC && header[MAGIC.len()..] == *key)
+}
+
+/// The rows of an input with their hashes, as they are in the file.
+fn by_channel(matrices: &[&Int8Matrix], place: &Place, key: &Key) -> Vec<u8> {
+    let row_major = matrices.iter().map(|matrix| {
+        let view = matrix.view();
+        let mut values = vec![0; view.out_features * view.in_features];
+        unpack(view, &mut values);
+        values
+    });
+    let row_major: Vec<_> = row_major.collect();
+    let record = place.record();
+    let mut rows = vec![0; place.channels * record];
+    for_each_chunk(chunks_mut(&mut rows, TILE * record), 1, |tile, rows| {
+        let first = tile * TILE;
+        let mut column = 0;
+        for weights in row_major.iter().flat_map(|values| values.chunks_exact(place.channels)) {
+            for (row, weight) in rows.chunks_exact_mut(record).zip(&weights[first..]) {
+                row[column] = weight.cast_unsigned();
+            }
+            column += 1;
+        }
+        for (index, row) in rows.chunks_exact_mut(record).enumerate() {
+            let (row, check) = row.split_at_mut(place.features);
+            check.copy_from_slice(&hash(key, place, (first + index) as u32, row));
+        }
+    });
+    rows
+}
+
+fn hash(key: &Key, place: &Place, channel: u32, row: &[u8]) -> [u8; CHECK] {
+    let mut hash = Sha256::new_with_prefix(key);
+    hash.update(place.start.to_le_bytes());
+    hash.update(channel.to_le_bytes());
+    hash.update(row);
+    *hash.finalize().first_chunk().expect("a hash is longer")
+}
+
+/// Fills `bytes` from a position of the file.
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], position: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, position)
+}
+
+/// Fills `bytes` from a position of the file.
+#[cfg(windows)]
+fn read_at(file: &File, mut bytes: &mut [u8], mut position: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, position)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => {
+                bytes = &mut bytes[read..];
+                position += read as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Positioned reads are not everywhere.
+#[cfg(not(any(unix, windows)))]
+fn read_at(_: &File, _: &mut [u8], _: u64) -> io::Result<()> {
+    Err(ErrorKind::Unsupported.into())
+}

@@ -1,0 +1,384 @@
+//! Shadows beside a processor with memory of its own (llm.npu, §3.3: "hot channels").
+//!
+//! Such a processor has a copy of the weights. A shadow reads a few channels of them, but in the layout of the kernels these
+//! are all over a layer, so that all of it would be in memory once more. Instead, the weights of the layers that keep a
+//! shadow are in a file by channel ([`ChannelRows`]). A few channels have most of the outliers, so only their rows stay in
+//! memory; the others are read when an outlier requires them: requested as soon as the input is quantized, read by one
+//! thread beside the products, and waited for by the shadow.
+//!
+//! Shadows are those of the weights in place, bit for bit. Where the file cannot be read, the weights in place are used, and
+//! [`HotRowUse::failure`] has the reason.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::io::ErrorKind;
+use std::ops::{AddAssign, Sub};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use triad_kernels::OutputMut;
+use triad_kernels::int8::{QuantizedView, shadow_of_channels};
+
+pub use file::ChannelRows;
+use file::Place;
+
+use crate::linear_input::LinearInput;
+
+/// Longest time that a shadow waits for rows. A disk that takes longer has failed.
+const TIME_OUT: Duration = Duration::from_secs(10);
+/// Buffers that are kept for later rows.
+const SPARE: usize = 8;
+
+/// Hot channels of each block's inputs, in the order of [`LinearInput::ALL`], ascending.
+pub type HotChannels = Vec<[Vec<u32>; LinearInput::ALL.len()]>;
+
+/// How shadows read weights beside processors with memory of their own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HotRowOptions {
+    /// Whose rows stay in memory.
+    pub hot: Hot,
+    /// The file of the rows, which is made where it is not there; `None` for the one in the model's package. A model that is
+    /// no package then reads its weights in place.
+    pub file: Option<PathBuf>,
+}
+
+/// Channels whose rows stay in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Hot {
+    /// Those that calibration found, of a package.
+    #[default]
+    Calibrated,
+    /// None: all rows are read.
+    None,
+    /// These.
+    Listed(HotChannels),
+}
+
+/// What hot rows saved and what the others cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct HotRowStatistics {
+    /// Outlier channels of a chunk's input whose row was in memory.
+    pub hits: u64,
+    /// Outlier channels of a chunk's input whose row was read.
+    pub misses: u64,
+    /// Misses that nobody had requested when their input was quantized, as behind a processor that was lost.
+    pub late: u64,
+    /// Bytes read for misses.
+    pub bytes_read: u64,
+    /// Seconds that shadows waited for rows that were not there yet.
+    pub stall_seconds: f64,
+}
+
+impl HotRowStatistics {
+    /// Share of the outlier channels whose row was in memory; 1 where there were none.
+    pub fn hit_rate(&self) -> f64 {
+        let requests = self.hits + self.misses;
+        if requests == 0 { 1.0 } else { self.hits as f64 / requests as f64 }
+    }
+}
+
+impl AddAssign for HotRowStatistics {
+    fn add_assign(&mut self, other: Self) {
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.late += other.late;
+        self.bytes_read += other.bytes_read;
+        self.stall_seconds += other.stall_seconds;
+    }
+}
+
+impl Sub for HotRowStatistics {
+    type Output = Self;
+
+    /// What was counted since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            hits: self.hits - earlier.hits,
+            misses: self.misses - earlier.misses,
+            late: self.late - earlier.late,
+            bytes_read: self.bytes_read - earlier.bytes_read,
+            stall_seconds: self.stall_seconds - earlier.stall_seconds,
+        }
+    }
+}
+
+/// What hot rows are and did so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HotRowUse {
+    /// What they saved.
+    #[serde(flatten)]
+    pub statistics: HotRowStatistics,
+    /// Bytes of the rows in memory.
+    pub hot_bytes: usize,
+    /// Bytes of the file of all rows.
+    pub file_bytes: u64,
+    /// Why the weights in place are used, where they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+/// The rows of shadows: some in memory, the others in a file.
+pub struct HotRows {
+    /// By block and input; `None` where the weights are read in place.
+    inputs: Vec<[Option<Input>; LinearInput::ALL.len()]>,
+    rows: Option<Arc<ChannelRows>>,
+    /// There as long as the reader runs.
+    requests: Option<Sender<Request>>,
+    reader: Option<JoinHandle<()>>,
+    spare: Mutex<Vec<Vec<u8>>>,
+    counted: Mutex<HotRowStatistics>,
+    failure: OnceLock<String>,
+}
+
+/// The rows of one input.
+struct Input {
+    place: Place,
+    /// Channels whose rows are in memory, ascending.
+    hot: Vec<u32>,
+    /// `[hot, Place::record]`.
+    rows: Vec<u8>,
+}
+
+/// What the reader is to read.
+struct Request {
+    place: Place,
+    channels: Arc<[u32]>,
+    /// Where to.
+    rows: Vec<u8>,
+    reply: Sender<std::io::Result<Vec<u8>>>,
+    /// Gone where nobody waits any more.
+    wanted: Weak<()>,
+}
+
+/// Rows that were requested for the shadow of an input.
+pub struct Requested {
+    block: usize,
+    input: LinearInput,
+    /// Outlier channels whose rows are in memory.
+    hits: usize,
+    /// Channels whose rows are read, ascending.
+    missing: Arc<[u32]>,
+    /// `[missing, Place::record]`, where there are any.
+    rows: Option<Receiver<std::io::Result<Vec<u8>>>>,
+    /// The reader leaves out what nobody has any more.
+    _wanted: Arc<()>,
+}
+
+impl Requested {
+    /// Whether they are those of this input.
+    pub fn is_of(&self, block: usize, input: LinearInput) -> bool {
+        (self.block, self.input) == (block, input)
+    }
+}
+
+impl HotRows {
+    /// Starts the reader. `hot` has the channels whose rows stay in memory of each block and input that reads rows of
+    /// channels, and `None` for what reads its weights in place.
+    ///
+    /// # Errors
+    /// If a hot row cannot be read, or the system refuses a thread.
+    pub fn start(
+        rows: Arc<ChannelRows>,
+        blocks: usize,
+        hot: &dyn Fn(usize, LinearInput) -> Option<Vec<u32>>,
+    ) -> std::io::Result<Self> {
+        let input = |block: usize, input: LinearInput| {
+            let (Some(place), Some(mut hot)) = (rows.place(block, input), hot(block, input)) else { return Ok(None) };
+            hot.sort_unstable();
+            hot.dedup();
+            let mut in_memory = Vec::new();
+            rows.read(&place, &hot, &mut in_memory)?;
+            Ok::<_, std::io::Error>(Some(Input { place, hot, rows: in_memory }))
+        };
+        let mut inputs = Vec::new();
+        for block in 0..blocks {
+            let mut of_block = [const { None }; LinearInput::ALL.len()];
+            for (place, name) in of_block.iter_mut().zip(LinearInput::ALL) {
+                *place = input(block, name)?;
+            }
+            inputs.push(of_block);
+        }
+        let (requests, requested) = channel();
+        let of_reader = Arc::clone(&rows);
+        let reader = std::thread::Builder::new().name("triad-hot-rows".into());
+        let reader = reader.spawn(move || serve(&of_reader, &requested))?;
+        Ok(Self {
+            inputs,
+            rows: Some(rows),
+            requests: Some(requests),
+            reader: Some(reader),
+            spare: Mutex::default(),
+            counted: Mutex::default(),
+            failure: OnceLock::new(),
+        })
+    }
+
+    /// What there is where the rows cannot be used: all weights are read in place.
+    pub fn failed(reason: String) -> Self {
+        Self {
+            inputs: Vec::new(),
+            rows: None,
+            requests: None,
+            reader: None,
+            spare: Mutex::default(),
+            counted: Mutex::default(),
+            failure: OnceLock::from(reason),
+        }
+    }
+
+    /// Begins to read the rows that the outliers of `x` need and that are not in memory. To be called as soon as `x` is
+    /// quantized: the reading runs beside the products. `None` where the shadow of this input reads weights in place, or
+    /// there are no outliers.
+    ///
+    /// # Panics
+    /// If `x` has other channels than the weights.
+    pub fn request(&self, block: usize, input: LinearInput, x: QuantizedView) -> Option<Requested> {
+        let Input { place, hot, .. } = self.input(block, input)?;
+        if x.outliers() == 0 {
+            return None;
+        }
+        assert_eq!(x.in_features(), place.channels, "channels");
+        let mut is_needed = vec![false; place.channels];
+        for row in 0..x.rows() {
+            x.outliers_of(row).0.iter().for_each(|channel| is_needed[*channel as usize] = true);
+        }
+        let mut hits = 0;
+        hot.iter().for_each(|channel| hits += usize::from(std::mem::take(&mut is_needed[*channel as usize])));
+        let missing = (0u32..).zip(&is_needed).filter(|(_, is_needed)| **is_needed).map(|(channel, _)| channel);
+        let missing: Arc<[u32]> = missing.collect();
+        let wanted = Arc::new(());
+        let rows = (!missing.is_empty()).then(|| {
+            let (reply, rows) = channel();
+            let buffer = lock(&self.spare).pop().unwrap_or_default();
+            let (channels, wanted) = (Arc::clone(&missing), Arc::downgrade(&wanted));
+            let request = Request { place: *place, channels, rows: buffer, reply, wanted };
+            // Where the reader is gone, so is who replies: the shadow finds that out.
+            let _ = self.requests.as_ref().map(|requests| requests.send(request));
+            rows
+        });
+        Some(Requested { block, input, hits, missing, rows, _wanted: wanted })
+    }
+
+    /// Writes the shadow of `x` by itself, as [`triad_kernels::int8::shadow_apart`] does and bit for bit the same:
+    /// `[rows, out_features]` of one layer after the other in `out`. `scales` are those of these layers. Waits for rows that
+    /// are still being read, and requests them where they were not `requested`. Returns `false` where the weights are to be
+    /// read in place.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub fn shadow(
+        &self,
+        (block, input): (usize, LinearInput),
+        x: QuantizedView,
+        requested: Option<Requested>,
+        scales: &[&[f32]],
+        out: &mut [f32],
+    ) -> bool {
+        let requested = requested.filter(|requested| requested.is_of(block, input));
+        let is_late = requested.is_none();
+        let Some(Input { place, hot, rows: in_memory }) = self.input(block, input) else { return false };
+        let Some(requested) = requested.or_else(|| self.request(block, input, x)) else { return x.outliers() == 0 };
+        let start = Instant::now();
+        let read = match &requested.rows {
+            None => Vec::new(),
+            Some(rows) => match rows.recv_timeout(TIME_OUT) {
+                Ok(Ok(rows)) => rows,
+                Ok(Err(error)) => return self.fail(&error),
+                Err(RecvTimeoutError::Timeout) => {
+                    return self.fail(&std::io::Error::new(ErrorKind::TimedOut, "rows were not read within 10 s"));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return self.fail(&std::io::Error::other("the thread that reads rows has ended"));
+                }
+            },
+        };
+        let stall_seconds = if requested.rows.is_some() { start.elapsed().as_secs_f64() } else { 0.0 };
+        let record = place.record();
+        let mut first = 0;
+        let mut out = out;
+        for scales in scales {
+            let columns = first..first + scales.len();
+            first = columns.end;
+            let row = |channel: u32| {
+                let (channels, rows) = match hot.binary_search(&channel) {
+                    Ok(_) => (&hot[..], &in_memory[..]),
+                    Err(_) => (&requested.missing[..], &read[..]),
+                };
+                let index = channels.binary_search(&channel).expect("rows of all outliers are here or were read");
+                bytemuck::cast_slice(&rows[index * record..][columns.clone()])
+            };
+            let of_layer = out.split_off_mut(..x.rows() * scales.len()).expect("room for the outputs of all layers");
+            shadow_of_channels(x, row, scales, OutputMut::new(of_layer, scales.len()));
+        }
+        *lock(&self.counted) += HotRowStatistics {
+            hits: requested.hits as u64,
+            misses: requested.missing.len() as u64,
+            late: if is_late { requested.missing.len() as u64 } else { 0 },
+            bytes_read: read.len() as u64,
+            stall_seconds,
+        };
+        let mut spare = lock(&self.spare);
+        if spare.len() < SPARE && read.capacity() > 0 {
+            spare.push(read);
+        }
+        true
+    }
+
+    /// What it is and did so far.
+    pub fn usage(&self) -> HotRowUse {
+        HotRowUse {
+            statistics: *lock(&self.counted),
+            hot_bytes: self.inputs.iter().flatten().flatten().map(|input| input.rows.len()).sum(),
+            file_bytes: self.rows.as_ref().map_or(0, |rows| rows.bytes()),
+            failure: self.failure.get().cloned(),
+        }
+    }
+
+    fn input(&self, block: usize, input: LinearInput) -> Option<&Input> {
+        if self.failure.get().is_some() {
+            return None;
+        }
+        self.inputs.get(block)?[input.index()].as_ref()
+    }
+
+    /// From now on weights are read in place. A file whose content is wrong is removed, so that the next run makes it anew.
+    fn fail(&self, error: &std::io::Error) -> bool {
+        if let Some(rows) = &self.rows {
+            let is_wrong = matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof);
+            if self.failure.set(format!("{}: {error}", rows.path().display())).is_ok() && is_wrong {
+                let _ = std::fs::remove_file(rows.path());
+            }
+        }
+        false
+    }
+}
+
+impl Drop for HotRows {
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        // After a failure it may hang.
+        if let Some(reader) = self.reader.take().filter(|_| self.failure.get().is_none()) {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// The life of the reader: until nobody can request anything any more.
+fn serve(file: &ChannelRows, requests: &Receiver<Request>) {
+    for Request { place, channels, mut rows, reply, wanted } in requests {
+        if wanted.strong_count() > 0 {
+            // Who does not wait any more has no use for it.
+            let _ = reply.send(file.read(&place, &channels, &mut rows).map(|()| rows));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

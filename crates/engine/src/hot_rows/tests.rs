@@ -1,0 +1,248 @@
+//! Shadows by rows of channels: the bits of the weights in place, or a reason and the weights in place.
+
+use std::fs;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+use triad_kernels::int8::{QuantizedRows, shadow_apart};
+
+use super::*;
+use crate::quantization::DecodeWeights;
+use crate::{LoadOptions, Model, Threads, testing};
+
+const BLOCK: usize = 1;
+
+fn float(family: &str) -> Arc<Model> {
+    let path = format!("{}/../../tests/golden/families/{family}", env!("CARGO_MANIFEST_DIR"));
+    Arc::new(Model::load(path.as_ref(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap())
+}
+
+/// With all of its shadows.
+fn int8(family: &str) -> Model {
+    testing::quantize(&float(family), &[3, 1, 4, 1, 5, 9, 2, 6], 0.0, DecodeWeights::Int8)
+}
+
+/// A model with the file of its rows.
+struct Rows {
+    model: Model,
+    folder: TempDir,
+}
+
+impl Rows {
+    fn new(family: &str) -> Self {
+        Self { model: int8(family), folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("rows")
+    }
+
+    fn open(&self) -> std::io::Result<ChannelRows> {
+        ChannelRows::open(&self.path(), (self.model.description(), self.model.weights()), "name", &|_, _| true)
+    }
+
+    fn start(&self, hot: &[u32]) -> HotRows {
+        let blocks = self.model.weights().blocks.len();
+        HotRows::start(Arc::new(self.open().unwrap()), blocks, &|_, _| Some(hot.to_vec())).unwrap()
+    }
+
+    fn readers(&self, input: LinearInput) -> Vec<&crate::weights::Int8Matrix> {
+        ChannelRows::readers(self.model.description(), BLOCK, &self.model.weights().blocks[BLOCK], input)
+    }
+
+    fn channels(&self, input: LinearInput) -> usize {
+        self.readers(input)[0].view().in_features
+    }
+
+    /// The shadow by the weights in place.
+    fn expected(&self, input: LinearInput, x: QuantizedView) -> Vec<f32> {
+        let of_layer = |matrix: &crate::weights::Int8Matrix| {
+            let mut out = vec![7.0; x.rows() * matrix.out_features()];
+            shadow_apart(x, matrix.view(), OutputMut::new(&mut out, matrix.out_features()));
+            out
+        };
+        self.readers(input).into_iter().flat_map(of_layer).collect()
+    }
+
+    /// The shadow by `rows`, if it is.
+    fn shadow(
+        &self,
+        rows: &HotRows,
+        input: LinearInput,
+        x: QuantizedView,
+        requested: Option<Requested>,
+    ) -> Option<Vec<f32>> {
+        let scales: Vec<_> = self.readers(input).iter().map(|matrix| matrix.view().scales).collect();
+        let mut out = vec![7.0; x.rows() * scales.iter().map(|scales| scales.len()).sum::<usize>()];
+        rows.shadow((BLOCK, input), x, requested, &scales, &mut out).then_some(out)
+    }
+}
+
+/// `x[rows, channels]` in INT8 with a clip threshold of 1.
+fn quantized(x: &[f32], channels: usize) -> QuantizedRows {
+    let mut rows = QuantizedRows::default();
+    rows.quantize_static(x, channels, 1.0 / 127.0, None, true);
+    rows
+}
+
+/// Rows with outliers in these channels.
+fn with_outliers(rows: usize, channels: usize, outliers: &[(usize, usize)]) -> QuantizedRows {
+    let mut x: Vec<f32> = (0..rows * channels).map(|index| (index * 37 % 200) as f32 / 200.0 - 0.5).collect();
+    outliers.iter().for_each(|(row, channel)| x[row * channels + channel] = 2.5 + *channel as f32);
+    quantized(&x, channels)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn a_shadow_by_rows_has_the_bits_of_the_weights_in_place(
+        family in prop::sample::select(vec!["llama", "qwen2", "phi2"]),
+        input in 0usize..4,
+        outliers in prop::collection::vec((0usize..5, 0usize..1000), 0..40),
+        hot in prop::collection::vec(0u32..16, 0..8),
+        early: bool,
+    ) {
+        let (rows, input) = (Rows::new(family), LinearInput::ALL[input]);
+        let channels = rows.channels(input);
+        let hot_rows = rows.start(&hot);
+        let outliers: Vec<_> = outliers.iter().map(|(row, channel)| (*row, channel % channels)).collect();
+        let x = with_outliers(5, channels, &outliers);
+        for _ in 0..2 {
+            let requested = early.then(|| hot_rows.request(BLOCK, input, x.view())).flatten();
+            let shadow = rows.shadow(&hot_rows, input, x.view(), requested).unwrap();
+            let bits = |x: Vec<f32>| x.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            prop_assert_eq!(bits(shadow), bits(rows.expected(input, x.view())));
+        }
+    }
+}
+
+#[test]
+fn hits_and_misses_are_counted_by_channel_and_chunk() {
+    let rows = Rows::new("llama");
+    let hot_rows = rows.start(&[1, 4]);
+    let channels = rows.channels(LinearInput::FeedForward);
+    let features: usize = rows.readers(LinearInput::FeedForward).iter().map(|matrix| matrix.out_features()).sum();
+    // Channel 1 in both rows, 2, 3 and 7 in one; 4 is hot and has none.
+    let x = with_outliers(2, channels, &[(0, 1), (1, 1), (0, 2), (1, 3), (1, 7)]);
+    let requested = hot_rows.request(BLOCK, LinearInput::FeedForward, x.view());
+    assert_eq!(hot_rows.usage().statistics, HotRowStatistics::default(), "nothing was used yet");
+    rows.shadow(&hot_rows, LinearInput::FeedForward, x.view(), requested).unwrap();
+    let usage = hot_rows.usage();
+    let HotRowStatistics { hits, misses, bytes_read, .. } = usage.statistics;
+    assert_eq!((hits, misses, bytes_read), (1, 3, 3 * (features as u64 + 16)));
+    assert_eq!(usage.statistics.hit_rate(), 0.25);
+    assert_eq!(usage.file_bytes, fs::metadata(rows.path()).unwrap().len());
+    // Without outliers there is nothing to read.
+    let x = with_outliers(2, channels, &[]);
+    assert!(hot_rows.request(BLOCK, LinearInput::FeedForward, x.view()).is_none());
+    assert_eq!(hot_rows.usage(), usage);
+}
+
+#[test]
+fn what_was_requested_for_another_input_is_not_used() {
+    let rows = Rows::new("llama");
+    let hot_rows = rows.start(&[]);
+    let [attention, feed_forward] = [LinearInput::Attention, LinearInput::FeedForward];
+    let channels = rows.channels(attention);
+    let (x, other) = (with_outliers(2, channels, &[(0, 1)]), with_outliers(2, channels, &[(1, 5)]));
+    let requested = hot_rows.request(BLOCK, feed_forward, other.view());
+    assert_eq!(rows.shadow(&hot_rows, attention, x.view(), requested).unwrap(), rows.expected(attention, x.view()));
+}
+
+#[test]
+fn a_file_of_another_model_or_length_is_made_anew() {
+    let rows = Rows::new("llama");
+    let written = {
+        rows.open().unwrap();
+        fs::read(rows.path()).unwrap()
+    };
+    let other =
+        ChannelRows::open(&rows.path(), (rows.model.description(), rows.model.weights()), "another name", &|_, _| true);
+    drop(other.unwrap());
+    assert_ne!(fs::read(rows.path()).unwrap(), written, "it was another model's");
+    let damages: [&dyn Fn(&mut Vec<u8>); 4] =
+        [&|bytes| bytes.truncate(bytes.len() - 1), &|bytes| bytes.push(0), &|bytes| bytes.clear(), &|bytes| {
+            bytes[0] ^= 1
+        }];
+    for damage in damages {
+        let mut damaged = written.clone();
+        damage(&mut damaged);
+        fs::write(rows.path(), damaged).unwrap();
+        rows.open().unwrap();
+        assert!(fs::read(rows.path()).unwrap() == written);
+    }
+    let inode = |path: PathBuf| fs::metadata(path).unwrap().modified().unwrap();
+    let before = inode(rows.path());
+    rows.open().unwrap();
+    assert_eq!(inode(rows.path()), before, "a whole one is used");
+}
+
+#[test]
+fn a_damaged_row_is_never_used() {
+    let rows = Rows::new("llama");
+    let input = LinearInput::Down;
+    let channels = rows.channels(input);
+    let x = with_outliers(2, channels, &[(0, 3), (1, 3), (1, 4)]);
+    let damages: [&dyn Fn(&fs::File); 3] =
+        [&|file| file.set_len(60).unwrap(), &|file| file.set_len(0).unwrap(), &|mut file| {
+            use std::io::{Read, Seek, SeekFrom, Write};
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            // Every number but those of the header.
+            bytes[40..].iter_mut().for_each(|byte| *byte ^= 1);
+            file.seek(SeekFrom::Start(0)).unwrap();
+            file.write_all(&bytes).unwrap();
+        }];
+    for damage in damages {
+        let hot_rows = rows.start(&[4]);
+        damage(&fs::OpenOptions::new().read(true).write(true).open(rows.path()).unwrap());
+        let requested = hot_rows.request(BLOCK, input, x.view());
+        assert_eq!(rows.shadow(&hot_rows, input, x.view(), requested), None, "the weights in place are used");
+        let failure = hot_rows.usage().failure.unwrap();
+        assert!(failure.starts_with(&*rows.path().to_string_lossy()), "{failure}");
+        assert!(!rows.path().exists(), "the next run makes it anew");
+        // And from now on.
+        assert!(hot_rows.request(BLOCK, input, x.view()).is_none());
+        assert_eq!(rows.shadow(&hot_rows, input, x.view(), None), None);
+    }
+    // A hot row that is wrong is found when it is read.
+    drop(rows.open().unwrap());
+    let mut bytes = fs::read(rows.path()).unwrap();
+    bytes[40] ^= 1;
+    fs::write(rows.path(), bytes).unwrap();
+    let started = HotRows::start(Arc::new(rows.open().unwrap()), BLOCK + 1, &|_, _| Some(vec![0]));
+    assert_eq!(started.err().unwrap().kind(), ErrorKind::InvalidData);
+}
+
+#[test]
+fn rows_of_channels_that_changed_places_are_refused() {
+    let rows = Rows::new("llama");
+    let opened = rows.open().unwrap();
+    let place = opened.place(0, LinearInput::Attention).unwrap();
+    let mut bytes = fs::read(rows.path()).unwrap();
+    let (one, other) = bytes[40..].split_at_mut(place.record());
+    one.swap_with_slice(&mut other[..place.record()]);
+    fs::write(rows.path(), bytes).unwrap();
+    let opened = rows.open().unwrap();
+    for channel in [0, 1] {
+        assert_eq!(opened.read(&place, &[channel], &mut Vec::new()).unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+    opened.read(&place, &[2, 3, 5], &mut Vec::new()).unwrap();
+    let outside = opened.read(&place, &[place.channels as u32], &mut Vec::new());
+    assert_eq!(outside.unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn rows_that_nobody_wants_any_more_are_left_out_and_hold_nobody_up() {
+    let rows = Rows::new("llama");
+    let hot_rows = rows.start(&[]);
+    let input = LinearInput::Attention;
+    let x = with_outliers(2, rows.channels(input), &[(0, 1), (1, 9)]);
+    for _ in 0..1000 {
+        drop(hot_rows.request(BLOCK, input, x.view()));
+    }
+    let requested = hot_rows.request(BLOCK, input, x.view());
+    assert_eq!(rows.shadow(&hot_rows, input, x.view(), requested).unwrap(), rows.expected(input, x.view()));
+    assert_eq!(hot_rows.usage().statistics.misses, 2);
+}
