@@ -6,9 +6,7 @@
 
 #![expect(non_camel_case_types, reason = "GGUF writes them so")]
 
-use std::array::from_fn;
-
-use crate::bits_at;
+use crate::{BlockFormat, bits_at};
 
 /// Elements of a super-block.
 pub const SUPER_BLOCK: usize = 256;
@@ -21,12 +19,17 @@ pub const LARGEST: i16 = 4096;
 pub trait SuperBlock {
     /// Its bytes.
     const BYTES: usize;
+    /// Its format.
+    const FORMAT: BlockFormat;
     /// Whether parts have minimums.
     const HAS_MINIMUMS: bool;
 
-    /// Writes `scale · q` of each element, at most [`LARGEST`], and `minimum` of each 16 elements of a super-block of
-    /// [`SuperBlock::BYTES`]; returns the bits of `d` and `dmin`, in f16. Where there are no minimums, it
-    /// leaves them, and `dmin` is 0.
+    /// Writes the scale and, where there are minimums, the minimum of each 16 elements of a super-block of
+    /// [`SuperBlock::BYTES`]; returns the bits of `d` and `dmin`, in f16. Without minimums, `dmin` is 0.
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) -> [u16; 2];
+
+    /// Writes `scale · q` of each element, at most [`LARGEST`], and what [`scales`](Self::scales) does but for the scales;
+    /// returns the same.
     fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2];
 }
 
@@ -35,25 +38,33 @@ pub struct Q2_K;
 
 impl SuperBlock for Q2_K {
     const BYTES: usize = 84;
+    const FORMAT: BlockFormat = BlockFormat::Q2_K;
     const HAS_MINIMUMS: bool = true;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
-        let scales = array::<PARTS>(block, 0);
-        for (minimum, scale) in minimums.iter_mut().zip(scales) {
-            *minimum = i32::from(scale >> 4);
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+        for ((minimum, scale), packed) in minimums.iter_mut().zip(scales).zip(array::<PARTS>(block, 0)) {
+            *minimum = i32::from(packed >> 4);
+            *scale = i16::from(packed & 0xF);
         }
+        [bits_at(block, 80), bits_at(block, 82)]
+    }
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+        let mut scales = [0; PARTS];
+        let bits = Self::scales(block, &mut scales, minimums);
         let packed = array::<64>(block, 16);
         for (half, (integers, bytes)) in halves(integers, &packed).enumerate() {
-            let scales = &scales.as_chunks::<8>().0[half];
             for (pair, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
                 for index in 0..32 {
                     integers[index] = i16::from(bytes[index] >> (2 * pair) & 3);
                 }
-                scale(integers, [scales[2 * pair], scales[2 * pair + 1]].map(|scale| i16::from(scale & 0xF)));
+                let first = 8 * half + 2 * pair;
+                scale(integers, [scales[first], scales[first + 1]]);
             }
         }
-        [bits_at(block, 80), bits_at(block, 82)]
+        bits
     }
 }
 
@@ -63,16 +74,27 @@ pub struct Q3_K;
 
 impl SuperBlock for Q3_K {
     const BYTES: usize = 110;
+    const FORMAT: BlockFormat = BlockFormat::Q3_K;
     const HAS_MINIMUMS: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> [u16; 2] {
-        let packed = array::<12>(block, 96);
-        let scales: [i16; PARTS] = from_fn(|part| {
-            let low = packed[part % 8] >> (4 * (part / 8)) & 0xF;
-            let top = packed[8 + part % 4] >> (2 * (part / 4)) & 3;
-            i16::from(low | top << 4) - 32
-        });
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], _: &mut [i32; PARTS]) -> [u16; 2] {
+        let word = |index: usize| u32::from_le_bytes(array(block, 96 + 4 * index));
+        // Of eight parts each, four bits of a byte; of four parts each, two bits above them.
+        let [first, second, top] = [word(0), word(1), word(2)];
+        let low = [first, second, first >> 4, second >> 4].map(|word| word & 0x0f0f_0f0f);
+        let top = [top, top >> 2, top >> 4, top >> 6].map(|word| (word & 0x0303_0303) << 4);
+        let six = [0, 1, 2, 3].map(|index| (low[index] | top[index]).to_le_bytes());
+        for (scale, six) in scales.iter_mut().zip(six.as_flattened()) {
+            *scale = i16::from(*six) - 32;
+        }
+        [bits_at(block, 108), 0]
+    }
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+        let mut scales = [0; PARTS];
+        let bits = Self::scales(block, &mut scales, minimums);
         let (high, bytes) = (array::<32>(block, 0), array::<64>(block, 32));
         for (half, (integers, bytes)) in halves(integers, &bytes).enumerate() {
             for (pair, integers) in integers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -84,7 +106,7 @@ impl SuperBlock for Q3_K {
                 scale(integers, [scales[2 * bit], scales[2 * bit + 1]]);
             }
         }
-        [bits_at(block, 108), 0]
+        bits
     }
 }
 
@@ -93,20 +115,28 @@ pub struct Q4_K;
 
 impl SuperBlock for Q4_K {
     const BYTES: usize = 144;
+    const FORMAT: BlockFormat = BlockFormat::Q4_K;
     const HAS_MINIMUMS: bool = true;
 
     #[inline(always)]
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+        six_bits(&block[4..16], scales, minimums);
+        [bits_at(block, 0), bits_at(block, 2)]
+    }
+
+    #[inline(always)]
     fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
-        let scales = six_bits(&block[4..16], minimums);
+        let mut scales = [0; PARTS];
+        let bits = Self::scales(block, &mut scales, minimums);
         let packed = block[16..144].as_chunks::<32>().0;
         for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
-            let [low, high] = [scales[2 * pair], scales[2 * pair + 1]];
+            let [low, high] = [scales[4 * pair], scales[4 * pair + 2]];
             for index in 0..32 {
                 parts[index] = low * i16::from(bytes[index] & 0xF);
                 parts[index + 32] = high * i16::from(bytes[index] >> 4);
             }
         }
-        [bits_at(block, 0), bits_at(block, 2)]
+        bits
     }
 }
 
@@ -115,21 +145,29 @@ pub struct Q5_K;
 
 impl SuperBlock for Q5_K {
     const BYTES: usize = 176;
+    const FORMAT: BlockFormat = BlockFormat::Q5_K;
     const HAS_MINIMUMS: bool = true;
 
     #[inline(always)]
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+        six_bits(&block[4..16], scales, minimums);
+        [bits_at(block, 0), bits_at(block, 2)]
+    }
+
+    #[inline(always)]
     fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
-        let scales = six_bits(&block[4..16], minimums);
+        let mut scales = [0; PARTS];
+        let bits = Self::scales(block, &mut scales, minimums);
         let (high, packed) = (&block[16..48], block[48..176].as_chunks::<32>().0);
         for (pair, (parts, bytes)) in integers.as_chunks_mut::<64>().0.iter_mut().zip(packed).enumerate() {
-            let scales = [scales[2 * pair], scales[2 * pair + 1]];
+            let scales = [scales[4 * pair], scales[4 * pair + 2]];
             for index in 0..32 {
                 let fifth = high[index] >> (2 * pair);
                 parts[index] = scales[0] * i16::from(bytes[index] & 0xF | (fifth & 1) << 4);
                 parts[index + 32] = scales[1] * i16::from(bytes[index] >> 4 | (fifth & 2) << 3);
             }
         }
-        [bits_at(block, 0), bits_at(block, 2)]
+        bits
     }
 }
 
@@ -138,11 +176,21 @@ pub struct Q6_K;
 
 impl SuperBlock for Q6_K {
     const BYTES: usize = 210;
+    const FORMAT: BlockFormat = BlockFormat::Q6_K;
     const HAS_MINIMUMS: bool = false;
 
     #[inline(always)]
-    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], _: &mut [i32; PARTS]) -> [u16; 2] {
-        let scales = array::<PARTS>(block, 192);
+    fn scales(block: &[u8], scales: &mut [i16; PARTS], _: &mut [i32; PARTS]) -> [u16; 2] {
+        for (scale, byte) in scales.iter_mut().zip(array::<PARTS>(block, 192)) {
+            *scale = i16::from(byte as i8);
+        }
+        [bits_at(block, 208), 0]
+    }
+
+    #[inline(always)]
+    fn unpack(block: &[u8], integers: &mut [i16; SUPER_BLOCK], minimums: &mut [i32; PARTS]) -> [u16; 2] {
+        let mut scales = [0; PARTS];
+        let bits = Self::scales(block, &mut scales, minimums);
         let (low, high) = (array::<128>(block, 0), array::<64>(block, 128));
         // 128 elements share 64 bytes: the low halves of all of them first, then the high halves.
         let low = low.as_chunks::<64>().0;
@@ -154,10 +202,10 @@ impl SuperBlock for Q6_K {
                     integers[index] = i16::from(q) - 32;
                 }
                 let first = 8 * half + 2 * pair;
-                scale(integers, [scales[first], scales[first + 1]].map(|scale| i16::from(scale as i8)));
+                scale(integers, [scales[first], scales[first + 1]]);
             }
         }
-        [bits_at(block, 208), 0]
+        bits
     }
 }
 
@@ -190,20 +238,15 @@ fn array<const BYTES: usize>(block: &[u8], first: usize) -> [u8; BYTES] {
 /// words: scales and minimums of the first four parts in the low bits of the first and second word; of the others four bits
 /// in the third, and the upper two above the first ones.
 #[inline(always)]
-fn six_bits(packed: &[u8], minimums: &mut [i32; PARTS]) -> [i16; 8] {
-    let word = |index: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| packed[4 * index + byte]));
+fn six_bits(packed: &[u8], scales: &mut [i16; PARTS], minimums: &mut [i32; PARTS]) {
+    let word = |index: usize| u32::from_le_bytes(array(packed, 4 * index));
     let [first, second, third] = [word(0), word(1), word(2)];
     let upper = |word: u32| (word >> 6 & 0x0303_0303) << 4;
-    let scales = [first & 0x3f3f_3f3f, third & 0x0f0f_0f0f | upper(first)];
+    let of_scales = [first & 0x3f3f_3f3f, third & 0x0f0f_0f0f | upper(first)];
     let of_minimums = [second & 0x3f3f_3f3f, third >> 4 & 0x0f0f_0f0f | upper(second)];
-    for (part, minimum) in of_minimums.map(u32::to_le_bytes).as_flattened().iter().enumerate() {
-        minimums[2 * part] = i32::from(*minimum);
-        minimums[2 * part + 1] = i32::from(*minimum);
+    let (of_scales, of_minimums) = (of_scales.map(u32::to_le_bytes), of_minimums.map(u32::to_le_bytes));
+    for (part, (scale, minimum)) in of_scales.as_flattened().iter().zip(of_minimums.as_flattened()).enumerate() {
+        scales[2 * part..2 * part + 2].fill(i16::from(*scale));
+        minimums[2 * part..2 * part + 2].fill(i32::from(*minimum));
     }
-    let scales = scales.map(u32::to_le_bytes);
-    let mut wide = [0; 8];
-    for (wide, scale) in wide.iter_mut().zip(scales.as_flattened()) {
-        *wide = i16::from(*scale);
-    }
-    wide
 }

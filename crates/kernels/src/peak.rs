@@ -85,7 +85,7 @@ impl pulp::WithSimd for MultiplyAdd {
 
 /// Peak INT8 arithmetic of `threads` threads at once, in operations a second (a product and its addition
 /// count two), in registers, as [`f32_operations_per_second`] measures: tiles where x86-64 has AMX, dot-product instructions
-/// where it has AVX-512 and VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other
+/// where it has AVX-512 with VNNI or AVX-VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other
 /// processors, which are not measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     let round = int8_round()?;
@@ -95,8 +95,8 @@ pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
 #[cfg(target_arch = "x86_64")]
 fn int8_round() -> Option<fn() -> f64> {
     use std::arch::x86_64::{
-        _mm256_add_epi32, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm512_dpbusd_epi32,
-        _mm512_set1_epi32,
+        _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
+        _mm512_dpbusd_epi32, _mm512_set1_epi32,
     };
 
     #[target_feature(enable = "avx512f,avx512vnni")]
@@ -110,6 +110,19 @@ fn int8_round() -> Option<fn() -> f64> {
         }
         black_box(sums);
         (2 * size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
+    }
+
+    #[target_feature(enable = "avx2,avxvnni")]
+    fn narrow_dot_products() -> f64 {
+        let (a, b) = (_mm256_set1_epi32(black_box(0x0101_0101)), _mm256_set1_epi32(black_box(0x0202_0202)));
+        let mut sums = [_mm256_set1_epi32(black_box(0)); WIDENED_ACCUMULATORS];
+        for _ in 0..ITERATIONS {
+            for sum in &mut sums {
+                *sum = _mm256_dpbusd_avx_epi32(*sum, a, b);
+            }
+        }
+        black_box(sums);
+        (2 * size_of_val(&a) * WIDENED_ACCUMULATORS * ITERATIONS) as f64
     }
 
     #[target_feature(enable = "avx2")]
@@ -133,6 +146,11 @@ fn int8_round() -> Option<fn() -> f64> {
         // SAFETY: this closure exists only where the instructions do.
         #[allow(unsafe_code)]
         return Some(|| unsafe { dot_products() });
+    }
+    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("avxvnni") {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        return Some(|| unsafe { narrow_dot_products() });
     }
     is_x86_feature_detected!("avx2").then_some(|| {
         // SAFETY: this closure exists only where the instructions do.

@@ -14,6 +14,8 @@ pub enum Tier {
     Amx,
     /// x86-64 with AVX-512; VNNI and BF16 where a kernel multiplies INT8 and bf16.
     Avx512,
+    /// x86-64 with AVX2 and AVX-VNNI, whose dot products are of 256 bits.
+    AvxVnni,
     /// x86-64 with AVX2 and fused multiply-adds.
     Avx2,
     /// ARM with the Scalable Matrix Extension.
@@ -30,14 +32,24 @@ pub enum Tier {
 
 impl Tier {
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Amx, Self::Avx512, Self::Avx2, Self::Sme, Self::I8mm, Self::Dotprod, Self::Neon, Self::Reference];
+    pub const ALL: [Self; 9] = [
+        Self::Amx,
+        Self::Avx512,
+        Self::AvxVnni,
+        Self::Avx2,
+        Self::Sme,
+        Self::I8mm,
+        Self::Dotprod,
+        Self::Neon,
+        Self::Reference,
+    ];
 
     /// Its name in [`VARIABLE`].
     pub fn name(self) -> &'static str {
         match self {
             Self::Amx => "amx",
             Self::Avx512 => "avx512",
+            Self::AvxVnni => "avxvnni",
             Self::Avx2 => "avx2",
             Self::Sme => "sme",
             Self::I8mm => "i8mm",
@@ -54,6 +66,8 @@ impl Tier {
             Self::Amx => crate::amx::Native::new().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => is_x86_feature_detected!("avx512f"),
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Self::Avx2.is_supported() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "aarch64")]

@@ -12,7 +12,6 @@
 //! not a number: what is hidden is multiplied by zero.) Decoded rows are computed one by one (`row`), in f32.
 
 mod row;
-#[cfg(target_arch = "x86_64")]
 mod row_f16;
 mod softmax;
 #[cfg(test)]

@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
 use super::row_f16::F16Rows;
 use super::softmax::{self, HIDDEN};
 use super::{Cache, PAGE, Shape};
@@ -145,25 +144,6 @@ fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scr
             #[inline(always)]
             |fused| add_weighted(weights, values, &mut part[..dim], fused),
         );
-    }
-}
-
-/// Other processors read no f16 as it is.
-#[cfg(not(target_arch = "x86_64"))]
-enum F16Rows {}
-
-#[cfg(not(target_arch = "x86_64"))]
-impl F16Rows {
-    fn new(_keys: Matrix, _values: Matrix, _dim: usize) -> Option<Self> {
-        None
-    }
-
-    fn scores(&self, _queries: &[f32], _scores: &mut [f32]) {
-        match *self {}
-    }
-
-    fn weighted(&self, _weights: &[f32], _out: &mut [f32], _stride: usize) {
-        match *self {}
     }
 }
 

@@ -1,36 +1,97 @@
-//! Scores and weighted sums of one query row with keys and values in f16, by AVX-512: they are widened in registers, once
-//! for three heads of a group, and only scores and sums are written.
+//! Scores and weighted sums of one query row with keys and values in f16: they are widened in registers, once for three
+//! heads of a group, and only scores and sums are written. Written once for the registers of AVX-512, of AVX2 with F16C and
+//! of NEON.
 
-use std::arch::x86_64::{
-    __m128, __m512, _mm_add_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
-    _mm256_extractf128_ps, _mm256_hadd_ps, _mm256_loadu_si256, _mm512_castps_pd, _mm512_castps512_ps256,
-    _mm512_cvtph_ps, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
-    _mm512_storeu_ps,
-};
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use half::f16;
 
 use crate::Matrix;
 use crate::tier::{self, Tier};
 
-/// Numbers of a register.
-const LANES: usize = 16;
 /// Keys whose scores are summed at once.
 const KEYS: usize = 4;
+/// Registers of a head's sums of values.
+const WIDE: usize = 4;
+
+/// Instructions that widen f16.
+///
+/// # Safety
+/// All functions need a processor that has them, and are inlined into one that is compiled for them; those with pointers
+/// read or write a register there.
+#[allow(unsafe_code)]
+trait Halves {
+    /// Numbers of a register.
+    const LANES: usize;
+    /// Numbers in f32.
+    type Floats: Copy;
+
+    /// One number everywhere.
+    unsafe fn splat(number: f32) -> Self::Floats;
+    /// A register of numbers in f32.
+    unsafe fn load(from: *const f32) -> Self::Floats;
+    /// As many in f16.
+    unsafe fn widen(from: *const f16) -> Self::Floats;
+    /// `a · b + c`, rounded once.
+    unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Writes a register.
+    unsafe fn store(numbers: Self::Floats, to: *mut f32);
+    /// The sum of each register.
+    unsafe fn totals(registers: [Self::Floats; KEYS]) -> [f32; KEYS];
+}
+
+/// What one set of instructions computes.
+#[derive(Clone, Copy)]
+struct Functions {
+    tier: Tier,
+    /// Numbers that heads are a multiple of.
+    lanes: usize,
+    /// See [`scores`].
+    scores: fn(&Strip, &mut [f32]),
+    /// See [`weighted`].
+    weighted: fn(&Strip, &mut [f32], usize),
+}
+
+/// The sets of instructions that this processor has, best first.
+fn supported() -> impl Iterator<Item = Functions> {
+    #[cfg(target_arch = "x86_64")]
+    return [x86::avx512(), x86::avx2()].into_iter().flatten();
+    #[cfg(target_arch = "aarch64")]
+    return std::iter::once(neon::functions());
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return std::iter::empty();
+}
+
+/// Heads of queries, or their weights, beside keys or values in f16.
+struct Strip<'a> {
+    /// `[heads, head_dim]` or `[heads, positions]`.
+    heads: &'a [f32],
+    /// `[positions, head_dim]`.
+    rows: &'a [f16],
+    dim: usize,
+}
 
 /// Keys and values of some positions, each `[positions, head_dim]`; having one proves that the processor can read them.
 pub(super) struct F16Rows<'a> {
     keys: &'a [f16],
     values: &'a [f16],
     dim: usize,
+    functions: Functions,
 }
 
 impl<'a> F16Rows<'a> {
     /// `None` if they are no f16, if heads are no multiple of a register, or if the processor lacks the instructions.
     pub(super) fn new(keys: Matrix<'a>, values: Matrix<'a>, dim: usize) -> Option<Self> {
+        let functions = supported().find(|functions| tier::may_be_used(functions.tier))?;
+        Self::with(functions, keys, values, dim)
+    }
+
+    fn with(functions: Functions, keys: Matrix<'a>, values: Matrix<'a>, dim: usize) -> Option<Self> {
         let (Matrix::F16(keys), Matrix::F16(values)) = (keys, values) else { return None };
-        let usable = Tier::Avx512.is_supported() && tier::may_be_used(Tier::Avx512);
-        (usable && dim.is_multiple_of(LANES)).then_some(Self { keys, values, dim })
+        dim.is_multiple_of(functions.lanes).then_some(Self { keys, values, dim, functions })
     }
 
     /// `scores[heads, positions]` = queries · keys, of `queries[heads, head_dim]`.
@@ -41,19 +102,7 @@ impl<'a> F16Rows<'a> {
         let Self { keys, dim, .. } = *self;
         let (heads, count) = (queries.len() / dim, keys.len() / dim);
         assert!(keys.len() == count * dim && queries.len() == heads * dim && scores.len() == heads * count);
-        let mut head = 0;
-        while head < heads {
-            let (queries, scores) = (&queries[head * dim..], &mut scores[head * count..]);
-            // SAFETY: `new` has found the instructions.
-            #[allow(unsafe_code)]
-            unsafe {
-                head += match heads - head {
-                    1 => scores_of::<1>(queries, keys, dim, scores),
-                    2 => scores_of::<2>(queries, keys, dim, scores),
-                    _ => scores_of::<3>(queries, keys, dim, scores),
-                };
-            }
-        }
+        (self.functions.scores)(&Strip { heads: queries, rows: keys, dim }, scores);
     }
 
     /// The sums of the values times `weights[heads, positions]`: the first `head_dim` of each `stride` numbers of `out`, a
@@ -66,147 +115,194 @@ impl<'a> F16Rows<'a> {
         let (heads, count) = (out.len() / stride, values.len() / dim);
         assert!(values.len() == count * dim && weights.len() == heads * count && stride >= dim);
         assert_eq!(out.len(), heads * stride, "heads of {stride} numbers");
-        let mut head = 0;
-        while head < heads {
-            let (weights, out) = (&weights[head * count..], &mut out[head * stride..]);
-            // SAFETY: `new` has found the instructions.
-            #[allow(unsafe_code)]
-            unsafe {
-                head += match heads - head {
-                    1 => weighted_of::<1>(weights, values, dim, out, stride),
-                    2 => weighted_of::<2>(weights, values, dim, out, stride),
-                    _ => weighted_of::<3>(weights, values, dim, out, stride),
-                };
-            }
+        (self.functions.weighted)(&Strip { heads: weights, rows: values, dim }, out, stride);
+    }
+}
+
+/// Scores of all heads.
+///
+/// # Safety
+/// The processor has the instructions; lengths are those of [`F16Rows::scores`].
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn scores<H: Halves>(strip: &Strip, scores: &mut [f32]) {
+    let (heads, count) = (strip.heads.len() / strip.dim, strip.rows.len() / strip.dim);
+    let mut head = 0;
+    while head < heads {
+        let (queries, scores) = (&strip.heads[head * strip.dim..], &mut scores[head * count..]);
+        // SAFETY: as the caller promises.
+        unsafe {
+            head += match heads - head {
+                1 => scores_of::<H, 1>(queries, strip, scores),
+                2 => scores_of::<H, 2>(queries, strip, scores),
+                _ => scores_of::<H, 3>(queries, strip, scores),
+            };
         }
     }
 }
 
 /// Scores of the first heads. Returns their number.
-#[target_feature(enable = "avx512f")]
-fn scores_of<const HEADS: usize>(queries: &[f32], keys: &[f16], dim: usize, scores: &mut [f32]) -> usize {
+///
+/// # Safety
+/// As [`scores`].
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn scores_of<H: Halves, const HEADS: usize>(queries: &[f32], strip: &Strip, scores: &mut [f32]) -> usize {
+    let Strip { rows: keys, dim, .. } = *strip;
     let count = keys.len() / dim;
-    assert!(queries.len() >= HEADS * dim && scores.len() >= HEADS * count);
+    assert!(queries.len() >= HEADS * dim && scores.len() >= HEADS * count && dim.is_multiple_of(H::LANES));
     for first in (0..count).step_by(KEYS) {
         let mut rows = [keys.as_ptr(); KEYS];
         for (key, row) in rows.iter_mut().enumerate() {
             // The last one again where there are no more.
             *row = keys[(first + key).min(count - 1) * dim..][..dim].as_ptr();
         }
-        let mut sums = [[_mm512_setzero_ps(); KEYS]; HEADS];
-        for lane in (0..dim).step_by(LANES) {
-            let mut query = [_mm512_setzero_ps(); HEADS];
-            for (head, query) in query.iter_mut().enumerate() {
-                // SAFETY: `dim` is a multiple of a register's numbers, and there are so many for each head.
-                #[allow(unsafe_code)]
-                unsafe {
-                    *query = _mm512_loadu_ps(queries.as_ptr().add(head * dim + lane));
+        let left = KEYS.min(count - first);
+        // SAFETY: the processor has the instructions; `dim` numbers, a multiple of a register's, begin at each row and head.
+        unsafe {
+            let mut sums = [[H::splat(0.0); KEYS]; HEADS];
+            for lane in (0..dim).step_by(H::LANES) {
+                let mut query = [H::splat(0.0); HEADS];
+                for (head, query) in query.iter_mut().enumerate() {
+                    *query = H::load(queries.as_ptr().add(head * dim + lane));
+                }
+                for (key, row) in rows.into_iter().enumerate() {
+                    let wide = H::widen(row.add(lane));
+                    for (sums, query) in sums.iter_mut().zip(query) {
+                        sums[key] = H::multiply_add(query, wide, sums[key]);
+                    }
                 }
             }
-            for (key, row) in rows.into_iter().enumerate() {
-                // SAFETY: `dim` numbers, a multiple of a register's, begin at `row`.
-                #[allow(unsafe_code)]
-                let wide = unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(row.add(lane).cast())) };
-                for (sums, query) in sums.iter_mut().zip(query) {
-                    sums[key] = _mm512_fmadd_ps(query, wide, sums[key]);
+            for (head, sums) in sums.into_iter().enumerate() {
+                scores[head * count + first..][..left].copy_from_slice(&H::totals(sums)[..left]);
+            }
+        }
+    }
+    HEADS
+}
+
+/// Sums of all heads.
+///
+/// # Safety
+/// The processor has the instructions; lengths are those of [`F16Rows::weighted`].
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn weighted<H: Halves>(strip: &Strip, out: &mut [f32], stride: usize) {
+    let (heads, count) = (out.len() / stride, strip.rows.len() / strip.dim);
+    let mut head = 0;
+    while head < heads {
+        let (weights, out) = (&strip.heads[head * count..], &mut out[head * stride..]);
+        // SAFETY: as the caller promises.
+        unsafe {
+            head += match heads - head {
+                1 => weighted_of::<H, 1>(weights, strip, out, stride),
+                2 => weighted_of::<H, 2>(weights, strip, out, stride),
+                _ => weighted_of::<H, 3>(weights, strip, out, stride),
+            };
+        }
+    }
+}
+
+/// Sums of the first heads. Returns their number.
+///
+/// # Safety
+/// As [`weighted`].
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn weighted_of<H: Halves, const HEADS: usize>(
+    weights: &[f32],
+    strip: &Strip,
+    out: &mut [f32],
+    stride: usize,
+) -> usize {
+    let mut lane = 0;
+    while lane < strip.dim {
+        // SAFETY: as the caller promises.
+        unsafe {
+            lane += H::LANES
+                * if strip.dim - lane >= WIDE * H::LANES {
+                    lanes_of::<H, HEADS, WIDE>(weights, strip, lane, out, stride)
+                } else {
+                    lanes_of::<H, HEADS, 1>(weights, strip, lane, out, stride)
+                };
+        }
+    }
+    HEADS
+}
+
+/// Some registers of the sums of some heads, from `lane` on. Returns the number of registers.
+///
+/// # Safety
+/// As [`weighted`].
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn lanes_of<H: Halves, const HEADS: usize, const REGISTERS: usize>(
+    weights: &[f32],
+    strip: &Strip,
+    lane: usize,
+    out: &mut [f32],
+    stride: usize,
+) -> usize {
+    let Strip { rows: values, dim, .. } = *strip;
+    let (count, end) = (values.len() / dim, lane + REGISTERS * H::LANES);
+    assert!(weights.len() >= HEADS * count && end <= dim && out.len() >= (HEADS - 1) * stride + end);
+    // SAFETY: the processor has the instructions; registers are within a position's values and a head's sums.
+    unsafe {
+        let mut sums = [[H::splat(0.0); REGISTERS]; HEADS];
+        for key in 0..count {
+            let mut wide = [H::splat(0.0); REGISTERS];
+            for (register, wide) in wide.iter_mut().enumerate() {
+                *wide = H::widen(values.as_ptr().add(key * dim + lane + register * H::LANES));
+            }
+            for (head, sums) in sums.iter_mut().enumerate() {
+                let weight = H::splat(*weights.get_unchecked(head * count + key));
+                for (sum, wide) in sums.iter_mut().zip(wide) {
+                    *sum = H::multiply_add(weight, wide, *sum);
                 }
             }
         }
         for (head, sums) in sums.into_iter().enumerate() {
-            let mut four = [0.0; KEYS];
-            // SAFETY: four numbers.
-            #[allow(unsafe_code)]
-            unsafe {
-                _mm_storeu_ps(four.as_mut_ptr(), sums_of_lanes(sums));
-            }
-            let left = KEYS.min(count - first);
-            scores[head * count + first..][..left].copy_from_slice(&four[..left]);
-        }
-    }
-    HEADS
-}
-
-/// The sum of each register.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn sums_of_lanes(registers: [__m512; KEYS]) -> __m128 {
-    let [a, b, c, d] = registers.map(|register| {
-        let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(register)));
-        _mm256_add_ps(_mm512_castps512_ps256(register), high)
-    });
-    // Halves of the four sums.
-    let halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps::<1>(halves))
-}
-
-/// Sums of the first heads. Returns their number.
-#[target_feature(enable = "avx512f")]
-fn weighted_of<const HEADS: usize>(
-    weights: &[f32],
-    values: &[f16],
-    dim: usize,
-    out: &mut [f32],
-    stride: usize,
-) -> usize {
-    const WIDE: usize = 4;
-    let mut lane = 0;
-    while lane < dim {
-        lane += LANES
-            * if dim - lane >= WIDE * LANES {
-                lanes_of::<HEADS, WIDE>(weights, &values[lane..], dim, &mut out[lane..], stride)
-            } else {
-                lanes_of::<HEADS, 1>(weights, &values[lane..], dim, &mut out[lane..], stride)
-            };
-    }
-    HEADS
-}
-
-/// The first registers of the sums of some heads. Returns the number of registers. `values` begin with those of the first
-/// key.
-#[target_feature(enable = "avx512f")]
-fn lanes_of<const HEADS: usize, const REGISTERS: usize>(
-    weights: &[f32],
-    values: &[f16],
-    dim: usize,
-    out: &mut [f32],
-    stride: usize,
-) -> usize {
-    let count = values.len().div_ceil(dim);
-    assert!(weights.len() >= HEADS * count);
-    let mut sums = [[_mm512_setzero_ps(); REGISTERS]; HEADS];
-    for key in 0..count {
-        let mut wide = [_mm512_setzero_ps(); REGISTERS];
-        for (register, wide) in wide.iter_mut().enumerate() {
-            *wide = widen(&values[key * dim + register * LANES..]);
-        }
-        for (head, sums) in sums.iter_mut().enumerate() {
-            let weight = _mm512_set1_ps(weights[head * count + key]);
-            for (sum, wide) in sums.iter_mut().zip(wide) {
-                *sum = _mm512_fmadd_ps(weight, wide, *sum);
-            }
-        }
-    }
-    for (head, sums) in sums.into_iter().enumerate() {
-        for (register, sum) in sums.into_iter().enumerate() {
-            let out = &mut out[head * stride + register * LANES..][..LANES];
-            // SAFETY: sixteen numbers.
-            #[allow(unsafe_code)]
-            unsafe {
-                _mm512_storeu_ps(out.as_mut_ptr(), sum);
+            for (register, sum) in sums.into_iter().enumerate() {
+                H::store(sum, out.as_mut_ptr().add(head * stride + lane + register * H::LANES));
             }
         }
     }
     REGISTERS
 }
 
-/// The first sixteen numbers in f32.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn widen(numbers: &[f16]) -> __m512 {
-    let numbers = &numbers[..LANES];
-    // SAFETY: sixteen numbers.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm512_cvtph_ps(_mm256_loadu_si256(numbers.as_ptr().cast()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::values;
+
+    #[test]
+    fn scores_and_weighted_sums_of_every_set_of_instructions_agree_with_their_definition() {
+        for functions in supported() {
+            for (heads, count, dim) in [(1, 1, 16), (2, 3, 48), (3, 256, 64), (7, 9, 80), (5, 255, 144)] {
+                let halves = |seed| -> Vec<f16> { values(count * dim, seed).into_iter().map(f16::from_f32).collect() };
+                let (keys, of_values) = (halves(1), halves(2));
+                let (queries, weights) = (values(heads * dim, 3), values(heads * count, 4));
+                let rows = F16Rows::with(functions, Matrix::F16(&keys), Matrix::F16(&of_values), dim).unwrap();
+                let (mut scores, mut out) = (vec![f32::NAN; heads * count], vec![f32::NAN; heads * (dim + 2)]);
+                rows.scores(&queries, &mut scores);
+                rows.weighted(&weights, &mut out, dim + 2);
+                let near = |found: f32, products: &mut dyn Iterator<Item = (f32, f16)>| {
+                    let expected: f64 = products.map(|(a, b)| f64::from(a) * b.to_f64()).sum();
+                    assert!((f64::from(found) - expected).abs() < 1e-4, "{:?}: {found}, {expected}", functions.tier);
+                };
+                for (index, score) in scores.iter().enumerate() {
+                    let (query, key) = (&queries[index / count * dim..][..dim], &keys[index % count * dim..]);
+                    near(*score, &mut query.iter().copied().zip(key.iter().copied()));
+                }
+                for (head, out) in out.chunks_exact(dim + 2).enumerate() {
+                    let weights = &weights[head * count..][..count];
+                    for (lane, sum) in out[..dim].iter().enumerate() {
+                        let of_lane = of_values.iter().skip(lane).step_by(dim);
+                        near(*sum, &mut weights.iter().copied().zip(of_lane.copied()));
+                    }
+                    assert!(out[dim..].iter().all(|x| x.is_nan()), "{:?} wrote beyond a head", functions.tier);
+                }
+            }
+        }
     }
 }

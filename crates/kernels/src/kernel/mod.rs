@@ -87,6 +87,15 @@ fn compiled() -> Vec<(Tier, OfTier)> {
         ),
         #[cfg(target_arch = "x86_64")]
         (
+            Tier::AvxVnni,
+            OfTier {
+                int8: kernel!(int8::avx_vnni::AvxVnni::new()),
+                int16: kernel!(int16::avx2::AvxVnni::new()),
+                ..OfTier::default()
+            },
+        ),
+        #[cfg(target_arch = "x86_64")]
+        (
             Tier::Avx2,
             OfTier {
                 int8: kernel!(int8::avx2::Avx2::new()),
@@ -191,17 +200,25 @@ pub(crate) fn best() -> &'static Kernels {
     choice::chosen().unwrap_or_else(|| &available()[0])
 }
 
-/// The rows that tests go through: those of the table, and one whose matrix unit is emulated.
+/// The rows that tests go through: those of the table, one whose matrix unit is emulated, and one of AVX-VNNI whose
+/// instructions are those of AVX-512.
 #[cfg(test)]
 pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
     #[cfg(target_arch = "x86_64")]
-    static EMULATED: LazyLock<Option<Kernels>> = LazyLock::new(|| {
-        let int8 = kernel!(int8::amx::Amx::emulated());
-        let bf16 = kernel!(float::amx_bf16::AmxBf16::emulated());
-        Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), ..*best() })
+    static EMULATED: LazyLock<Vec<Kernels>> = LazyLock::new(|| {
+        let amx = || {
+            let int8 = kernel!(int8::amx::Amx::emulated());
+            let bf16 = kernel!(float::amx_bf16::AmxBf16::emulated());
+            Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), ..*best() })
+        };
+        let avx_vnni = || {
+            let (int8, int16) = (kernel!(int8::avx_vnni::Evex::new()), kernel!(int16::avx2::Evex::new()));
+            Some(Kernels { tier: Tier::AvxVnni, int8: int8?, int16: int16?, ..*best() })
+        };
+        amx().into_iter().chain(avx_vnni()).collect()
     });
     #[cfg(target_arch = "x86_64")]
-    return available().iter().chain(EMULATED.as_ref());
+    return available().iter().chain(EMULATED.iter());
     #[cfg(not(target_arch = "x86_64"))]
     return available().iter();
 }

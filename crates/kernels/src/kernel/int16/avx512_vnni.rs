@@ -13,10 +13,11 @@ use std::arch::x86_64::{
     _mm256_castps256_ps128, _mm256_castsi256_si128, _mm256_extractf128_ps, _mm256_extracti128_si256,
     _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_pd,
     _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps,
-    _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_loadu_si512,
-    _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi32, _mm512_permutexvar_ps,
-    _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps,
+    _mm512_cvtepu8_epi16, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64, _mm512_fmadd_ps,
+    _mm512_loadu_si512, _mm512_mask_set1_epi16, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi16,
+    _mm512_mullo_epi32, _mm512_or_si512, _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_sll_epi16, _mm512_srl_epi16, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi16,
     _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
@@ -25,13 +26,12 @@ use std::ops::Range;
 
 use half::f16;
 
-use triad_blocks::super_block::PARTS;
-
-use super::blocks::{self, Sums};
+use super::blocks;
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
+use super::registers::Registers;
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
+use super::vector::Vector;
 use crate::chunks::parts;
-use crate::dot::sum;
 use crate::int4::HALF;
 use crate::output::SharedOutput;
 use crate::tier::Tier;
@@ -534,63 +534,119 @@ fn quarter(sums: __m512) -> __m128 {
 
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn multiply_blocks(task: &BlockColumns) {
-    blocks::multiply::<Sixteen>(task);
+    blocks::multiply::<Registers<Wide>>(task);
 }
 
-/// Sixteen sums in one register.
+/// Registers of 512 bits.
 #[derive(Clone, Copy)]
-struct Sixteen(__m512);
+struct Wide;
 
-// SAFETY (of all functions): they are inlined into `multiply_blocks`, which is called where the processor has the
-// instructions.
-#[allow(unsafe_code)]
-impl Sums for Sixteen {
+// SAFETY (of all functions): as the trait says.
+#[allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+impl Vector for Wide {
+    const LANES: usize = 16;
+    type Integers = __m512i;
+    type Floats = __m512;
+    type Exact = __m512i;
+    type Sixteen<T: Copy> = [T; 1];
+
     #[inline(always)]
-    fn zero() -> Self {
-        // SAFETY: as above.
-        Self(unsafe { _mm512_setzero_ps() })
+    fn sixteen<T: Copy>(register: T) -> [T; 1] {
+        [register; 1]
     }
 
     #[inline(always)]
-    fn add_products(self, integers: &[i16], x: &[i16], scale: f32) -> Self {
-        let numbers = integers.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0);
-        // SAFETY: as above; 32 numbers each.
-        unsafe {
-            let mut exact = _mm512_setzero_si512();
-            for (integers, x) in numbers {
-                let [integers, x] = [integers, x].map(|numbers| _mm512_loadu_si512(numbers.as_ptr().cast()));
-                exact = _mm512_dpwssd_epi32(exact, integers, x);
-            }
-            Self(_mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_set1_ps(scale), self.0))
+    unsafe fn load<T>(from: *const T) -> __m512i {
+        _mm512_loadu_si512(from.cast())
+    }
+
+    #[inline(always)]
+    unsafe fn widen_unsigned(from: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi16(_mm256_loadu_si256(from.cast()))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i16(number: i16) -> __m512i {
+        _mm512_set1_epi16(number)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_halves(numbers: *const i16, _: usize) -> __m512i {
+        _mm512_mask_set1_epi16(_mm512_set1_epi16(*numbers), 0xffff_0000, *numbers.add(1))
+    }
+
+    #[inline(always)]
+    unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_and_si512(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn shift_i16(numbers: __m512i, right: i32) -> __m512i {
+        if right < 0 {
+            _mm512_sll_epi16(numbers, _mm_cvtsi32_si128(-right))
+        } else {
+            _mm512_srl_epi16(numbers, _mm_cvtsi32_si128(right))
         }
     }
 
     #[inline(always)]
-    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
-        // SAFETY: as above; sixteen numbers each.
-        unsafe {
-            let [minimums, sums] = [minimums, sums].map(|numbers| _mm512_loadu_si512(numbers.as_ptr().cast()));
-            let exact = _mm512_mullo_epi32(minimums, sums);
-            Self(_mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), _mm512_set1_ps(-scale), self.0))
-        }
+    unsafe fn subtract_i16(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_sub_epi16(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_i16(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_mullo_epi16(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_i32(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_mullo_epi32(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn begin(offset: __m512i) -> __m512i {
+        offset
+    }
+
+    #[inline(always)]
+    unsafe fn add_products(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        _mm512_dpwssd_epi32(sums, a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn end(sums: __m512i, _: __m512i) -> __m512i {
+        sums
+    }
+
+    #[inline(always)]
+    unsafe fn splat(number: f32) -> __m512 {
+        _mm512_set1_ps(number)
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(numbers: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(numbers)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn store(numbers: __m512, to: *mut f32) {
+        _mm512_storeu_ps(to, numbers);
     }
 
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
         // SAFETY: as above.
         unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
-
-    #[inline(always)]
-    fn total(self) -> f32 {
-        let mut sums = [0.0; PARTS];
-        // SAFETY: as above; sixteen numbers.
-        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), self.0) };
-        sum(sums)
     }
 }

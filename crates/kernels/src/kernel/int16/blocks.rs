@@ -25,6 +25,15 @@ pub(super) trait Sums: Copy {
     /// Subtracts, times `scale`, the exact product of each minimum and sum.
     fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self;
 
+    /// Adds the products of all rows with a super-block, times its scale, to the rows' sums; writes what
+    /// [`SuperBlock::scales`] does of minimums, and returns what a minimum is worth.
+    fn add_super_block<B: SuperBlock, const ROWS: usize>(
+        sums: &mut [Self; ROWS],
+        block: &[u8],
+        x: [&[i16; SUPER_BLOCK]; ROWS],
+        minimums: &mut [i32; PARTS],
+    ) -> f32;
+
     /// The value of an f16 with these bits.
     fn widen(bits: u16) -> f32;
 
@@ -132,16 +141,17 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
 ) -> [f32; ROWS] {
     let rows = rows_of::<ROWS>(task, row);
     let mut sums = [S::zero(); ROWS];
-    let (mut integers, mut minimums) = ([0; SUPER_BLOCK], [0; PARTS]);
+    let mut minimums = [0; PARTS];
     for (index, block) in task.column(column).chunks_exact(B::BYTES).enumerate() {
-        // Sixteen products of numbers of these sizes are added to each sum: 16 · 4096 · 32512 < 2³¹.
-        let [scale, minimum_scale] = B::unpack(block, &mut integers, &mut minimums);
-        let scale = S::widen(scale);
-        for ((x, parts), sums) in rows.iter().zip(&mut sums) {
-            *sums = sums.add_products(&integers, &x[index * SUPER_BLOCK..][..SUPER_BLOCK], scale);
-            if B::HAS_MINIMUMS {
+        let mut x = [&[0; SUPER_BLOCK]; ROWS];
+        for (x, (row, _)) in x.iter_mut().zip(&rows) {
+            *x = row[index * SUPER_BLOCK..].first_chunk().expect("a super-block of activations");
+        }
+        let minimum_scale = S::add_super_block::<B, ROWS>(&mut sums, block, x, &mut minimums);
+        if B::HAS_MINIMUMS {
+            for ((_, parts), sums) in rows.iter().zip(&mut sums) {
                 let parts = parts[index * PARTS..].first_chunk().expect("the parts of a super-block");
-                *sums = sums.subtract_products(&minimums, parts, S::widen(minimum_scale));
+                *sums = sums.subtract_products(&minimums, parts, minimum_scale);
             }
         }
     }
@@ -183,6 +193,23 @@ impl Sums for Plain {
             *sum = Self::multiply_add((minimum * sum_of_x) as f32, -scale, *sum);
         }
         self
+    }
+
+    #[inline(always)]
+    fn add_super_block<B: SuperBlock, const ROWS: usize>(
+        sums: &mut [Self; ROWS],
+        block: &[u8],
+        x: [&[i16; SUPER_BLOCK]; ROWS],
+        minimums: &mut [i32; PARTS],
+    ) -> f32 {
+        let mut integers = [0; SUPER_BLOCK];
+        // Sixteen products of numbers of these sizes are added to each sum: 16 · 4096 · 32512 < 2³¹.
+        let [scale, minimum_scale] = B::unpack(block, &mut integers, minimums);
+        let scale = Self::widen(scale);
+        for (sums, x) in sums.iter_mut().zip(x) {
+            *sums = sums.add_products(&integers, x, scale);
+        }
+        Self::widen(minimum_scale)
     }
 
     #[inline(always)]

@@ -14,10 +14,14 @@ mod columns;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(super) mod reference;
+mod registers;
 mod steps;
+mod super_blocks;
 #[cfg(test)]
 mod tests;
+mod tiled;
 mod tiles;
+mod vector;
 
 use half::f16;
 

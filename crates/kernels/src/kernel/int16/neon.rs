@@ -1,25 +1,20 @@
 //! NEON (every aarch64): `smlal` adds products of 16-bit numbers to 32-bit sums.
 
 use std::arch::aarch64::{
-    float32x4_t, int16x8_t, int32x4_t, vaddq_f32, vaddq_s32, vaddvq_s32, vandq_s32, vcvtq_f32_s32, vdupq_n_f32,
-    vdupq_n_s32, vfmaq_n_f32, vget_low_s16, vld1_s8, vld1q_s16, vld1q_s32, vld1q_u8, vmlal_high_s16, vmlal_s16,
-    vmovl_s8, vmulq_s32, vpaddq_s32, vreinterpretq_s16_s32, vreinterpretq_s32_u8, vreinterpretq_s32_u32,
-    vreinterpretq_u32_s32, vshrq_n_u32, vst1q_f32,
+    float32x4_t, int16x8_t, int32x4_t, vaddq_s32, vaddvq_s32, vandq_s16, vandq_s32, vcvtq_f32_s32, vdupq_laneq_f32,
+    vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32, vget_low_s16, vld1_s8, vld1_u8, vld1q_s16, vmlal_high_s16,
+    vmlal_s16, vmovl_s8, vmovl_u8, vmulq_s16, vmulq_s32, vorrq_s16, vpaddq_s32, vreinterpretq_s16_s32,
+    vreinterpretq_s16_u16, vreinterpretq_s32_s16, vreinterpretq_s32_u32, vreinterpretq_u16_s16, vreinterpretq_u32_s16,
+    vshlq_u16, vshrq_n_u16, vshrq_n_u32, vst1q_f32, vsubq_s16,
 };
+use std::arch::asm;
 
-use half::f16;
-
-use triad_blocks::super_block::PARTS;
-
-use super::blocks::{self, Sums};
+use super::blocks;
 use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
-use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
-use super::tiles::{ROWS, each_tile};
-use crate::dot::sum;
-use crate::int4::HALF;
-
-/// Numbers of a register.
-const LANES: usize = 8;
+use super::registers::Registers;
+use super::steps::{GROUPS, MASK, SHIFTS};
+use super::tiled;
+use super::vector::{Vector, WeightVector};
 
 /// The kernel, which every processor of this kind can run.
 pub(in crate::kernel) struct Neon;
@@ -30,195 +25,187 @@ impl Int16Kernel for Neon {
     }
 
     fn multiply_int8(&self, task: &Int8Columns) {
-        each_tile(task.x.rows(), task.columns.len(), task.x.in_features(), |rows, row, column| match rows {
-            1 => int8_tile::<1>(task, row, column),
-            2 => int8_tile::<2>(task, row, column),
-            3 => int8_tile::<3>(task, row, column),
-            _ => int8_tile::<ROWS>(task, row, column),
-        });
+        // SAFETY: NEON is part of aarch64.
+        #[allow(unsafe_code)]
+        unsafe {
+            tiled::multiply_int8::<Quarter>(task);
+        }
     }
 
     fn multiply_int4(&self, task: &Int4Columns) {
-        each_tile(task.x.rows(), task.columns.len(), task.groups() * HALF, |rows, row, column| match rows {
-            1 => int4_tile::<1>(task, row, column),
-            2 => int4_tile::<2>(task, row, column),
-            3 => int4_tile::<3>(task, row, column),
-            _ => int4_tile::<ROWS>(task, row, column),
-        });
+        // SAFETY: NEON is part of aarch64.
+        #[allow(unsafe_code)]
+        unsafe {
+            tiled::multiply_int4::<Quarter>(task);
+        }
     }
 
     fn multiply_blocks(&self, task: &BlockColumns) {
-        blocks::multiply::<FourQuarters>(task);
+        blocks::multiply::<Registers<Quarter>>(task);
     }
 }
 
-fn int8_tile<const ROWS: usize>(task: &Int8Columns, row: usize, column: usize) {
-    let depth = task.x.in_features();
-    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
-    let weights = task.weights_of(column);
-    assert!(weights.len() == depth && x.iter().all(|x| x.len() == depth));
-    let whole = depth / LANES * LANES;
-    // SAFETY: NEON is part of aarch64; every load covers numbers of one row or column.
-    #[allow(unsafe_code)]
-    let sums: [i32; ROWS] = unsafe {
-        let mut sums = [[vdupq_n_s32(0); 2]; ROWS];
-        for first in (0..whole).step_by(LANES) {
-            let factor = vmovl_s8(vld1_s8(weights.as_ptr().add(first)));
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = vld1q_s16(x.as_ptr().add(first));
-                sums[0] = vmlal_s16(sums[0], vget_low_s16(factor), vget_low_s16(x));
-                sums[1] = vmlal_high_s16(sums[1], factor, x);
-            }
-        }
-        sums.map(|[low, high]| vaddvq_s32(vaddq_s32(low, high)))
-    };
-    for (index, (sum, x)) in sums.into_iter().zip(x).enumerate() {
-        let rest = x[whole..].iter().zip(&weights[whole..]);
-        let sum = sum + rest.map(|(x, weight)| i32::from(*x) * i32::from(*weight)).sum::<i32>();
-        task.write(row + index, column, sum as f32 * (task.x.scales()[row + index] * task.scales[column]));
-    }
-}
-
-fn int4_tile<const ROWS: usize>(task: &Int4Columns, row: usize, column: usize) {
-    let groups = task.groups();
-    let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
-    assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
-    let (weights, scales) = task.column(column);
-    // SAFETY: NEON is part of aarch64.
-    #[allow(unsafe_code)]
-    let mut sums = unsafe { [[vdupq_n_f32(0.0); GROUPS]; ROWS] };
-    for (step, (weights, scales)) in weights.chunks(STEP).zip(scales.chunks(GROUPS)).enumerate() {
-        for (group, (weights, scale)) in weights.as_chunks().0.iter().zip(scales).enumerate() {
-            let factors = factors(weights);
-            for (sums, x) in sums.iter_mut().zip(x) {
-                sums[group] = add(sums[group], factors, &x[step], group, *scale);
-            }
-        }
-    }
-    for (index, sums) in sums.into_iter().enumerate() {
-        let mut halves = [0.0; 4];
-        // SAFETY: four numbers. Halves of sixteen sums first, then those of eight.
-        #[allow(unsafe_code)]
-        unsafe {
-            let sums = vaddq_f32(vaddq_f32(sums[0], sums[2]), vaddq_f32(sums[1], sums[3]));
-            vst1q_f32(halves.as_mut_ptr(), sums);
-        }
-        task.write(row + index, column, sum(halves) * task.x.scales()[row + index]);
-    }
-}
-
-/// The words of a group shifted and masked, as pairs of 16-bit numbers.
-#[inline(always)]
-fn factors(weights: &[u8; HALF]) -> [int16x8_t; SHIFTS] {
-    // SAFETY: NEON is part of aarch64; sixteen bytes.
-    #[allow(unsafe_code)]
-    unsafe {
-        let words = vreinterpretq_s32_u8(vld1q_u8(weights.as_ptr()));
-        let unsigned = vreinterpretq_u32_s32(words);
-        let shifted = [
-            words,
-            vreinterpretq_s32_u32(vshrq_n_u32::<4>(unsigned)),
-            vreinterpretq_s32_u32(vshrq_n_u32::<8>(unsigned)),
-            vreinterpretq_s32_u32(vshrq_n_u32::<12>(unsigned)),
-        ];
-        shifted.map(|words: int32x4_t| vreinterpretq_s16_s32(vandq_s32(words, vdupq_n_s32(MASK))))
-    }
-}
-
-/// Adds the products of a group to its four sums.
-#[inline(always)]
-fn add(sums: float32x4_t, factors: [int16x8_t; SHIFTS], step: &Step, group: usize, scale: f16) -> float32x4_t {
-    // SAFETY: NEON is part of aarch64; the loads cover the group's pairs and offsets.
-    #[allow(unsafe_code)]
-    unsafe {
-        let mut pairs = [vdupq_n_s32(0); 2];
-        for (factor, x) in factors.into_iter().zip(&step.x) {
-            let x = vld1q_s16(x[2 * 4 * group..][..LANES].as_ptr());
-            pairs[0] = vmlal_s16(pairs[0], vget_low_s16(factor), vget_low_s16(x));
-            pairs[1] = vmlal_high_s16(pairs[1], factor, x);
-        }
-        let offset = vld1q_s32(step.offset[4 * group..][..4].as_ptr());
-        let exact = vaddq_s32(vpaddq_s32(pairs[0], pairs[1]), offset);
-        vfmaq_n_f32(sums, vcvtq_f32_s32(exact), scale.to_f32())
-    }
-}
-
-/// Sixteen sums as four registers of four.
+/// Registers of 128 bits. Integers of 32 bits are taken as those of 16 that have the same bits.
 #[derive(Clone, Copy)]
-struct FourQuarters([float32x4_t; 4]);
+struct Quarter;
 
-// SAFETY (of all functions): NEON is part of aarch64.
-#[allow(unsafe_code)]
-impl Sums for FourQuarters {
+// SAFETY (of all functions): NEON is part of aarch64; otherwise as the trait says.
+#[allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+impl Vector for Quarter {
+    const LANES: usize = 4;
+    type Integers = int16x8_t;
+    type Floats = float32x4_t;
+    /// Products of the lower and of the upper four pairs of numbers, whose neighbours are added at the end.
+    type Exact = [int32x4_t; 2];
+    type Sixteen<T: Copy> = [T; 4];
+
     #[inline(always)]
-    fn zero() -> Self {
-        // SAFETY: as above.
-        Self(unsafe { [vdupq_n_f32(0.0); 4] })
+    fn sixteen<T: Copy>(register: T) -> [T; 4] {
+        [register; 4]
     }
 
     #[inline(always)]
-    fn add_products(self, integers: &[i16], x: &[i16], scale: f32) -> Self {
-        let numbers = integers.as_chunks::<LANES>().0.iter().zip(x.as_chunks::<LANES>().0);
-        // SAFETY: as above; eight numbers each.
-        unsafe {
-            // Of each register, the lower and the upper four products.
-            let mut exact = [[vdupq_n_s32(0); 2]; 4];
-            for (index, (integers, x)) in numbers.enumerate() {
-                let [integers, x] = [integers, x].map(|numbers| vld1q_s16(numbers.as_ptr()));
-                let [low, high] = &mut exact[index % 4];
-                *low = vmlal_s16(*low, vget_low_s16(integers), vget_low_s16(x));
-                *high = vmlal_high_s16(*high, integers, x);
-            }
-            self.add(exact.map(|[low, high]| vpaddq_s32(low, high)), scale)
-        }
+    unsafe fn load<T>(from: *const T) -> int16x8_t {
+        vld1q_s16(from.cast())
     }
 
     #[inline(always)]
-    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
-        let quarter = |quarter: usize| {
-            // SAFETY: as above; four numbers each.
-            unsafe {
-                let [minimums, sums] = [minimums, sums].map(|numbers| vld1q_s32(numbers[4 * quarter..].as_ptr()));
-                vmulq_s32(minimums, sums)
-            }
-        };
-        self.add(std::array::from_fn(quarter), -scale)
+    unsafe fn widen_unsigned(from: *const u8) -> int16x8_t {
+        vreinterpretq_s16_u16(vmovl_u8(vld1_u8(from)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_i16(number: i16) -> int16x8_t {
+        vdupq_n_s16(number)
+    }
+
+    #[inline(always)]
+    unsafe fn splat_halves(numbers: *const i16, register: usize) -> int16x8_t {
+        vdupq_n_s16(*numbers.add(register / 2))
+    }
+
+    #[inline(always)]
+    unsafe fn and(a: int16x8_t, b: int16x8_t) -> int16x8_t {
+        vandq_s16(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn or(a: int16x8_t, b: int16x8_t) -> int16x8_t {
+        vorrq_s16(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn shift_i16(numbers: int16x8_t, right: i32) -> int16x8_t {
+        vreinterpretq_s16_u16(vshlq_u16(vreinterpretq_u16_s16(numbers), vdupq_n_s16(-right as i16)))
+    }
+
+    #[inline(always)]
+    unsafe fn subtract_i16(a: int16x8_t, b: int16x8_t) -> int16x8_t {
+        vsubq_s16(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_i16(a: int16x8_t, b: int16x8_t) -> int16x8_t {
+        vmulq_s16(a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_i32(a: int16x8_t, b: int16x8_t) -> int16x8_t {
+        vreinterpretq_s16_s32(vmulq_s32(vreinterpretq_s32_s16(a), vreinterpretq_s32_s16(b)))
+    }
+
+    #[inline(always)]
+    unsafe fn begin(_: int16x8_t) -> [int32x4_t; 2] {
+        [vdupq_n_s32(0); 2]
+    }
+
+    #[inline(always)]
+    unsafe fn add_products([low, high]: [int32x4_t; 2], a: int16x8_t, b: int16x8_t) -> [int32x4_t; 2] {
+        [vmlal_s16(low, vget_low_s16(a), vget_low_s16(b)), vmlal_high_s16(high, a, b)]
+    }
+
+    #[inline(always)]
+    unsafe fn end([low, high]: [int32x4_t; 2], offset: int16x8_t) -> int16x8_t {
+        vreinterpretq_s16_s32(vaddq_s32(vpaddq_s32(low, high), vreinterpretq_s32_s16(offset)))
+    }
+
+    #[inline(always)]
+    unsafe fn splat(number: f32) -> float32x4_t {
+        vdupq_n_f32(number)
+    }
+
+    #[inline(always)]
+    unsafe fn to_floats(numbers: int16x8_t) -> float32x4_t {
+        vcvtq_f32_s32(vreinterpretq_s32_s16(numbers))
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        vfmaq_f32(c, a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn store(numbers: float32x4_t, to: *mut f32) {
+        vst1q_f32(to, numbers);
     }
 
     #[inline(always)]
     fn widen(bits: u16) -> f32 {
-        triad_blocks::widen(bits)
-    }
-
-    #[inline(always)]
-    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
-        a.mul_add(b, c)
-    }
-
-    #[inline(always)]
-    fn total(self) -> f32 {
-        let Self(sums) = self;
-        let mut halves = [0.0; 4];
-        // SAFETY: as above; four numbers. Halves of sixteen sums first, then those of eight.
+        let wide: f32;
+        // SAFETY: one instruction on a register, which every aarch64 has.
         unsafe {
-            let sums = vaddq_f32(vaddq_f32(sums[0], sums[2]), vaddq_f32(sums[1], sums[3]));
-            vst1q_f32(halves.as_mut_ptr(), sums);
+            asm!("fcvt {wide:s}, {bits:h}", bits = in(vreg) f32::from_bits(u32::from(bits)), wide = lateout(vreg) wide,
+                options(pure, nomem, nostack, preserves_flags));
         }
-        sum(halves)
+        wide
     }
 }
 
-impl FourQuarters {
-    /// Adds integers, times `scale`.
+// SAFETY (of all functions): as the trait says.
+#[allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+impl WeightVector for Quarter {
     #[inline(always)]
-    fn add(mut self, exact: [int32x4_t; 4], scale: f32) -> Self {
-        for (sums, exact) in self.0.iter_mut().zip(exact) {
-            // SAFETY: as above.
-            #[allow(unsafe_code)]
-            unsafe {
-                *sums = vfmaq_n_f32(*sums, vcvtq_f32_s32(exact), scale);
-            }
-        }
-        self
+    unsafe fn widen_signed(from: *const i8) -> int16x8_t {
+        vmovl_s8(vld1_s8(from))
     }
+
+    #[inline(always)]
+    unsafe fn factors(words: int16x8_t) -> [int16x8_t; SHIFTS] {
+        let (unsigned, mask) = (vreinterpretq_u32_s16(words), vdupq_n_s32(MASK));
+        [
+            vreinterpretq_s16_s32(vandq_s32(vreinterpretq_s32_s16(words), mask)),
+            vreinterpretq_s16_s32(vandq_s32(vreinterpretq_s32_u32(vshrq_n_u32::<4>(unsigned)), mask)),
+            vreinterpretq_s16_s32(vandq_s32(vreinterpretq_s32_u32(vshrq_n_u32::<8>(unsigned)), mask)),
+            // Of sixteen bits each, nothing else is left.
+            vreinterpretq_s16_u16(vshrq_n_u16::<12>(vreinterpretq_u16_s16(words))),
+        ]
+    }
+
+    #[inline(always)]
+    unsafe fn total_i32([low, high]: [int32x4_t; 2]) -> i32 {
+        vaddvq_s32(vaddq_s32(low, high))
+    }
+
+    #[inline(always)]
+    unsafe fn group_scales(scales: *const [u16; GROUPS]) -> [float32x4_t; 4] {
+        let four = widen_four(scales);
+        [vdupq_laneq_f32::<0>(four), vdupq_laneq_f32::<1>(four), vdupq_laneq_f32::<2>(four), vdupq_laneq_f32::<3>(four)]
+    }
+}
+
+/// Four numbers in f16 as f32.
+///
+/// # Safety
+/// Four numbers can be read.
+#[inline(always)]
+#[allow(unsafe_code)]
+unsafe fn widen_four(from: *const [u16; 4]) -> float32x4_t {
+    let wide: float32x4_t;
+    // SAFETY: as the caller promises. By `asm!`, since the intrinsic's type of halves is recent.
+    unsafe {
+        let halves = std::arch::aarch64::vld1_u16(from.cast());
+        asm!("fcvtl {wide:v}.4s, {halves:v}.4h", halves = in(vreg) halves, wide = lateout(vreg) wide,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
 }

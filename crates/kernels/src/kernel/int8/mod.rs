@@ -8,6 +8,8 @@ pub(super) mod avx2;
 mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_vnni;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod dotprod;
 #[cfg(target_arch = "aarch64")]

@@ -1,0 +1,120 @@
+//! The sums of products with blocks in registers of any set of instructions.
+
+use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
+
+use super::blocks::Sums;
+use super::steps::SUMS;
+use super::super_blocks;
+use super::vector::Vector;
+use crate::dot::sum;
+
+/// Sixteen sums of a row and column, in as many of these registers as they take.
+#[derive(Clone, Copy)]
+pub(super) struct Registers<V: Vector>(pub V::Sixteen<V::Floats>);
+
+// SAFETY (of all functions): they are inlined into functions that are called where the processor has the instructions.
+#[allow(unsafe_code)]
+impl<V: Vector> Sums for Registers<V> {
+    #[inline(always)]
+    fn zero() -> Self {
+        // SAFETY: as above.
+        Self(V::sixteen(unsafe { V::splat(0.0) }))
+    }
+
+    #[inline(always)]
+    fn add_products(mut self, integers: &[i16], x: &[i16], scale: f32) -> Self {
+        assert!(integers.len() == x.len() && x.len().is_multiple_of(2 * SUMS));
+        // SAFETY: as above; 32 numbers each.
+        unsafe {
+            let zero = V::splat_i16(0);
+            let mut exact = V::sixteen(V::begin(zero));
+            for first in (0..x.len()).step_by(2 * SUMS) {
+                for (register, exact) in exact.as_mut().iter_mut().enumerate() {
+                    let place = first + register * 2 * V::LANES;
+                    let (integers, x) = (V::load(integers.as_ptr().add(place)), V::load(x.as_ptr().add(place)));
+                    *exact = V::add_products(*exact, integers, x);
+                }
+            }
+            self.add(&exact, zero, scale);
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn subtract_products(mut self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
+        // SAFETY: as above; sixteen numbers each.
+        unsafe {
+            let scale = V::splat(-scale);
+            for (register, to) in self.0.as_mut().iter_mut().enumerate() {
+                let place = register * V::LANES;
+                let exact = V::multiply_i32(V::load(minimums.as_ptr().add(place)), V::load(sums.as_ptr().add(place)));
+                *to = V::multiply_add(V::to_floats(exact), scale, *to);
+            }
+        }
+        self
+    }
+
+    #[inline(always)]
+    fn add_super_block<B: SuperBlock, const ROWS: usize>(
+        sums: &mut [Self; ROWS],
+        block: &[u8],
+        x: [&[i16; SUPER_BLOCK]; ROWS],
+        minimums: &mut [i32; PARTS],
+    ) -> f32 {
+        if !super_blocks::is_faster::<B, V>() {
+            let mut integers = [0; SUPER_BLOCK];
+            let [scale, minimum_scale] = B::unpack(block, &mut integers, minimums);
+            let scale = V::widen(scale);
+            for (sums, x) in sums.iter_mut().zip(x) {
+                *sums = sums.add_products(&integers, x, scale);
+            }
+            return V::widen(minimum_scale);
+        }
+        let mut scales = [0; PARTS];
+        let [scale, minimum_scale] = B::scales(block, &mut scales, minimums);
+        let scale = V::widen(scale);
+        // SAFETY: as above.
+        unsafe {
+            let exact = super_blocks::products::<B, V, ROWS>(block, &scales, x);
+            for (sums, exact) in sums.iter_mut().zip(&exact) {
+                sums.add(exact, V::splat_i16(0), scale);
+            }
+        }
+        V::widen(minimum_scale)
+    }
+
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        V::widen(bits)
+    }
+
+    #[inline(always)]
+    fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+
+    #[inline(always)]
+    fn total(self) -> f32 {
+        let mut sums = [0.0; PARTS];
+        for (register, numbers) in self.0.as_ref().iter().enumerate() {
+            // SAFETY: as above; sixteen numbers in all.
+            unsafe { V::store(*numbers, sums.as_mut_ptr().add(register * V::LANES)) };
+        }
+        sum(sums)
+    }
+}
+
+impl<V: Vector> Registers<V> {
+    /// Adds exact sums, times `scale`.
+    #[inline(always)]
+    #[allow(unsafe_code)]
+    pub(super) fn add(&mut self, exact: &V::Sixteen<V::Exact>, offset: V::Integers, scale: f32) {
+        // SAFETY: as above.
+        unsafe {
+            let scale = V::splat(scale);
+            for (to, exact) in self.0.as_mut().iter_mut().zip(exact.as_ref()) {
+                *to = V::multiply_add(V::to_floats(V::end(*exact, offset)), scale, *to);
+            }
+        }
+    }
+}
