@@ -109,7 +109,7 @@ pub fn cases() -> Vec<Case> {
             &["simulate", "-m", "package", "--prompt", "4", "--processors", "cpu,npu"],
             "costs.json",
             |_| b"{}".to_vec(),
-            &["nobody has measured what the tasks of package take on", "run `triad profile --processors cpu,npu`"],
+            &["package/costs.json: has nothing about tasks on CPU", "run `triad profile --processors cpu,npu`"],
         ),
         package(
             "times of products that are none",

@@ -230,12 +230,11 @@ fn by_channel(matrices: &[&Int8Matrix], place: &Place, key: &Key) -> Vec<u8> {
     let mut rows = vec![0; place.channels * record];
     for_each_chunk(chunks_mut(&mut rows, TILE * record), 1, |tile, rows| {
         let first = tile * TILE;
-        let mut column = 0;
-        for weights in row_major.iter().flat_map(|values| values.chunks_exact(place.channels)) {
+        let columns = row_major.iter().flat_map(|values| values.chunks_exact(place.channels));
+        for (column, weights) in columns.enumerate() {
             for (row, weight) in rows.chunks_exact_mut(record).zip(&weights[first..]) {
                 row[column] = weight.cast_unsigned();
             }
-            column += 1;
         }
         for (index, row) in rows.chunks_exact_mut(record).enumerate() {
             let (row, check) = row.split_at_mut(place.features);

@@ -161,21 +161,19 @@ fn a_file_of_another_model_or_length_is_made_anew() {
         ChannelRows::open(&rows.path(), (rows.model.description(), rows.model.weights()), "another name", &|_, _| true);
     drop(other.unwrap());
     assert_ne!(fs::read(rows.path()).unwrap(), written, "it was another model's");
-    let damages: [&dyn Fn(&mut Vec<u8>); 4] =
-        [&|bytes| bytes.truncate(bytes.len() - 1), &|bytes| bytes.push(0), &|bytes| bytes.clear(), &|bytes| {
-            bytes[0] ^= 1
-        }];
-    for damage in damages {
-        let mut damaged = written.clone();
-        damage(&mut damaged);
+    let [mut shorter, mut longer, mut other] = [&written; 3].map(Clone::clone);
+    shorter.pop();
+    longer.push(0);
+    other[0] ^= 1;
+    for damaged in [shorter, longer, other, Vec::new()] {
         fs::write(rows.path(), damaged).unwrap();
         rows.open().unwrap();
         assert!(fs::read(rows.path()).unwrap() == written);
     }
-    let inode = |path: PathBuf| fs::metadata(path).unwrap().modified().unwrap();
-    let before = inode(rows.path());
+    let modified = |path: PathBuf| fs::metadata(path).unwrap().modified().unwrap();
+    let before = modified(rows.path());
     rows.open().unwrap();
-    assert_eq!(inode(rows.path()), before, "a whole one is used");
+    assert_eq!(modified(rows.path()), before, "a whole one is used");
 }
 
 #[test]

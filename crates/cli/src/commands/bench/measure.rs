@@ -9,7 +9,6 @@ use triad_engine::{Cancel, Engine, EngineOptions, Error, KvFormat, Model, Sessio
 use triad_frontend::machine::Resident;
 use triad_kernels::attention::PAGE;
 
-use super::several::Expected;
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::processors::{Executed, Processors};
@@ -67,6 +66,24 @@ pub struct Measurement {
     /// What the process held behind the last prompt, where several processors ran it and the system reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resident: Option<Resident>,
+}
+
+/// What a prefill was expected to take before it was measured, if each of its tasks takes what its like took before.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Expected {
+    /// Whether `triad profile` has measured the tasks; else the unmeasured runs in front of these have.
+    pub profiled: bool,
+    /// Seconds of its schedule in virtual time.
+    pub simulated_seconds: f64,
+    /// No schedule of these tasks takes less.
+    pub bound_seconds: f64,
+}
+
+impl Expected {
+    /// By how much that is more than what `measured` took, as a part of it.
+    pub fn error(&self, measured: &Measurement) -> f64 {
+        self.simulated_seconds * measured.tokens_per_second.median / measured.tokens as f64 - 1.0
+    }
 }
 
 /// Of all measured runs of one test.

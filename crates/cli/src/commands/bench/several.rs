@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use serde::Serialize;
 use triad_engine::execute::{Costs, Execution};
 use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
 use triad_frontend::machine::{self, Resident};
 use triad_plan::bound::lower_bound;
 use triad_plan::schedule::Policy;
 
-use super::measure::{Measurement, Plan, Spread, Test, failed, prefill};
+use super::measure::{Expected, Measurement, Plan, Spread, Test, failed, prefill};
 use crate::device::DeviceArguments;
 use crate::interrupt::on_interrupt;
 use crate::processors::{self, Executed, Processors};
@@ -25,31 +24,13 @@ pub struct Several<'a> {
     pub chunks_in_flight: usize,
 }
 
-/// What a prefill was expected to take before it was measured, if each of its tasks takes what its like took before.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Expected {
-    /// Whether `triad profile` has measured the tasks; else the unmeasured runs in front of these have.
-    pub profiled: bool,
-    /// Seconds of its schedule in virtual time.
-    pub simulated_seconds: f64,
-    /// No schedule of these tasks takes less.
-    pub bound_seconds: f64,
-}
-
-impl Expected {
-    /// By what tasks took before.
-    fn new(engine: &Engine, tokens: usize, policy: Policy, (costs, profiled): (&Costs, bool)) -> Self {
-        let simulated = engine.simulate(tokens, policy, costs);
-        Self {
-            profiled,
-            simulated_seconds: simulated.timeline.seconds(),
-            bound_seconds: lower_bound(&simulated.tasks.dag),
-        }
-    }
-
-    /// By how much that is more than what `measured` took, as a part of it.
-    pub fn error(&self, measured: &Measurement) -> f64 {
-        self.simulated_seconds * measured.tokens_per_second.median / measured.tokens as f64 - 1.0
+/// What a prefill is expected to take by what tasks took before.
+fn expected(engine: &Engine, tokens: usize, policy: Policy, (costs, profiled): (&Costs, bool)) -> Expected {
+    let simulated = engine.simulate(tokens, policy, costs);
+    Expected {
+        profiled,
+        simulated_seconds: simulated.timeline.seconds(),
+        bound_seconds: lower_bound(&simulated.tasks.dag),
     }
 }
 
@@ -88,12 +69,12 @@ impl Bench<'_> {
         self.several.policies.iter().try_for_each(|policy| self.run(tokens, *policy).map(|_| ()))?;
         let is_profiled = profiled.seen().next().is_some();
         let costs = if is_profiled { profiled.clone() } else { self.engine.costs() };
-        let expected = |policy: &Policy| Runs {
+        let runs_by = |policy: &Policy| Runs {
             policy: *policy,
-            expected: Expected::new(self.engine, tokens, *policy, (&costs, is_profiled)),
+            expected: expected(self.engine, tokens, *policy, (&costs, is_profiled)),
             each: Vec::new(),
         };
-        let mut runs: Vec<_> = self.several.policies.iter().map(expected).collect();
+        let mut runs: Vec<_> = self.several.policies.iter().map(runs_by).collect();
         for _ in 0..repeat {
             for Runs { policy, each, .. } in &mut runs {
                 each.push(self.run(tokens, *policy)?);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
+use triad_engine::execute::CostTable;
 use triad_engine::package::Package;
 use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_plan::bound::lower_bound;
@@ -50,8 +51,8 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
     let costs = engine.costs();
     ensure!(
         costs.seen().next().is_some(),
-        "nobody has measured what the tasks of {name} take on {}: run `triad profile --processors {processors}` with the \
-         same options first",
+        "{}: has nothing about tasks on {}: run `triad profile --processors {processors}` with the same options first",
+        CostTable::path(package.path()).display(),
         processors.list_key(devices)
     );
     engine.plan_ahead(prompt);
