@@ -79,13 +79,14 @@ fn what_was_expected_is_what_the_simulation_finds_by_the_profile_and_never_below
     };
     let seconds = |of: &Json, field: &str| of[field].as_f64().unwrap();
     let unmeasured = bench(&[]);
+    let in_rounds = bench(&["--profile"]);
     succeed(&place.triad(&[&["profile", "--repeat", "1", "--no-products"][..], &how].concat()));
     let profiled = bench(&[]);
     for policy in POLICIES {
-        let [before, behind] = [&unmeasured, &profiled].map(|report| expected(report, policy));
-        assert_eq!((&before["profiled"], &behind["profiled"]), (&false.into(), &true.into()));
-        for expected in [&before, &behind] {
-            assert!(seconds(expected, "bound_seconds") > 0.0);
+        let [before, between, behind] = [&unmeasured, &in_rounds, &profiled].map(|report| expected(report, policy));
+        assert_eq!([&before, &between, &behind].map(|expected| &expected["by"]), ["first-runs", "rounds", "package"]);
+        for expected in [&before, &between, &behind] {
+            assert!(seconds(expected, "bound_seconds") > 0.0 && seconds(expected, "outside_seconds") > 0.0);
             assert!(seconds(expected, "simulated_seconds") >= seconds(expected, "bound_seconds") * (1.0 - 1e-9));
         }
         let simulate = ["simulate", "--prompt", "12", "--policy", policy, "--json"];

@@ -98,6 +98,15 @@ impl Costs {
         }
     }
 
+    /// What tasks took in the runs in the middle, of which a quarter is faster and a quarter slower: so what disturbs a few
+    /// of them does not count.
+    pub fn of_runs(processors: &Processors, mut runs: Vec<Execution>) -> Self {
+        runs.sort_by(|one, other| one.timeline.seconds().total_cmp(&other.timeline.seconds()));
+        let (mut costs, outside) = (Self::default(), runs.len() / 4);
+        costs.learn(processors, &runs[outside..runs.len() - outside]);
+        costs
+    }
+
     /// Takes what runs took in place of what was known.
     pub(super) fn learn<'a>(&mut self, processors: &Processors, runs: impl IntoIterator<Item = &'a Execution>) {
         let mut sums = vec![[Sums::default(); KINDS]; processors.len()];

@@ -97,8 +97,7 @@ pub(super) fn write(measurements: &impl Serialize, package: &Path, path: PathBuf
 }
 
 /// Has each engine run a prompt that fills its context, `repeat` times after one that does not count, and returns what
-/// subgraphs took in the runs in the middle, of which a quarter is faster and a quarter slower: so what disturbs a few of
-/// them does not count. What the first has not run, such as INT8 on the CPU, is taken from those behind it. `progress` is
+/// subgraphs took in the [runs in the middle](Costs::of_runs). What the first has not run, such as INT8 on the CPU, is taken from those behind it. `progress` is
 /// called with the number of prompts that are done.
 ///
 /// # Errors
@@ -121,10 +120,7 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
             }
             progress(index * (repeat + 1) + round + 1);
         }
-        executions.sort_by(|one, other| one.timeline.seconds().total_cmp(&other.timeline.seconds()));
-        let mut seen = Costs::default();
-        seen.learn(engine.processors(), &executions[repeat / 4..repeat - repeat / 4]);
-        costs.fill(&seen);
+        costs.fill(&Costs::of_runs(engine.processors(), executions));
     }
     Ok(costs)
 }

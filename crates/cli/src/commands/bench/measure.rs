@@ -68,21 +68,40 @@ pub struct Measurement {
     pub resident: Option<Resident>,
 }
 
-/// What a prefill was expected to take before it was measured, if each of its tasks takes what its like took before.
+/// Where it was measured what tasks take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MeasuredBy {
+    /// `triad profile`, kept in the package.
+    Package,
+    /// A run in order in each round.
+    Rounds,
+    /// The unmeasured runs in front.
+    FirstRuns,
+}
+
+/// What a prefill was expected to take, if each of its tasks takes what its like took in other runs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Expected {
-    /// Whether `triad profile` has measured the tasks; else the unmeasured runs in front of these have.
-    pub profiled: bool,
+    /// Those runs.
+    pub by: MeasuredBy,
     /// Seconds of its schedule in virtual time.
     pub simulated_seconds: f64,
-    /// No schedule of these tasks takes less.
+    /// Seconds that those runs took beside their tasks, such as for the logits of the last token.
+    pub outside_seconds: f64,
+    /// No schedule of these tasks takes less than these seconds.
     pub bound_seconds: f64,
 }
 
 impl Expected {
+    /// Seconds of the whole prefill.
+    pub fn seconds(&self) -> f64 {
+        self.simulated_seconds + self.outside_seconds
+    }
+
     /// By how much that is more than what `measured` took, as a part of it.
     pub fn error(&self, measured: &Measurement) -> f64 {
-        self.simulated_seconds * measured.tokens_per_second.median / measured.tokens as f64 - 1.0
+        self.seconds() * measured.tokens_per_second.median / measured.tokens as f64 - 1.0
     }
 }
 

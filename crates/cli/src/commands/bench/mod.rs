@@ -43,7 +43,8 @@ const SEED: u64 = 1;
 /// all weights from memory. With --processors all tests are measured on these first, prefills by each policy in turns: how
 /// long each had nothing to do in a prefill is its bubble rate. Beside what a prefill took is what it was expected to take
 /// by simulation of its schedule, and how near it came to what no schedule is below, both by what `triad profile` measured
-/// of its tasks, or where that was not done by unmeasured runs in front. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
+/// of its tasks, or where that was not done by unmeasured runs in front; with --profile by runs in order between those that
+/// are measured. Then they are measured on the CPU alone, with as many threads. With --processors gpu all
 /// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
 /// (in INT8 and f32) and reads there at most.
 ///
@@ -58,6 +59,7 @@ const SEED: u64 = 1;
   triad bench --prompt 0 --decode 64 --sequences 1,4,16   several conversations at once
   triad bench --shape phi-2 --repeat 3 --json > phi-2.json
   triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg
+  triad bench --processors cpu=0,npu=1 --policy paper,planned --profile   what is simulated beside what is measured
   triad bench --processors gpu                            a GPU that runs the model whole
   triad bench --sustained 10m --svg sustained.svg         speed, clock and temperature over time")]
 pub struct Arguments {
@@ -109,6 +111,10 @@ pub struct Arguments {
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = Policy::default().name(),
           value_parser = processors::policy, requires = "processors")]
     policy: Vec<Policy>,
+    /// Measure what tasks take between the prompts, by a prompt in order in each round, and simulate by that: a machine
+    /// that has become faster or slower since `triad profile` does not count then
+    #[arg(long, requires = "processors")]
+    profile: bool,
 }
 
 /// Loads, measures, prints.
@@ -173,7 +179,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         } else if let Some(processors) = &arguments.several.processors {
             let chunks_in_flight = arguments.several.chunks_in_flight;
             let devices = &arguments.several.devices;
-            let several = Several { processors, devices, policies: &arguments.policy, chunks_in_flight };
+            let (policies, profile) = (&arguments.policy[..], arguments.profile);
+            let several = Several { processors, devices, policies, chunks_in_flight, profile };
             let (measured, execution) = plan.run_on_several(&shared, &several, &name)?;
             results.extend(measured);
             latest = execution;

@@ -69,14 +69,14 @@ impl Report {
             let unknown = || "-".to_owned();
             let how = match (executed, expected) {
                 (Some(executed), Some(expected)) => {
-                    let simulated = *tokens as f64 / expected.simulated_seconds;
+                    let simulated = *tokens as f64 / expected.seconds();
                     let seconds = *tokens as f64 / rate.median;
                     vec![
                         on,
                         executed.policy.name().into(),
                         executed.bubbles(),
                         format!("{simulated:.1} ({:+.1} % time)", 100.0 * expected.error(&compared.measured)),
-                        format!("{:.1} %", 100.0 * expected.bound_seconds / seconds),
+                        format!("{:.1} %", 100.0 * (expected.bound_seconds + expected.outside_seconds) / seconds),
                     ]
                 }
                 _ if several => vec![on, unknown(), unknown(), unknown(), unknown()],

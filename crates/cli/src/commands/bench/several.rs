@@ -9,7 +9,7 @@ use triad_frontend::machine::{self, Resident};
 use triad_plan::bound::lower_bound;
 use triad_plan::schedule::Policy;
 
-use super::measure::{Expected, Measurement, Plan, Spread, Test, failed, prefill};
+use super::measure::{Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill};
 use crate::device::DeviceArguments;
 use crate::interrupt::on_interrupt;
 use crate::processors::{self, Executed, Processors};
@@ -22,21 +22,32 @@ pub struct Several<'a> {
     /// Measured in turns.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
+    /// Whether each round has a run in order beside those that count, and expectations are by these.
+    pub profile: bool,
 }
 
-/// What a prefill is expected to take by what tasks took before.
-fn expected(engine: &Engine, tokens: usize, policy: Policy, (costs, profiled): (&Costs, bool)) -> Expected {
-    let simulated = engine.simulate(tokens, policy, costs);
-    Expected {
-        profiled,
-        simulated_seconds: simulated.timeline.seconds(),
-        bound_seconds: lower_bound(&simulated.tasks.dag),
+/// What tasks take, and runs beside their tasks.
+struct Takes {
+    by: MeasuredBy,
+    costs: Costs,
+    outside_seconds: f64,
+}
+
+impl Takes {
+    /// What a prefill is expected to take by that.
+    fn expected(&self, engine: &Engine, tokens: usize, policy: Policy) -> Expected {
+        let simulated = engine.simulate(tokens, policy, &self.costs);
+        Expected {
+            by: self.by,
+            simulated_seconds: simulated.timeline.seconds(),
+            outside_seconds: self.outside_seconds,
+            bound_seconds: lower_bound(&simulated.tasks.dag),
+        }
     }
 }
 
 /// The measured runs of a prompt by one policy.
 struct Runs {
-    policy: Policy,
     expected: Expected,
     /// Seconds and what happened.
     each: Vec<(f64, Executed)>,
@@ -63,24 +74,43 @@ impl Bench<'_> {
         Ok((seconds, executed.with_hot_rows(self.engine, before.as_ref())))
     }
 
+    /// Runs a prompt by a policy. Returns what its tasks took, and the seconds beside them.
+    fn run_tasks(&mut self, tokens: usize, policy: Policy) -> Result<(Execution, f64), Error> {
+        let (seconds, _) = self.run(tokens, policy)?;
+        let execution = self.session.execution().expect("a prompt ran").clone();
+        let outside = seconds - execution.timeline.seconds();
+        Ok((execution, outside.max(0.0)))
+    }
+
     /// Runs a prompt by all policies, `repeat` times in turns.
-    fn in_turns(&mut self, tokens: usize, repeat: usize, profiled: &Costs) -> Result<Vec<Runs>, Error> {
-        // Unmeasured: pages and caches are warm after it, and expectations are what was seen.
-        self.several.policies.iter().try_for_each(|policy| self.run(tokens, *policy).map(|_| ()))?;
-        let is_profiled = profiled.seen().next().is_some();
-        let costs = if is_profiled { profiled.clone() } else { self.engine.costs() };
-        let runs_by = |policy: &Policy| Runs {
-            policy: *policy,
-            expected: expected(self.engine, tokens, *policy, (&costs, is_profiled)),
-            each: Vec::new(),
-        };
-        let mut runs: Vec<_> = self.several.policies.iter().map(runs_by).collect();
+    fn in_turns(&mut self, tokens: usize, repeat: usize, kept: &Costs) -> Result<Vec<Runs>, Error> {
+        let policies = self.several.policies;
+        // Unmeasured: pages and caches are warm after it.
+        let first: Vec<_> = policies.iter().map(|policy| self.run_tasks(tokens, *policy)).collect::<Result<_, _>>()?;
+        let of_first_runs = self.engine.costs();
+        let mut each = vec![Vec::new(); policies.len()];
+        let mut in_order = Vec::new();
         for _ in 0..repeat {
-            for Runs { policy, each, .. } in &mut runs {
-                each.push(self.run(tokens, *policy)?);
+            if self.several.profile {
+                in_order.push(self.run_tasks(tokens, Policy::InOrder)?);
+            }
+            for (policy, runs) in policies.iter().zip(&mut each) {
+                runs.push(self.run(tokens, *policy)?);
             }
         }
-        Ok(runs)
+        let (executions, outside): (Vec<_>, Vec<_>) =
+            if in_order.is_empty() { first } else { in_order }.into_iter().unzip();
+        let (costs, by) = if self.several.profile {
+            (Costs::of_runs(self.engine.processors(), executions), MeasuredBy::Rounds)
+        } else if kept.seen().next().is_some() {
+            (kept.clone(), MeasuredBy::Package)
+        } else {
+            (of_first_runs, MeasuredBy::FirstRuns)
+        };
+        let takes = Takes { by, costs, outside_seconds: Spread::of(outside).median };
+        let runs = policies.iter().zip(each);
+        let expected = |policy| takes.expected(self.engine, tokens, policy);
+        Ok(runs.map(|(policy, each)| Runs { expected: expected(*policy), each }).collect())
     }
 }
 
@@ -116,7 +146,7 @@ impl Plan {
         let chunks_in_flight = several.chunks_in_flight;
         let options = EngineOptions { policy, chunks_in_flight, ..self.options(model) };
         let engine = several.processors.engine(several.devices, model, options)?;
-        let profiled = engine.costs();
+        let kept = engine.costs();
         let cancel = Cancel::new();
         let on_ctrl_c = cancel.clone();
         let _guard = on_interrupt(move || on_ctrl_c.cancel());
@@ -125,7 +155,7 @@ impl Plan {
         for &tokens in &self.prompts {
             let _spinner =
                 progress::spinner(format!("measuring a prefill of {tokens} tokens on {}", several.processors));
-            let runs = bench.in_turns(tokens, self.repeat, &profiled).map_err(|error| failed(error, name))?;
+            let runs = bench.in_turns(tokens, self.repeat, &kept).map_err(|error| failed(error, name))?;
             let resident = machine::resident();
             measured.extend(runs.into_iter().map(|runs| runs.measurement(tokens, several, resident)));
         }
