@@ -1,10 +1,11 @@
-"""Writes the F16 GGUF file that every engine's weights are converted from: `make_gguf.py OUTPUT [SOURCE]`.
+"""Writes a GGUF file with all matrices in one format: `make_gguf.py OUTPUT [SOURCE] [--shape 1.8b|7b] [--type F16|Q4_K]`.
 
-With SOURCE, a copy of that file with all matrices widened or rounded to F16; without, random weights in the shape of
-Qwen1.5-1.8B, the same ones every time. Its tokenizer knows single bytes only: enough to read any text.
+With SOURCE, a copy of that file with all matrices widened or rounded to F16: every engine's weights are converted from
+it. Without, random weights in the shape of Qwen1.5, the same ones every time; in Q4_K they are blocks of random numbers.
+Its tokenizer knows single bytes only: enough to read any text.
 """
 
-import sys
+import argparse
 
 import gguf
 import numpy
@@ -26,10 +27,15 @@ def copy(output, source):
     return writer
 
 
-def random(output):
-    hidden, blocks, heads, width, vocab = 2048, 24, 16, 5504, 151936
+# Hidden, blocks, heads, width of the feed-forward.
+SHAPES = {"1.8b": (2048, 24, 16, 5504), "7b": (4096, 32, 32, 11008)}
+VOCABULARY = 151936
+
+
+def random(output, shape, kind):
+    (hidden, blocks, heads, width), vocab = SHAPES[shape], VOCABULARY
     writer = gguf.GGUFWriter(output, "qwen2")
-    writer.add_name("random weights in the shape of Qwen1.5-1.8B")
+    writer.add_name(f"random weights in the shape of Qwen1.5-{shape.upper()}")
     writer.add_context_length(32768)
     writer.add_embedding_length(hidden)
     writer.add_block_count(blocks)
@@ -43,8 +49,12 @@ def random(output):
     generator = numpy.random.default_rng(1)
 
     def matrix(name, rows, columns):
-        values = generator.standard_normal((rows, columns), dtype=numpy.float32) * 0.02
-        writer.add_tensor(f"{name}.weight", values.astype(numpy.float16))
+        name = f"{name}.weight"
+        if kind == "Q4_K":
+            writer.add_tensor(name, q4_k(generator, rows, columns), raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+        else:
+            values = generator.standard_normal((rows, columns), dtype=numpy.float32) * 0.02
+            writer.add_tensor(name, values.astype(numpy.float16))
 
     def norm(name):
         writer.add_tensor(f"{name}.weight", numpy.ones(hidden, numpy.float32))
@@ -65,6 +75,17 @@ def random(output):
     return writer
 
 
+def q4_k(generator, rows, columns):
+    """Blocks of 256 weights from about -0.04 to 0.04: scale and minimum, 12 bytes of scales of 32 weights, 128 of weights."""
+    blocks = rows * columns // 256
+    values = numpy.empty((blocks, 144), numpy.uint8)
+    # Scales of 32 weights and minima have six bits: all are 33 here, so that a weight of 7.5 is 0.
+    values[:, 0:4] = numpy.array([0.005 / 33, 7.5 * 0.005 / 33], numpy.float16).view(numpy.uint8)
+    values[:, 4:12], values[:, 12:16] = 0b10_100001, 0b0001_0001
+    values[:, 16:] = generator.integers(0, 256, (blocks, 128), dtype=numpy.uint8)
+    return values.reshape(rows, -1)
+
+
 def tokenizer(writer, vocab):
     # Byte-level BPE writes a byte as a printable character: itself where it is one, else one from 256 on.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -83,9 +104,18 @@ def tokenizer(writer, vocab):
     writer.add_pad_token_id(257)
 
 
-output, *source = sys.argv[1:]
-writer = copy(output, *source) if source else random(output)
-writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
+parser = argparse.ArgumentParser()
+parser.add_argument("output")
+parser.add_argument("source", nargs="?")
+parser.add_argument("--shape", choices=SHAPES, default="1.8b")
+parser.add_argument("--type", choices=["F16", "Q4_K"], default="F16")
+arguments = parser.parse_args()
+if arguments.source:
+    writer = copy(arguments.output, arguments.source)
+else:
+    writer = random(arguments.output, arguments.shape, arguments.type)
+q4_k_file = not arguments.source and arguments.type == "Q4_K"
+writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_K_M if q4_k_file else gguf.LlamaFileType.MOSTLY_F16)
 writer.write_header_to_file()
 writer.write_kv_data_to_file()
 writer.write_tensors_to_file()
