@@ -299,20 +299,19 @@ impl HotRows {
             },
         };
         let stall_seconds = if requested.rows.is_some() { start.elapsed().as_secs_f64() } else { 0.0 };
-        let record = place.record();
+        let mut rows: Vec<&[u8]> = vec![&[]; place.channels];
+        for (channels, records) in [(&hot[..], &in_memory[..]), (&requested.missing, &read)] {
+            for (channel, record) in channels.iter().zip(records.chunks_exact(place.record())) {
+                rows[*channel as usize] = record;
+            }
+        }
         let mut first = 0;
         let mut out = out;
         for scales in scales {
             let columns = first..first + scales.len();
             first = columns.end;
-            let row = |channel: u32| {
-                let (channels, rows) = match hot.binary_search(&channel) {
-                    Ok(_) => (&hot[..], &in_memory[..]),
-                    Err(_) => (&requested.missing[..], &read[..]),
-                };
-                let index = channels.binary_search(&channel).expect("rows of all outliers are here or were read");
-                bytemuck::cast_slice(&rows[index * record..][columns.clone()])
-            };
+            // Rows of all outliers are here or were read.
+            let row = |channel: u32| bytemuck::cast_slice(&rows[channel as usize][columns.clone()]);
             let of_layer = out.split_off_mut(..x.rows() * scales.len()).expect("room for the outputs of all layers");
             shadow_of_channels(x, row, scales, OutputMut::new(of_layer, scales.len()));
         }

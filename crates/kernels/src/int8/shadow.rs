@@ -66,32 +66,33 @@ pub fn shadow_of_channels<'w>(
         // SAFETY: this row belongs to this task alone.
         #[allow(unsafe_code)]
         let out = unsafe { out.row(row, 0..out_features) };
-        // By as many columns as stay in the first cache, each summed in the order of the channels, as in a kernel.
-        for first in (0..out_features).step_by(CHANNEL_COLUMNS) {
-            let columns = first..(first + CHANNEL_COLUMNS).min(out_features);
-            let mut sums = [0.0f32; CHANNEL_COLUMNS];
-            let sums = &mut sums[..columns.len()];
-            for (channel, remainder) in channels.iter().zip(remainders) {
-                let weights = weights(*channel);
-                assert_eq!(weights.len(), out_features, "the weights of a channel");
-                add_scaled(sums, *remainder, &weights[columns.clone()]);
-            }
-            let scaled = sums.iter().zip(&scales[columns.clone()]).map(|(sum, scale)| sum * scale);
-            out[columns].iter_mut().zip(scaled).for_each(|(out, shadow)| *out = shadow);
-        }
+        let weights: Vec<&[i8]> = channels.iter().map(|channel| weights(*channel)).collect();
+        assert!(weights.iter().all(|weights| weights.len() == out_features), "the weights of a channel");
+        vectorize(
+            #[inline(always)]
+            || sum_channels(&weights, remainders, scales, out),
+        );
     });
 }
 
-/// `sums += remainder · weights`, rounded twice.
-fn add_scaled(sums: &mut [f32], remainder: f32, weights: &[i8]) {
-    vectorize(
-        #[inline(always)]
-        || {
-            for (sum, weight) in sums.iter_mut().zip(weights) {
+/// Writes what channels add to a row, `scale · Σ remainder · weight`, each product and each sum rounded. `weights` are
+/// `[channels, out_features]`.
+#[inline(always)]
+fn sum_channels(weights: &[&[i8]], remainders: &[f32], scales: &[f32], out: &mut [f32]) {
+    // By as many columns as stay in the first cache, each summed in the order of the channels, as in a kernel.
+    for (block, out) in out.chunks_mut(CHANNEL_COLUMNS).enumerate() {
+        let columns = block * CHANNEL_COLUMNS..block * CHANNEL_COLUMNS + out.len();
+        let mut sums = [0.0f32; CHANNEL_COLUMNS];
+        let sums = &mut sums[..out.len()];
+        for (weights, remainder) in weights.iter().zip(remainders) {
+            for (sum, weight) in sums.iter_mut().zip(&weights[columns.clone()]) {
                 *sum += remainder * f32::from(*weight);
             }
-        },
-    );
+        }
+        for ((out, sum), scale) in out.iter_mut().zip(sums).zip(&scales[columns]) {
+            *out = *sum * scale;
+        }
+    }
 }
 
 /// Adds what [`shadow_apart`] wrote of `x`, `[rows, out_features]`, to a product: `out` gets the bits that [`shadow`] gives.
