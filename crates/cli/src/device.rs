@@ -80,6 +80,9 @@ pub struct DeviceArguments {
     /// many as this machine has cores]
     #[arg(long, value_name = "N", value_parser = npu_threads)]
     pub npu_threads: Option<usize>,
+    /// Sessions with the device of --npu hexagon, each with a --window of its own: several hold a model that one does not
+    #[arg(long, value_name = "N", value_parser = npu_sessions, default_value = "1")]
+    pub npu_sessions: usize,
     /// Which GPU: a part of its name, as `triad devices` lists it [default: the one that the environment variable
     /// TRIAD_GPU names, or the fastest kind that is there]
     #[arg(long, value_name = "NAME")]
@@ -88,7 +91,8 @@ pub struct DeviceArguments {
     /// as a chunk or a subgraph takes
     #[arg(long, value_name = "MS", value_parser = milliseconds, default_value = "0")]
     pub gpu_slice: f64,
-    /// GiB of memory that each NPU can address: what does not fit runs on the CPU [default: the device's, or no limit]
+    /// GiB of memory that each NPU can address, or each of its sessions with --npu-sessions: what does not fit runs on the
+    /// CPU [default: the device's, or no limit]
     #[arg(long, value_name = "GIB", value_parser = crate::arguments::gibibytes)]
     pub window: Option<usize>,
     /// Have the processors compute a product together, each its share in their order: down=columns:3:1; of
@@ -172,6 +176,15 @@ fn npu_threads(text: &str) -> Result<usize, String> {
     crate::arguments::whole_number(text, 1, MOST)
 }
 
+/// Reads how many sessions there are with Hexagon.
+fn npu_sessions(text: &str) -> Result<usize, String> {
+    #[cfg(feature = "hexagon")]
+    const MOST: usize = triad_processors::hexagon::MOST_SESSIONS;
+    #[cfg(not(feature = "hexagon"))]
+    const MOST: usize = 1;
+    crate::arguments::whole_number(text, 1, MOST)
+}
+
 /// Reads how processors wait for each other.
 fn wait(text: &str) -> Result<Wait, String> {
     let named = Wait::ALL.into_iter().find(|wait| wait.name() == text.trim());
@@ -184,6 +197,7 @@ impl Default for DeviceArguments {
         Self {
             npu: Npu::Kernels,
             npu_threads: None,
+            npu_sessions: 1,
             gpu: None,
             gpu_slice: 0.0,
             window: None,
@@ -198,12 +212,16 @@ impl Default for DeviceArguments {
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, npu_threads, gpu, gpu_slice, window, cuts, partition, wait, hot_rows } = self;
+        let Self { npu, npu_threads, npu_sessions, gpu, gpu_slice, window, cuts, partition, wait, hot_rows } = self;
         let is_default =
             *npu == Npu::Kernels && gpu.is_none() && *gpu_slice == 0.0 && window.is_none() && cuts.is_empty();
         ensure!(
             npu_threads.is_none() || npu.is_hexagon(),
             "--npu-threads is for --npu hexagon: expected it, too, or no --npu-threads"
+        );
+        ensure!(
+            *npu_sessions == 1 || npu.is_hexagon(),
+            "--npu-sessions is for --npu hexagon: expected it, too, or no --npu-sessions"
         );
         ensure!(
             has_processors
@@ -232,7 +250,7 @@ impl DeviceArguments {
         match kind {
             ProcessorKind::Cpu => Ok(None),
             ProcessorKind::Gpu => self.open_gpu().map(Some),
-            ProcessorKind::Npu => self.npu.open(model, (self.window, self.npu_threads), threads, kept),
+            ProcessorKind::Npu => self.npu.open(model, self, threads, kept),
         }
     }
 
@@ -317,13 +335,12 @@ impl Npu {
         }
     }
 
-    /// The device that runs the programs of `model`, which `threads` drive, in `window` bytes and with so many threads of its
-    /// own, where it has any; `None` for our own kernels.
+    /// The device that runs the programs of `model`, which `threads` drive, as `devices` has it; `None` for our own kernels.
     #[cfg_attr(not(all(feature = "hexagon", feature = "npu")), allow(unused_variables, clippy::unnecessary_wraps))]
     fn open(
         self,
         model: &Arc<Model>,
-        (window, own_threads): (Option<usize>, Option<usize>),
+        devices: &DeviceArguments,
         threads: &Threads,
         kept: bool,
     ) -> Result<Option<Opened>> {
@@ -334,8 +351,9 @@ impl Npu {
                 use triad_processors::hexagon::{Hexagon, HexagonOptions, program_from_environment};
 
                 let options = HexagonOptions::new(program_from_environment()?);
-                let window = window.unwrap_or(options.window);
-                let options = HexagonOptions { window, threads: own_threads, ..options };
+                let window = devices.window.unwrap_or(options.window);
+                let (threads, sessions) = (devices.npu_threads, devices.npu_sessions);
+                let options = HexagonOptions { window, threads, sessions, ..options };
                 Ok(Some(Opened::plain(Arc::new(Hexagon::open(&options)?))))
             }
             #[cfg(feature = "npu")]
@@ -348,7 +366,7 @@ impl Npu {
                 let bytes = model.package().map(|path| Ok::<_, anyhow::Error>(Package::open(path)?.bytes()));
                 let cache_bytes = bytes.transpose()?.map_or(u64::MAX, |bytes| bytes.saturating_mul(KEPT_SETS));
                 let (threads, driver) = (threads.count(), drivers());
-                let window = window.or(options.window);
+                let window = devices.window.or(options.window);
                 let options = npu::NpuOptions { threads, cache, cache_bytes, driver, window, ..options };
                 let npu = Arc::new(npu::Npu::new(options)?);
                 Ok(Some(Opened { npu: Some(Arc::clone(&npu)), ..Opened::plain(npu) }))

@@ -368,6 +368,25 @@ fn programs_share_the_window_and_give_back_their_memory() {
     }
 }
 
+#[test]
+fn sessions_have_a_window_each_and_compute_the_same_bits() {
+    let Some(options) = options() else { return };
+    let (rows, layers) = (4, [linear(&[[96, 64]]), linear(&[[64, 96]]), linear(&[[128, 32]])]);
+    let largest = layers.iter().map(|layer| layer.bytes(rows)).max().unwrap();
+    let hexagon = Hexagon::open(&HexagonOptions { window: largest, sessions: 2, ..options }).unwrap();
+    assert_eq!((hexagon.sessions(), hexagon.capabilities().window), (2, Some(2 * largest)));
+    let mut programs: Vec<_> = layers[..2].iter().map(|layer| hexagon.prepare(layer, rows).unwrap()).collect();
+    assert!(matches!(hexagon.prepare(&layers[2], rows), Err(Error::WindowFull { .. })), "both windows are taken");
+    for (program, layer) in programs.iter_mut().zip(&layers) {
+        let input = input(rows, layer);
+        assert_eq!(run_program(&mut **program, layer, &input).unwrap(), run(&cpu(), layer, &input).unwrap());
+    }
+    // What one session gives back is the next program's.
+    drop(programs.remove(0));
+    let (mut third, input) = (hexagon.prepare(&layers[2], rows).unwrap(), input(rows, &layers[2]));
+    assert_eq!(run_program(&mut *third, &layers[2], &input).unwrap(), run(&cpu(), &layers[2], &input).unwrap());
+}
+
 fn signal(process: u32, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &process.to_string()]).status().unwrap().success());
 }

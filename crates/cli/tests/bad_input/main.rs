@@ -464,6 +464,16 @@ fn inputs() -> Vec<Case> {
             &["--npu-threads is for --npu hexagon"],
         ),
         usage(
+            "sessions with Hexagon that can't be",
+            &["run", "-p", "Hi", "--processors", "cpu,npu", "--npu", "hexagon", "--npu-sessions", "0"],
+            &["--npu-sessions", "whole number from 1 to 8"],
+        ),
+        input(
+            "sessions with an NPU that is not Hexagon",
+            &["run", "-m", "model.gguf", "-p", "Hi", "--processors", "cpu,npu", "--npu-sessions", "2"],
+            &["--npu-sessions is for --npu hexagon"],
+        ),
+        usage(
             "core of two processors",
             &["bench", "--processors", "cpu=0-1,npu=1"],
             &["--processors", "core 1 is of two processors"],

@@ -47,6 +47,8 @@ pub const EMULATORS: [&str; 2] = ["qemu-hexagon-static", "qemu-hexagon"];
 
 /// The name of the device.
 const NAME: &str = "npu:hexagon";
+/// Sessions at most.
+pub const MOST_SESSIONS: usize = 8;
 /// What the programs of a process with addresses of 32 bits may take, with room for the memory that both map.
 const WINDOW: usize = 3 << 30;
 
@@ -57,8 +59,12 @@ pub struct HexagonOptions {
     pub program: PathBuf,
     /// The emulator that runs it, if it was built for one.
     pub emulator: PathBuf,
-    /// Bytes that all programs together may take.
+    /// Bytes that the programs of a session may take together.
     pub window: usize,
+    /// Sessions with the device, from 1 to [`MOST_SESSIONS`] (another number is taken as the nearest of these): protection
+    /// domains of a DSP, or processes of the emulator, each with a window of its own. A subgraph is in the first one that has
+    /// room for it, so that a model larger than one window runs on the device.
+    pub sessions: usize,
     /// How long the device may do nothing before it is taken as lost.
     pub patience: Duration,
     /// Bytes of inputs and outputs that are handed over at once; rows that do not fit go in several runs.
@@ -97,6 +103,7 @@ impl HexagonOptions {
             program: program.into(),
             emulator: emulator(),
             window: WINDOW,
+            sessions: 1,
             patience: Duration::from_secs(20),
             transfer_bytes: 64 << 20,
             between: Between::Host,
@@ -146,33 +153,44 @@ pub fn transports() -> String {
 
 /// A Hexagon NPU.
 pub struct Hexagon {
-    connection: SharedConnection,
+    /// At least one.
+    sessions: Vec<Session>,
     capabilities: Capabilities,
-    window: Window,
     between: Between,
     build: u64,
 }
 
+/// A device program that runs, and the memory that it addresses.
+struct Session {
+    connection: SharedConnection,
+    window: Window,
+}
+
 impl Hexagon {
-    /// Starts the device program, by what it was built for.
+    /// Starts the device program, by what it was built for, once for each session.
     ///
     /// # Errors
     /// If there is no program, nothing that runs it, or the program is another one, or of another version.
     pub fn open(options: &HexagonOptions) -> Result<Self> {
-        Ok(Self::over(options, Connection::start(options)?))
+        let connections = (0..options.sessions.clamp(1, MOST_SESSIONS)).map(|_| Connection::start(options));
+        Ok(Self::over(options, connections.collect::<Result<_>>()?))
     }
 
-    fn over(options: &HexagonOptions, connection: Connection) -> Self {
+    /// Over one connection or several.
+    fn over(options: &HexagonOptions, connections: Vec<Connection>) -> Self {
         let capabilities = Capabilities {
             formats: vec![Format::Int8],
             static_shapes: false,
             own_memory: true,
-            window: Some(options.window),
+            window: Some(options.window.saturating_mul(connections.len())),
             whole_models: false,
         };
-        let build = connection.build();
-        let window = Window::new(Some(options.window));
-        Self { connection: Arc::new(Mutex::new(connection)), capabilities, window, between: options.between, build }
+        let build = connections[0].build();
+        let session = |connection| Session {
+            connection: Arc::new(Mutex::new(connection)),
+            window: Window::new(Some(options.window)),
+        };
+        Self { sessions: connections.into_iter().map(session).collect(), capabilities, between: options.between, build }
     }
 
     /// A hash of the sources that the device program was built from.
@@ -180,17 +198,22 @@ impl Hexagon {
         self.build
     }
 
-    /// How many threads of the device compute.
+    /// How many sessions there are with the device.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many threads of the device compute, in each session.
     pub fn threads(&self) -> usize {
         self.connection().threads()
     }
 
-    /// Packets of instructions that the latest request took: what a prediction of the time on a phone begins with.
+    /// Packets of instructions that the latest request of the first session took: what a prediction of the time on a phone begins with.
     pub fn packets(&self) -> Packets {
         self.connection().packets()
     }
 
-    /// The process of the device, where it is one: under the emulator.
+    /// The process of the device's first session, where it is one: under the emulator.
     pub fn process(&self) -> Option<u32> {
         self.connection().process()
     }
@@ -200,8 +223,9 @@ impl Hexagon {
         self.connection().place()
     }
 
+    /// That of the first session.
     fn connection(&self) -> MutexGuard<'_, Connection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions[0].connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -223,7 +247,16 @@ impl Device for Hexagon {
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
         // Before its parts are used to count.
         subgraph.check()?;
-        let window = self.window.reserve(NAME, subgraph.bytes(rows))?;
-        Ok(Box::new(HexagonProgram::new(&self.connection, subgraph, (rows, self.between), window)?))
+        let bytes = subgraph.bytes(rows);
+        let mut full = None;
+        for Session { connection, window } in &self.sessions {
+            match window.reserve(NAME, bytes) {
+                Ok(window) => {
+                    return Ok(Box::new(HexagonProgram::new(connection, subgraph, (rows, self.between), window)?));
+                }
+                Err(error) => full = Some(error),
+            }
+        }
+        Err(full.expect("at least one session"))
     }
 }

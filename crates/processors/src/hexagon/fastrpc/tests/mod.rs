@@ -368,7 +368,7 @@ fn subgraphs_have_the_bits_of_the_cpu_through_fastrpc() {
         let fault = [Fault::None, Fault::Contexts(6), Fault::Contexts(12)][(threads.max(4) - 4) / 2];
         let Some((options, fake)) = emulated(interface, fault, folder.path()) else { return };
         let options = HexagonOptions { between, threads: asked, ..options };
-        let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+        let hexagon = Hexagon::over(&options, vec![start(&options, &fake).unwrap()]);
         assert_eq!(hexagon.threads(), threads);
         for (index, subgraph) in subgraphs().iter().enumerate() {
             for rows in [1, 67, 300] {
@@ -406,7 +406,7 @@ fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
     let options = loadable(folder.path());
     for out in [7, 8] {
         let fake = Arc::new(Fake::new(Interface::Mainline, &options.program, Runs::Claims, Fault::None));
-        let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+        let hexagon = Hexagon::over(&options, vec![start(&options, &fake).unwrap()]);
         let layers = vec![Plain::random(&mut Random::new(1), out, 8, false) as Arc<dyn Layer>];
         let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
         // So many that the image, which was handed over before, is not where sums are: those are zeros, which add up.
@@ -421,7 +421,7 @@ fn sums_that_were_not_written_or_are_not_seen_are_an_error() {
 fn a_domain_that_ends_within_a_run_is_an_error_and_stays_one() {
     let folder = tempfile::tempdir().unwrap();
     let Some((options, fake)) = emulated(Interface::Vendor, Fault::None, folder.path()) else { return };
-    let hexagon = Hexagon::over(&options, start(&options, &fake).unwrap());
+    let hexagon = Hexagon::over(&options, vec![start(&options, &fake).unwrap()]);
     let layers = vec![Plain::random(&mut Random::new(1), 3072, 3072, false) as Arc<dyn Layer>];
     let subgraph = DeviceSubgraph::Linear(Linear { input_scale: 0.01, layers });
     let waker = {
