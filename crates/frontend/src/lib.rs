@@ -10,6 +10,7 @@
 pub mod answer;
 mod cache_file;
 pub mod chat;
+pub mod energy;
 mod error;
 pub mod hashes;
 pub mod kernels;

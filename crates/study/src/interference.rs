@@ -81,6 +81,9 @@ pub struct Outcome {
     pub beside_seconds: f64,
     /// What it took of the core, or for how long the process was stopped: the median.
     pub taken_seconds: f64,
+    /// What the processors consumed during a prompt alone, and beside the other program with that: the medians, where the
+    /// machine counts it.
+    pub joules: Option<[f64; 2]>,
 }
 
 impl Outcome {
@@ -95,11 +98,18 @@ impl Outcome {
     }
 }
 
-/// Seconds of a prompt, and what was taken meanwhile.
-type Run = (f64, f64);
+/// A prompt.
+#[derive(Debug, PartialEq)]
+struct Run {
+    seconds: f64,
+    /// Of the core by the other program, in seconds.
+    taken: f64,
+    joules: Option<f64>,
+}
 
-/// Runs `plan` on `engine`, each round of all policies alone and beside each disturbance. `progress` is called with the
-/// number of prompts that are done and of all.
+/// Runs `plan` on `engine`, each round of all policies alone and beside each disturbance. `joules` reads the machine's
+/// counters of energy, and returns `None` where it has none. `progress` is called with the number of prompts that are done
+/// and of all.
 ///
 /// # Errors
 /// If `cancel` is set, a prompt fails, a thread can't be kept on its core, or there is no process to be stopped.
@@ -107,6 +117,7 @@ pub fn run(
     engine: &Engine,
     plan: &Plan,
     cancel: &Cancel,
+    joules: &dyn Fn() -> Option<f64>,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Outcome>> {
     let Plan { prompt, repeat, policies, disturbances } = plan;
@@ -116,25 +127,35 @@ pub fn run(
     // Unmeasured: it is known what tasks take after it.
     session.prefill(&prompt, cancel, |_| {})?;
     let costs = engine.costs();
-    let mut runs: Vec<Vec<Vec<Run>>> = vec![vec![Vec::new(); disturbances.len() + 1]; policies.len()];
+    let of_policy = || (0..=disturbances.len()).map(|_| Vec::new()).collect();
+    let mut runs: Vec<Vec<Vec<Run>>> = policies.iter().map(|_| of_policy()).collect();
     let (mut done, all) = (0, repeat * policies.len() * (disturbances.len() + 1));
     for _ in 0..*repeat {
         for (policy, runs) in policies.iter().zip(&mut runs) {
             for (index, runs) in runs.iter_mut().enumerate() {
                 let other = index.checked_sub(1).map(|index| &disturbances[index]);
-                let alone = runs.first().map_or(1.0, |(seconds, _)| *seconds);
-                runs.push(prefill((engine, &mut session), &prompt, (*policy, &costs), (other, alone), cancel)?);
+                let alone = runs.first().map_or(1.0, |run| run.seconds);
+                let before = joules();
+                let run = prefill((engine, &mut session), &prompt, (*policy, &costs), (other, alone), cancel)?;
+                let joules = before.zip(joules()).map(|(before, after)| after - before);
+                runs.push(Run { joules, ..run });
                 done += 1;
                 progress(done, all);
             }
         }
     }
     let outcomes = policies.iter().zip(runs).flat_map(|(policy, mut runs)| {
-        let (alone_seconds, _) = medians(&runs.remove(0));
+        let alone = medians(&runs.remove(0));
         disturbances.iter().zip(runs).map(move |(disturbance, runs)| {
-            let (beside_seconds, taken_seconds) = medians(&runs);
-            let disturbance = disturbance.clone();
-            Outcome { policy: *policy, disturbance, alone_seconds, beside_seconds, taken_seconds }
+            let beside = medians(&runs);
+            Outcome {
+                policy: *policy,
+                disturbance: disturbance.clone(),
+                alone_seconds: alone.seconds,
+                beside_seconds: beside.seconds,
+                taken_seconds: beside.taken,
+                joules: alone.joules.zip(beside.joules).map(<[f64; 2]>::from),
+            }
         })
     });
     Ok(outcomes.collect())
@@ -165,7 +186,7 @@ fn prefill(
         is_over.store(true, Ordering::Relaxed);
         let taken = other.map_or(Ok(0.0), |other| other.join().expect("a disturbance does not panic"));
         outcome?;
-        Ok((seconds, taken?))
+        Ok(Run { seconds, taken: taken?, joules: None })
     })
 }
 
@@ -268,8 +289,9 @@ fn children() -> io::Result<Vec<Pid>> {
 
 /// Of seconds and of what was taken, each by itself; of at least one.
 fn medians(runs: &[Run]) -> Run {
-    let (seconds, taken) = runs.iter().copied().unzip();
-    (median(seconds), median(taken))
+    let of = |part: fn(&Run) -> f64| median(runs.iter().map(part).collect());
+    let joules = runs.iter().map(|run| run.joules).collect::<Option<_>>().map(median);
+    Run { seconds: of(|run| run.seconds), taken: of(|run| run.taken), joules }
 }
 
 #[cfg(test)]
@@ -318,8 +340,11 @@ mod tests {
     }
 
     #[test]
-    fn medians_are_of_seconds_and_of_what_was_taken_each_by_itself() {
-        assert_eq!(medians(&[(3.0, 0.1), (1.0, 0.3), (2.0, 0.2)]), (2.0, 0.2));
-        assert_eq!(medians(&[(1.0, 0.0), (2.0, 1.0)]), (1.5, 0.5));
+    fn medians_are_of_seconds_of_what_was_taken_and_of_joules_each_by_itself() {
+        let run = |(seconds, taken, joules)| Run { seconds, taken, joules };
+        let three = [(3.0, 0.1, Some(7.0)), (1.0, 0.3, Some(9.0)), (2.0, 0.2, Some(8.0))].map(run);
+        assert_eq!(medians(&three), run((2.0, 0.2, Some(8.0))));
+        let two = [(1.0, 0.0, Some(1.0)), (2.0, 1.0, None)].map(run);
+        assert_eq!(medians(&two), run((1.5, 0.5, None)), "a counter that was not read each time counts nothing");
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde::Serialize;
 use triad_engine::{Cancel, Engine, Error};
+use triad_frontend::energy::EnergyCounters;
 use triad_frontend::sensors::Sensors;
 
 use super::measure::{decode, failed, prefill};
@@ -60,6 +61,9 @@ struct Round {
     megahertz: Option<f64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     celsius: BTreeMap<String, f64>,
+    /// Of the processors during the round, all programs together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    watts: Option<f64>,
 }
 
 /// Runs rounds of `prompt` and `decode` tokens until `asked` has passed or Ctrl-C comes: at least one.
@@ -72,12 +76,14 @@ pub fn run(
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
-    let sensors = Sensors::find();
+    let (sensors, energy) = (Sensors::find(), EnergyCounters::find());
+    let joules = || energy.as_ref()?.joules();
     let mut session = engine.session();
     let mut rounds: Vec<Round> = Vec::new();
     let bar = progress::share("measuring");
     let start = Instant::now();
     let interrupted = loop {
+        let (began, before) = (Instant::now(), joules());
         let mut round = || -> Result<(f64, f64), Error> {
             session.truncate(0);
             let prefilled = prefill(&mut session, prompt, &cancel)?;
@@ -96,6 +102,7 @@ pub fn run(
             decode_tokens_per_second: tokens as f64 / decoded,
             megahertz: sensors.megahertz(),
             celsius: sensors.celsius(),
+            watts: before.zip(joules()).map(|(before, after)| (after - before) / began.elapsed().as_secs_f64()),
         });
         bar.set_share(passed.as_secs_f64() / asked.as_secs_f64());
         if passed >= asked {
@@ -172,6 +179,9 @@ impl Report {
             let series = zones.iter().map(|zone| line(zone, &|round| round.celsius.get(zone).copied())).collect();
             panels.push(chart("Temperature", "°C", series));
         }
+        if self.rounds.iter().any(|round| round.watts.is_some()) {
+            panels.push(chart("Power of the processors", "W", vec![line("", &|round| round.watts)]));
+        }
         let name = self.model.rsplit(['/', '\\']).next().unwrap_or_default();
         Figure { title: name.into(), columns: 1, panels: panels.into_iter().map(Panel::Chart).collect() }
     }
@@ -204,6 +214,9 @@ impl Report {
         if let (Some(first), Some(last)) = (first, last) {
             if let (Some(first), Some(last)) = (first.megahertz, last.megahertz) {
                 lines.push(format!("clock {first:.0} MHz in the beginning, {last:.0} at the end"));
+            }
+            if let (Some(first), Some(last)) = (first.watts, last.watts) {
+                lines.push(format!("processors {first:.1} W in the beginning, {last:.1} at the end"));
             }
             for (zone, celsius) in &last.celsius {
                 let before = first
@@ -239,6 +252,7 @@ mod tests {
             decode_tokens_per_second: 1.0,
             megahertz: None,
             celsius: BTreeMap::new(),
+            watts: None,
         };
         rates.iter().enumerate().map(round).collect()
     }

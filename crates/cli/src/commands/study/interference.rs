@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::{EngineOptions, SessionOptions};
+use triad_frontend::energy::EnergyCounters;
 use triad_plan::schedule::Policy;
 use triad_study::interference::{self, Disturbance, Kind, Outcome, Plan};
 
@@ -18,7 +19,8 @@ use crate::{output, progress};
 /// reads memory all the time on a core that no processor has; without such a core it shares the first processor's. With
 /// --freeze the processes of devices (Hexagon's emulator is one) are stopped for a second. Prompts by each policy, alone
 /// and beside each of these, take turns. What the other program took of the core is counted: a prompt that is later by
-/// less than that had time to spare.
+/// less than that had time to spare. Where the machine counts what its processors consume (RAPL; Linux lets only root read
+/// it), so is that.
 ///
 /// `triad study contention` simulates the same for a phone.
 #[derive(clap::Args)]
@@ -79,7 +81,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = Plan { prompt: context, repeat: *repeat, policies, disturbances };
     arguments.output.show(name, |cancel| {
         let bar = progress::prompts("beside other programs", 0);
-        let outcomes = interference::run(&engine, &plan, cancel, |done, all| bar.set_to(done, all))?;
+        let counters = EnergyCounters::find();
+        let joules = || counters.as_ref()?.joules();
+        let outcomes = interference::run(&engine, &plan, cancel, &joules, |done, all| bar.set_to(done, all))?;
         let processors = processors.names(&several.devices);
         Ok(Found { model: title_of(name), processors, prompt: context, outcomes })
     })
@@ -127,17 +131,33 @@ fn name(Disturbance { kind, beside, .. }: &Disturbance) -> String {
 
 impl Report for Found {
     fn text(&self) -> String {
+        let has_joules = self.outcomes.iter().any(|outcome| outcome.joules.is_some());
         let row = |outcome: &Outcome| {
             let seconds = [outcome.alone_seconds, outcome.beside_seconds, outcome.delay(), outcome.taken_seconds];
             let seconds = seconds.map(|seconds| format!("{:.0}", 1e3 * seconds));
             let labels = vec![name(&outcome.disturbance), outcome.policy.name().to_owned()];
-            [labels, seconds.to_vec(), vec![format!("{:.2}", outcome.delay_for_each())]].concat()
+            let joules =
+                outcome.joules.map_or(["-".into(), "-".into()], |both| both.map(|joules| format!("{joules:.1}")));
+            let joules = if has_joules { joules.to_vec() } else { Vec::new() };
+            [labels, seconds.to_vec(), vec![format!("{:.2}", outcome.delay_for_each())], joules].concat()
         };
         let mut outcomes: Vec<_> = self.outcomes.iter().collect();
         outcomes.sort_by_key(|outcome| (outcome.disturbance.core.is_none(), name(&outcome.disturbance)));
         let rows: Vec<_> = outcomes.into_iter().map(row).collect();
         let names =
-            ["another program", "policy", "alone ms", "beside ms", "later ms", "taken ms", "later for each s taken"];
+            [
+                &[
+                    "another program",
+                    "policy",
+                    "alone ms",
+                    "beside ms",
+                    "later ms",
+                    "taken ms",
+                    "later for each s taken",
+                ][..],
+                if has_joules { &["alone J", "beside J"] } else { &[] },
+            ]
+            .concat();
         format!(
             "{}, {} tokens on {}, medians\n\n{}",
             self.model,

@@ -1,0 +1,121 @@
+//! What this machine's processors consume, where the system counts it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// The counters of processors (RAPL of Intel and AMD, below `/sys/class/powercap`), each with its cores, caches and often
+/// its memory's controller. Virtual machines have none, and Linux lets only root read them.
+#[derive(Debug)]
+pub struct EnergyCounters {
+    counters: Vec<Counter>,
+    /// What was last read, and joules since the counters were found.
+    last: Mutex<(Vec<u64>, f64)>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Counter {
+    /// Holds microjoules since some time.
+    energy: PathBuf,
+    /// Microjoules at which it begins at 0 again.
+    range: u64,
+}
+
+impl EnergyCounters {
+    /// Those of this machine; `None` where there are none that may be read.
+    pub fn find() -> Option<Self> {
+        Self::find_in(Path::new("/sys"))
+    }
+
+    /// Those below another root.
+    fn find_in(sys: &Path) -> Option<Self> {
+        let zones = fs::read_dir(sys.join("class/powercap")).into_iter().flatten().flatten();
+        // `intel-rapl:0` is a processor, `intel-rapl:0:1` a part of it, which it counts, too.
+        let is_processor = |name: &str| {
+            let number = name.strip_prefix("intel-rapl:");
+            number.is_some_and(|number| !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit()))
+        };
+        let mut folders: Vec<_> = zones
+            .filter(|zone| zone.file_name().to_str().is_some_and(is_processor))
+            .map(|zone| zone.path())
+            // `psys` counts the whole platform, its processors included.
+            .filter(|folder| {
+                fs::read_to_string(folder.join("name")).is_ok_and(|name| name.trim().starts_with("package"))
+            })
+            .collect();
+        folders.sort();
+        let counter = |folder: PathBuf| {
+            let range = number(&folder.join("max_energy_range_uj"))?;
+            Some(Counter { energy: folder.join("energy_uj"), range })
+        };
+        let counters = folders.into_iter().map(counter).collect::<Option<Vec<_>>>()?;
+        let first = read(&counters)?;
+        (!counters.is_empty()).then(|| Self { counters, last: Mutex::new((first, 0.0)) })
+    }
+
+    /// Joules of all processors since the counters were found, whoever made them work; `None` if a counter cannot be read
+    /// any more. A counter begins again within the hour, and is to be read more often than that.
+    pub fn joules(&self) -> Option<f64> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = read(&self.counters)?;
+        let (before, sum) = &mut *last;
+        for ((now, before), Counter { range, .. }) in now.iter().zip(before.iter_mut()).zip(&self.counters) {
+            let more = now.checked_sub(*before).unwrap_or_else(|| range.saturating_sub(*before).saturating_add(*now));
+            *sum += more as f64 / 1e6;
+            *before = *now;
+        }
+        Some(*sum)
+    }
+}
+
+fn read(counters: &[Counter]) -> Option<Vec<u64>> {
+    counters.iter().map(|counter| number(&counter.energy)).collect()
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zone(root: &Path, folder: &str, name: &str, microjoules: u64) {
+        let folder = root.join("class/powercap").join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("name"), format!("{name}\n")).unwrap();
+        fs::write(folder.join("max_energy_range_uj"), "10000000\n").unwrap();
+        fs::write(folder.join("energy_uj"), format!("{microjoules}\n")).unwrap();
+    }
+
+    #[test]
+    fn joules_are_those_of_all_processors_and_go_on_where_a_counter_begins_again() {
+        let root = tempfile::tempdir().unwrap();
+        zone(root.path(), "intel-rapl:0", "package-0", 9_000_000);
+        zone(root.path(), "intel-rapl:1", "package-1", 1_000_000);
+        // Counted by the first one, and a counter of both.
+        zone(root.path(), "intel-rapl:0:0", "core", 500);
+        zone(root.path(), "intel-rapl:2", "psys", 500);
+        let counters = EnergyCounters::find_in(root.path()).unwrap();
+        assert_eq!(counters.joules(), Some(0.0));
+        zone(root.path(), "intel-rapl:1", "package-1", 1_500_000);
+        assert_eq!(counters.joules(), Some(0.5));
+        zone(root.path(), "intel-rapl:0", "package-0", 500_000);
+        zone(root.path(), "intel-rapl:0:0", "core", 9_000);
+        zone(root.path(), "intel-rapl:2", "psys", 9_000);
+        assert_eq!(counters.joules(), Some(2.0));
+    }
+
+    #[test]
+    fn there_are_no_counters_where_none_can_be_read() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(EnergyCounters::find_in(root.path()).is_none());
+        zone(root.path(), "intel-rapl:0", "package-0", 1);
+        let energy = root.path().join("class/powercap/intel-rapl:0/energy_uj");
+        let counters = EnergyCounters::find_in(root.path()).unwrap();
+        fs::remove_file(&energy).unwrap();
+        assert_eq!(counters.joules(), None);
+        assert!(EnergyCounters::find_in(root.path()).is_none());
+    }
+}
