@@ -183,7 +183,7 @@ mod tests {
         let first = cached(&path, &usual, &text).unwrap();
         assert_eq!(cached(&path, &usual, &text).unwrap(), first);
         assert!(first.file_name().unwrap().to_str().unwrap().starts_with("model-"), "{}", first.display());
-        let options = PrepareOptions { prune: Prune::AUTO, ..usual };
+        let options = PrepareOptions { prune: Prune::PAPER, ..usual };
         assert_ne!(cached(&path, &options, &text).unwrap(), first);
         let other = CalibrationText { name: "other".into(), texts: vec!["abc".into()] };
         assert_ne!(cached(&path, &usual, &other).unwrap(), first);

@@ -7,7 +7,7 @@ use triad_engine::{Cancel, Model};
 
 use super::calibration::{self, Calibration};
 use super::plan::PlanOptions;
-use super::{Preparation, PrepareOptions, baselines, decide, plan, prune, weight_statistics};
+use super::{Preparation, PrepareOptions, baselines, decide, plan, weight_statistics};
 use crate::error::Result;
 
 /// How linear layers are brought to INT8 or INT4.
@@ -65,7 +65,6 @@ impl Method {
                 return Ok(Quantized { model: Arc::new(model), preparation: None });
             }
             Self::Shadow => {
-                prune::check(options.prune, held_out)?;
                 let options =
                     PrepareOptions { plan: PlanOptions { linears: LinearFormat::W8a8, ..options.plan }, ..*options };
                 let preparation = decide(model, calibration, held_out, &options, cancel)?;

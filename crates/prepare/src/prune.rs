@@ -9,23 +9,10 @@ use super::plan::{self, InputSummary};
 use super::{PrepareOptions, Prune};
 use crate::error::{Error, Result};
 
-/// Whether `held_out` is enough to prune by.
-pub(crate) fn check(prune: Prune, held_out: &[Vec<u32>]) -> Result<()> {
-    if matches!(prune, Prune::Auto { .. }) && held_out.is_empty() {
-        return Err(triad_engine::Error::Option {
-            name: "the number of held-out calibration texts",
-            value: "0".into(),
-            expected: "at least 1 to search the pruning rate: every fourth text is held out",
-        }
-        .into());
-    }
-    Ok(())
-}
+/// Steps of [`Prune::Auto`]: rates are tried to 1/16, a step of which costs less than the noise of a loss.
+const STEPS: u32 = 4;
 
-/// Steps of [`Prune::Auto`]: rates are tried to 1/64.
-const STEPS: u32 = 6;
-
-/// Prunes `inputs` as `options` say; the share that was pruned.
+/// Prunes `inputs` as `options` say; the share that was pruned. With [`Prune::Auto`] and nothing held out, no shadow is.
 pub(super) fn prune(
     model: &Arc<Model>,
     inputs: &mut [InputSummary],
@@ -35,6 +22,7 @@ pub(super) fn prune(
 ) -> Result<f64> {
     let rate = match options.prune {
         Prune::Rate(rate) => rate,
+        Prune::Auto { .. } if held_out.is_empty() => 0.0,
         Prune::Auto { budget } => {
             let loss = |model: &Arc<Model>| Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss);
             let float = loss(model)?;
@@ -53,7 +41,7 @@ pub(super) fn prune(
     Ok(rate)
 }
 
-/// The highest rate for which `within` holds, to 1/64, by bisection: losses grow with the rate but for noise. 0 if there
+/// The highest rate for which `within` holds, to 1/16, by bisection: losses grow with the rate but for noise. 0 if there
 /// is none: all shadows are kept, and that is the best there is.
 fn highest(within: &mut dyn FnMut(f64) -> Result<bool>) -> Result<f64> {
     if within(1.0)? {
@@ -75,7 +63,7 @@ mod tests {
     fn the_highest_rate_within_the_budget_is_found() {
         for limit in [0.0, 0.3, 0.5, 0.99, 1.0] {
             let rate = highest(&mut |rate| Ok(rate <= limit)).unwrap();
-            assert!(rate <= limit && limit - rate < 1.0 / 64.0, "{rate} for {limit}");
+            assert!(rate <= limit && limit - rate < 1.0 / 16.0, "{rate} for {limit}");
         }
     }
 

@@ -68,7 +68,7 @@ struct Int8Arguments {
     #[arg(long, value_enum)]
     decode_weights: Option<Decode>,
     /// Which inputs lose their shadow: a share of them from 0 to 1, the least important first; none of them; or as
-    /// many as --budget allows [default: 0.85]
+    /// many as --budget allows; 0.85 is llm.npu's [default: auto]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune)]
     prune: Option<Prune>,
     /// Loss on held-out text that --prune auto may cost, as a share of the float model's [default: 0.003]
@@ -234,7 +234,8 @@ mod tests {
         };
         let usual = PrepareOptions::default();
         assert_eq!(options(&[]).unwrap(), usual);
-        assert_eq!(options(&["--prune", "auto"]).unwrap().prune, Prune::AUTO);
+        assert_eq!(options(&["--prune", "auto"]).unwrap(), usual);
+        assert_eq!(options(&["--prune", "0.85"]).unwrap().prune, Prune::PAPER);
         let budget = ["--prune", "auto", "--budget", "0.01"];
         assert_eq!(options(&budget).unwrap().prune, Prune::Auto { budget: 0.01 });
         let w4a16 = PlanOptions { linears: LinearFormat::W4a16, ..usual.plan };

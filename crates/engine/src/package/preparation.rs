@@ -35,7 +35,7 @@ impl Default for PrepareOptions {
 pub enum Prune {
     /// This share of them: 0 none, 1 all.
     Rate(f64),
-    /// As many as cost no more than this share of the loss on held-out text.
+    /// As many as cost no more than this share of the loss on held-out text; none where no text is held out.
     Auto {
         /// Share of the float model's negative log-likelihood of a token.
         budget: f64,
@@ -50,8 +50,10 @@ impl Prune {
 }
 
 impl Default for Prune {
+    /// [`Prune::AUTO`]: on a CPU, which reads the same weights for shadows, they cost little time, and on a phone's NPU
+    /// the search prunes what it can without loss (docs/accuracy.md).
     fn default() -> Self {
-        Self::PAPER
+        Self::AUTO
     }
 }
 

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use triad_engine::package::tensors::Formats;
 use triad_engine::package::{FORMAT, FileDigest, MANIFEST, MANIFEST_DIGEST, Manifest, Package, WEIGHTS, sha256};
-use triad_engine::quantization::LinearFormat;
 use triad_engine::{Cancel, LoadOptions, Model, Threads};
 use triad_kernels::BlockArithmetic;
 use triad_kernels::int8;
@@ -25,7 +24,7 @@ use triad_model::checkpoint::Checkpoint;
 use crate::calibration::text::CalibrationText;
 use crate::calibration::{self, Calibration};
 use crate::error::Result;
-use crate::{Preparation, PrepareOptions, prune};
+use crate::{Preparation, PrepareOptions};
 use part::{Opened, Part};
 use write::{LinearPlan, write_error};
 
@@ -113,9 +112,6 @@ pub fn prepare(
     let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &load)?);
     let source = source(&recipe.checkpoint)?;
     let [pieces, held_out] = calibration::split(&model, &recipe.text, recipe.options.tokens)?;
-    if recipe.options.plan.linears == LinearFormat::W8a8 {
-        prune::check(recipe.options.prune, &held_out)?;
-    }
     let (calibration, calibrated) = calibrate(&model, recipe, &source, &pieces, &part, cancel, progress)?;
     progress(Progress::Deciding);
     let preparation = crate::decide(&model, &calibration, &held_out, &recipe.options, cancel)?;

@@ -36,7 +36,7 @@ pub struct MethodArguments {
     #[arg(long, value_enum, default_value = "float", value_delimiter = ',')]
     method: Vec<Method>,
     /// Shadows left out with --method shadow: a share of them from 0 to 1, the least important first; none of them; or
-    /// as many as a loss of 0.3 % on held-out text allows; several with commas between them are compared [default: 0.85]
+    /// as many as a loss of 0.3 % on held-out text allows; several with commas between them are compared [default: auto]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune, value_delimiter = ',')]
     prune: Vec<Prune>,
     /// How inputs without a shadow are smoothed with --method shadow, from 0, not at all, to 1 [default: 0.7]
