@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
 
 use smallvec::SmallVec;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
@@ -21,11 +20,13 @@ use triad_plan::schedule::parts::Part;
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
 use crate::hot_rows::HotRows;
+use crate::kv::BlockCache;
 use crate::linear::{
     Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply, scales, shadow,
-    shadow_apart,
+    shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
+use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Norm, Weights};
 
 /// Sequences that decode together without an allocation.
@@ -42,6 +43,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) phase: Phase,
     /// Where shadows that are computed apart find weights that they don't read in place.
     pub(crate) hot_rows: Option<&'a HotRows>,
+    /// What operators take.
+    pub(crate) counters: &'a Counters,
 }
 
 /// The rows that a subgraph computes, with what it reads and writes of them.
@@ -82,7 +85,7 @@ impl Pass<'_> {
     /// Fills the residual stream with the embedding of `tokens`, one for each row.
     pub(crate) fn begin(&self, tokens: &[u32], chunk: Chunk) {
         let Chunk { segments, buffers } = chunk;
-        let hidden = self.description.hidden;
+        let (hidden, begun) = (self.description.hidden, self.counters.begin());
         *lock(&buffers.shadow_of) = None;
         *lock(&buffers.requested) = None;
         let mut x = buffers.x.write(hidden, 0..tokens.len());
@@ -94,6 +97,9 @@ impl Pass<'_> {
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
             angles.fill(segments.iter().flat_map(Segment::positions), frequencies, *factor);
         }
+        self.counters.end(begun, Operator::Embedding, || {
+            Bytes::of(0, size_of_val(&x[..]), tokens.len() * self.weights.embedding_row_bytes())
+        });
     }
 
     /// The embedding of `token`, with which the residual stream begins.
@@ -162,7 +168,7 @@ impl Pass<'_> {
         let input = read(&buffers.input);
         let activations = input.activations(&x, channels, &part.rows);
         let Multiplier { backend, shadows, .. } = multiplier;
-        multiply((index, block, role), &activations, *backend, *shadows, &mut outs, &buffers.counted)
+        multiply((index, block, role), &activations, *backend, *shadows, &mut outs, self.counters)
     }
 
     /// What the layers of a role read, in float, and its channels.
@@ -197,15 +203,16 @@ impl Pass<'_> {
             let mut out = buffers.shadows.write(1, 0..rows * features);
             let requested = lock(&buffers.requested).take();
             let from_rows = self.hot_rows.is_some_and(|hot_rows| {
-                let start = Instant::now();
-                let (linear, _) = layers[0];
-                let place = (index, LinearInput::of(linear));
+                let (begun, place) = (self.counters.begin(), (index, LinearInput::of(layers[0].0)));
                 let is_done = hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
-                buffers.counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
+                if is_done {
+                    let bytes = || shadow_bytes(block, x, layers.iter().copied());
+                    self.counters.end(begun, Operator::Shadows, bytes);
+                }
                 is_done
             });
             if !from_rows {
-                shadow_apart(block, &layers, x, &mut out, &buffers.counted);
+                shadow_apart(block, &layers, x, &mut out, self.counters);
             }
             *lock(&buffers.shadow_of) = Some((index, role));
         }
@@ -222,15 +229,15 @@ impl Pass<'_> {
         for (linear, features) in &layers {
             let shadow = shadows.split_off(..rows * features).expect("a shadow of all layers");
             let mut out = buffers.output(*linear).write(*features, 0..rows);
-            add_shadow(x, *features, shadow, &mut out, &buffers.counted);
+            add_shadow(x, *features, shadow, &mut out, self.counters);
         }
     }
 
     /// Makes `x[rows, channels]` ready for the layers that read `input`.
     fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
-        let Buffers { input: quantized, counted, requested, .. } = chunk.buffers;
+        let Buffers { input: quantized, requested, .. } = chunk.buffers;
         let mut quantized = write(quantized);
-        quantized.quantize(self.block(index), input, (x, chunk.rows()), self.phase, counted);
+        quantized.quantize(self.block(index), input, (x, chunk.rows()), self.phase, self.counters);
         if let Some(hot_rows) = self.hot_rows {
             // Now, so that rows are read while others multiply.
             let x = quantized.int8(0..chunk.rows());
@@ -247,7 +254,7 @@ impl Pass<'_> {
             self.add_projected(self.block(before).feed_forward_post_norm.as_ref(), rows, buffers);
         }
         let (x, mut normed) = (buffers.x.read(hidden, 0..rows), buffers.normed.write(hidden, 0..rows));
-        normalize(&self.block(index).attention_norm, &x, &mut normed);
+        self.normalize(&self.block(index).attention_norm, &x, &mut normed);
         multiplier.observe(index, LinearInput::Attention, &normed);
         self.quantize(index, LinearInput::Attention, &normed, chunk);
     }
@@ -277,8 +284,14 @@ impl Pass<'_> {
                 rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
             });
         };
+        let begun = self.counters.begin();
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
+        self.counters.end(begun, Operator::Rope, || {
+            let bytes = size_of_val(&queries[..]) + size_of_val(&keys[..]);
+            let norms = [&weights.query_norm, &weights.key_norm].into_iter().flatten();
+            Bytes::of(bytes, bytes, norms.map(norm_bytes).sum())
+        });
         let shape = Shape {
             heads,
             kv_heads,
@@ -294,10 +307,15 @@ impl Pass<'_> {
             Phase::Prefill => {
                 for Segment { cache, rows, position } in segments {
                     let mut cache = cache.block(index);
-                    cache.write(&keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                    self.write_cache(&mut cache, &keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                    let begun = self.counters.begin();
                     let of_queries = rows.start * query..rows.end * query;
                     let (queries, attended) = (&queries[of_queries.clone()], &mut attended[of_queries]);
                     triad_kernels::attention(queries, *position, &*cache, &shape, attended);
+                    self.counters.end(begun, Operator::Attention, || {
+                        let cached = cache.bytes(seen(*position..position + rows.len(), shape.window));
+                        Bytes::of(size_of_val(queries) + cached, size_of_val(attended), 0)
+                    });
                 }
             }
             // All rows at once, each of which reads the cache of its own sequence.
@@ -306,16 +324,25 @@ impl Pass<'_> {
                     .iter()
                     .map(|Segment { cache, rows, position }| {
                         let mut cache = cache.block(index);
-                        cache.write(&keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                        self.write_cache(&mut cache, &keys[of_keys(rows)], &values[of_keys(rows)], *position);
                         cache
                     })
                     .collect();
+                let begun = self.counters.begin();
                 let rows: SmallVec<[_; DECODED_TOGETHER]> = segments
                     .iter()
                     .zip(&caches)
                     .flat_map(|(segment, cache)| segment.positions().map(|position| Row { cache: &**cache, position }))
                     .collect();
                 triad_kernels::attention_of_rows(&queries, &rows, &shape, &mut attended);
+                self.counters.end(begun, Operator::Attention, || {
+                    let of_segment = |(segment, cache): (&Segment, &MutexGuard<BlockCache>)| {
+                        let of_row = |position| seen(position..position + 1, shape.window);
+                        cache.bytes(segment.positions().map(of_row).sum())
+                    };
+                    let cached: usize = segments.iter().zip(&caches).map(of_segment).sum();
+                    Bytes::of(size_of_val(&queries[..]) + cached, size_of_val(&attended[..]), 0)
+                });
             }
         }
         multiplier.observe(index, LinearInput::AttentionOutput, &attended);
@@ -330,7 +357,7 @@ impl Pass<'_> {
         self.add_projected(block.attention_post_norm.as_ref(), rows, buffers);
         let mut normed = buffers.normed.write(hidden, 0..rows);
         if let Some(norm) = &block.feed_forward_norm {
-            normalize(norm, &buffers.x.read(hidden, 0..rows), &mut normed);
+            self.normalize(norm, &buffers.x.read(hidden, 0..rows), &mut normed);
         }
         let is_parallel = self.description.blocks[index].residual == Residual::Parallel;
         debug_assert_eq!(block.feed_forward_norm.is_none(), is_parallel);
@@ -361,11 +388,16 @@ impl Pass<'_> {
         {
             let (input, mut inner) = (read(&buffers.input), buffers.up.write(width, 0..rows));
             let Some(x) = input.int8(0..rows) else { return Ok(false) };
-            let start = Instant::now();
+            let begun = self.counters.begin();
             if !multiplier.backend.feed_forward(index, x, &mut projected, &mut inner)? {
                 return Ok(false);
             }
-            buffers.counted.add(|statistics| statistics.matmul_seconds += start.elapsed().as_secs_f64());
+            self.counters.end(begun, Operator::FeedForward, || {
+                let linears = [Linear::Gate, Linear::Up, Linear::Down];
+                let weights = linears.iter().filter_map(|linear| self.block(index).linears.get(linear));
+                let weights = weights.map(|linear| linear.weight.bytes()).sum();
+                Bytes::of(x.size(), size_of_val(&projected[..]), weights)
+            });
         }
         let block = self.block(index);
         let has_shadow = block.inputs.as_ref().is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());
@@ -374,7 +406,7 @@ impl Pass<'_> {
             let input = read(&buffers.input);
             let x = input.int8(0..rows).expect("what was quantized for a shadow");
             let out = OutputMut::new(&mut projected, hidden);
-            shadow(block, x, &mut [LinearOutput { linear: Linear::Down, columns: 0..hidden, out }], &buffers.counted);
+            shadow(block, x, &mut [LinearOutput { linear: Linear::Down, columns: 0..hidden, out }], self.counters);
         }
         Ok(true)
     }
@@ -386,6 +418,7 @@ impl Pass<'_> {
         self.add_adapters(index, Role::GateUp, chunk);
         let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
         let task = TASK_ROWS * width;
+        let begun = self.counters.begin();
         let inner = if feed_forward.gated {
             let (mut gate, up) = (buffers.gate.write(width, 0..rows), buffers.up.read(width, 0..rows));
             for_each_chunk(chunks_mut(&mut gate, task), 1, |index, gate| {
@@ -397,13 +430,17 @@ impl Pass<'_> {
             for_each_chunk(chunks_mut(&mut up, task), 1, |_, up| activate(up, activation));
             up
         };
+        self.counters.end(begun, Operator::Activation, || {
+            let bytes = size_of_val(&inner[..]);
+            Bytes::of(if feed_forward.gated { 2 * bytes } else { bytes }, bytes, 0)
+        });
         multiplier.observe(index, LinearInput::Down, &inner);
         self.quantize(index, LinearInput::Down, &inner, chunk);
     }
 
     /// Adds the output of half a block to the residual stream, normed where its family does that.
     fn add_projected(&self, norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
-        let hidden = self.description.hidden;
+        let (hidden, begun) = (self.description.hidden, self.counters.begin());
         let (mut x, mut projected) = (buffers.x.write(hidden, 0..rows), buffers.projected.write(hidden, 0..rows));
         if let Some(norm) = norm {
             let task = TASK_ROWS * norm.weight.len();
@@ -413,6 +450,29 @@ impl Pass<'_> {
             });
         }
         add_rows(&mut x, &projected);
+        self.counters.end(begun, Operator::Residual, || {
+            let bytes = size_of_val(&x[..]);
+            // A norm reads and writes the output in place.
+            let normed = if norm.is_some() { bytes } else { 0 };
+            Bytes::of(2 * bytes + normed, bytes + normed, norm.map_or(0, norm_bytes))
+        });
+    }
+
+    /// The norm in front of half a block.
+    fn normalize(&self, norm: &Norm, x: &[f32], out: &mut [f32]) {
+        let begun = self.counters.begin();
+        normalize(norm, x, out);
+        self.counters.end(begun, Operator::Norm, || Bytes::of(size_of_val(x), size_of_val(out), norm_bytes(norm)));
+    }
+
+    /// Keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
+    fn write_cache(&self, cache: &mut BlockCache, keys: &[f32], values: &[f32], first: usize) {
+        let begun = self.counters.begin();
+        cache.write(keys, values, first);
+        self.counters.end(begun, Operator::CacheWrite, || {
+            let read = size_of_val(keys) + size_of_val(values);
+            Bytes::of(read, cache.bytes(keys.len() / cache.width()), 0)
+        });
     }
 
     fn block(&self, index: usize) -> &Block {
@@ -454,6 +514,17 @@ pub(crate) fn activation(described: description::Activation) -> Activation {
         description::Activation::GeluTanh => Activation::GeluTanh,
         description::Activation::Gelu => Activation::Gelu,
     }
+}
+
+/// Bytes of a norm's factors and summands.
+pub(super) fn norm_bytes(norm: &Norm) -> usize {
+    size_of_val(&norm.weight[..]) + norm.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
+}
+
+/// How many positions the rows at `positions` look at, all together.
+fn seen(positions: Range<usize>, window: Option<usize>) -> usize {
+    let first = window.map_or(0, |window| (positions.start + 1).saturating_sub(window));
+    positions.end - first
 }
 
 pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {

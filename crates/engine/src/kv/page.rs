@@ -47,7 +47,12 @@ pub(crate) struct PageShape {
 impl PageShape {
     /// Bytes of a page's keys and values.
     pub(crate) fn bytes(self) -> usize {
-        2 * PAGE * self.kv_heads * self.format.bytes(self.head_dim)
+        self.bytes_of(PAGE)
+    }
+
+    /// Bytes of keys and values of so many positions.
+    pub(crate) fn bytes_of(self, positions: usize) -> usize {
+        2 * positions * self.kv_heads * self.format.bytes(self.head_dim)
     }
 
     /// Bytes of the first `positions` places of keys or of values: for each head, of all numbers and of all scales.

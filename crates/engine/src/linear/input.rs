@@ -1,14 +1,13 @@
 //! What linear layers read, quantized where they compute in INT8.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use triad_kernels::Phase;
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
-use super::statistics::Counted;
 use crate::linear_input::LinearInput;
 use crate::quantization::{INT8_MAX, InputQuantization};
+use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::Block;
 
 /// The activations that the next linear layers of a chunk read; its buffers are used again for every input.
@@ -29,7 +28,7 @@ impl QuantizedInput {
         input: LinearInput,
         (x, rows): (&[f32], usize),
         phase: Phase,
-        counted: &Counted,
+        counters: &Counters,
     ) {
         let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
         let quantization = quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input));
@@ -37,7 +36,7 @@ impl QuantizedInput {
         self.input = None;
         self.phase = phase;
         let Some(quantization) = quantization else { return };
-        let start = Instant::now();
+        let begun = counters.begin();
         let channels = x.len() / rows.max(1);
         match quantization {
             InputQuantization::Static { clip, shadow, smoothing } => {
@@ -48,8 +47,8 @@ impl QuantizedInput {
             }
         }
         self.input = Some(input);
-        counted.add(|statistics| {
-            statistics.quantize_seconds += start.elapsed().as_secs_f64();
+        let bytes = || Bytes::of(size_of_val(x), self.rows.view().size(), smoothing_bytes(quantization));
+        counters.end_with(begun, Operator::Quantize, bytes, |statistics| {
             statistics.values += x.len() as u64;
             statistics.outliers += self.rows.outliers() as u64;
         });
@@ -63,6 +62,14 @@ impl QuantizedInput {
     /// Whether these are the quantized rows of `input`.
     pub(crate) fn holds(&self, input: LinearInput) -> bool {
         self.input == Some(input)
+    }
+}
+
+/// Bytes of the factors on an input's channels.
+fn smoothing_bytes(quantization: &InputQuantization) -> usize {
+    match quantization {
+        InputQuantization::Static { smoothing: Some(factors), .. } => size_of_val(&factors[..]),
+        _ => 0,
     }
 }
 

@@ -239,6 +239,15 @@ impl Weights {
         }
     }
 
+    /// Bytes of a token's embedding.
+    pub(crate) fn embedding_row_bytes(&self) -> usize {
+        match &self.embedding {
+            Embedding::Stored { row_bytes, .. } => *row_bytes,
+            Embedding::Output => self.output.weight.bytes() / self.output.weight.out_features(),
+            Embedding::Matrix(matrix) => matrix.bytes() / matrix.out_features(),
+        }
+    }
+
     /// Bytes of all matrices in the format used for compute, the embedding as stored.
     pub fn bytes(&self) -> usize {
         let linears = self.blocks.iter().flat_map(|block| block.linears.values());

@@ -81,6 +81,16 @@ impl<'a> QuantizedView<'a> {
         stride(self.in_features)
     }
 
+    /// Bytes of all there is of the rows: numbers, scales and outliers.
+    pub fn size(self) -> usize {
+        size_of_val(self.bytes) + size_of_val(self.scales) + self.outlier_bytes()
+    }
+
+    /// Bytes of the outliers of all rows: a channel and a number for each.
+    pub fn outlier_bytes(self) -> usize {
+        self.outliers() * (size_of::<u32>() + size_of::<f32>())
+    }
+
     /// Number of outliers in all rows.
     pub fn outliers(self) -> usize {
         self.outliers_of_parts().map(|(_, range)| range.len()).sum()
