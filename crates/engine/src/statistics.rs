@@ -17,9 +17,10 @@ use triad_plan::graph::Role;
 pub enum Operator {
     /// Rows of the embedding to the residual stream.
     Embedding,
-    /// The norms in front of attention and of the feed-forward.
+    /// The norms in front of attention and of the feed-forward, with the sums in the residual stream that they read, and
+    /// quantizing what they make where nobody reads that in float.
     Norm,
-    /// What linear layers read, to INT8.
+    /// What linear layers read, to INT8, where what makes it does not quantize it: behind attention, for one.
     Quantize,
     /// Products of query, key and value.
     QueryKeyValue,
@@ -33,7 +34,7 @@ pub enum Operator {
     AttentionOutput,
     /// Products of gate and up.
     GateUp,
-    /// The activation of gate times up.
+    /// The activation of gate times up, and quantizing that as behind norms.
     Activation,
     /// Products of down.
     Down,
@@ -43,7 +44,8 @@ pub enum Operator {
     Shadows,
     /// What LoRA adapters add to the products.
     Adapters,
-    /// The outputs of attention and of the feed-forward, normed where a family does that, to the residual stream.
+    /// The outputs of attention and of the feed-forward, normed where a family does that, to the residual stream, where no
+    /// norm reads that: behind the last block, for one.
     Residual,
     /// The last norm, and the logits.
     Output,
@@ -88,7 +90,7 @@ impl Operator {
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedding => "embedding",
-            Self::Norm => "norm",
+            Self::Norm => "residual, norm, quantize",
             Self::Quantize => "quantize",
             Self::QueryKeyValue => "query, key, value product",
             Self::Rope => "RoPE",
@@ -96,7 +98,7 @@ impl Operator {
             Self::Attention => "attention",
             Self::AttentionOutput => "attention output product",
             Self::GateUp => "gate, up product",
-            Self::Activation => "activation",
+            Self::Activation => "activation, quantize",
             Self::Down => "down product",
             Self::FeedForward => "feed-forward program",
             Self::Shadows => "shadows",
@@ -211,7 +213,8 @@ impl Sub for Statistics {
 /// Where the time of INT8 layers went, and what their shadows did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Int8Statistics {
-    /// Seconds of quantizing activations and finding outliers.
+    /// Seconds of quantizing activations and finding outliers, but for those that are quantized as they are made: that is
+    /// part of what makes them.
     pub quantize_seconds: f64,
     /// Seconds of the INT8 matmuls.
     pub matmul_seconds: f64,

@@ -8,6 +8,7 @@
 
 mod adapters;
 mod buffers;
+mod rows;
 mod subgraphs;
 
 use std::ops::Range;
@@ -17,8 +18,8 @@ use triad_kernels::{OutputMut, Phase, matmul};
 use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
+use rows::normalize;
 pub(crate) use subgraphs::{Chunk, Multiplier, Pass, activation};
-use subgraphs::{norm_bytes, normalize};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
@@ -122,7 +123,7 @@ impl Pass<'_> {
         self.counters.end(begun, Operator::Output, || {
             let normed = size_of_val(normed);
             let weights = self.weights.output.weight.bytes() * count / self.description.vocab;
-            let weights = weights + norm_bytes(&self.weights.output_norm);
+            let weights = weights + self.weights.output_norm.bytes();
             Bytes::of(size_of_val(x) + normed, normed + size_of_val(out), weights)
         });
     }

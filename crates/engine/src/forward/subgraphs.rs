@@ -6,11 +6,12 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use smallvec::SmallVec;
-use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
+use triad_kernels::activation::{Activation, activate, activate_and_multiply, activated_product};
 use triad_kernels::attention::{Precision, Row, Shape};
-use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::chunks::{Nothing, chunks_mut, for_each_chunk};
+use triad_kernels::int8::QuantizedRows;
 use triad_kernels::lease::ReadLease;
-use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
+use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase};
 use triad_model::description::{self, Linear, ModelDescription, Residual, RopePairing};
@@ -32,7 +33,7 @@ use crate::weights::{Block, Norm, Weights};
 /// Sequences that decode together without an allocation.
 const DECODED_TOGETHER: usize = 16;
 /// Rows handled by one task of an elementwise operator.
-const TASK_ROWS: usize = 16;
+pub(super) const TASK_ROWS: usize = QuantizedRows::TASK_ROWS;
 
 /// What all chunks of a forward pass have in common.
 #[derive(Clone, Copy)]
@@ -74,7 +75,12 @@ impl<'a> Multiplier<'a, '_> {
         Self { backend, shadows: Shadows::Inline, observer: None }
     }
 
-    fn observe(&mut self, block: usize, input: LinearInput, x: &[f32]) {
+    /// Whether somebody but linear layers reads their input in float.
+    pub(super) fn reads_floats(&self, chunk: Chunk) -> bool {
+        self.observer.is_some() || chunk.has_adapters()
+    }
+
+    pub(super) fn observe(&mut self, block: usize, input: LinearInput, x: &[f32]) {
         if let Some(observer) = &mut self.observer {
             observer(block, input, x);
         }
@@ -233,30 +239,18 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes `x[rows, channels]` ready for the layers that read `input`.
-    fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
-        let Buffers { input: quantized, requested, .. } = chunk.buffers;
-        let mut quantized = write(quantized);
-        quantized.quantize(self.block(index), input, (x, chunk.rows()), self.phase, self.counters);
-        if let Some(hot_rows) = self.hot_rows {
-            // Now, so that rows are read while others multiply.
-            let x = quantized.int8(0..chunk.rows());
-            *lock(requested) = x.and_then(|x| hot_rows.request(index, input, x));
-        }
-    }
-
     /// Residual of the block before; norm; quantize.
     fn attention_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
-        let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        self.join_shadow(rows, buffers);
-        if let Some(before) = index.checked_sub(1) {
+        self.join_shadow(chunk.rows(), chunk.buffers);
+        let before = index.checked_sub(1);
+        if let Some(before) = before {
             self.add_adapters(before, Role::Down, chunk);
-            self.add_projected(self.block(before).feed_forward_post_norm.as_ref(), rows, buffers);
         }
-        let (x, mut normed) = (buffers.x.read(hidden, 0..rows), buffers.normed.write(hidden, 0..rows));
-        self.normalize(&self.block(index).attention_norm, &x, &mut normed);
-        multiplier.observe(index, LinearInput::Attention, &normed);
-        self.quantize(index, LinearInput::Attention, &normed, chunk);
+        let residual = before.map(|before| self.block(before).feed_forward_post_norm.as_ref());
+        // What serves both halves of a block is read once more.
+        let is_kept = self.description.blocks[index].residual == Residual::Parallel;
+        let norm = &self.block(index).attention_norm;
+        self.norm((index, LinearInput::Attention), (residual, norm), is_kept, chunk, multiplier);
     }
 
     /// RoPE; keys and values to the cache; attention; quantize.
@@ -290,7 +284,7 @@ impl Pass<'_> {
         self.counters.end(begun, Operator::Rope, || {
             let bytes = size_of_val(&queries[..]) + size_of_val(&keys[..]);
             let norms = [&weights.query_norm, &weights.key_norm].into_iter().flatten();
-            Bytes::of(bytes, bytes, norms.map(norm_bytes).sum())
+            Bytes::of(bytes, bytes, norms.map(Norm::bytes).sum())
         });
         let shape = Shape {
             heads,
@@ -354,13 +348,14 @@ impl Pass<'_> {
         let (block, rows, buffers, hidden) = (self.block(index), chunk.rows(), chunk.buffers, self.description.hidden);
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::AttentionOutput, chunk);
-        self.add_projected(block.attention_post_norm.as_ref(), rows, buffers);
-        let mut normed = buffers.normed.write(hidden, 0..rows);
-        if let Some(norm) = &block.feed_forward_norm {
-            self.normalize(norm, &buffers.x.read(hidden, 0..rows), &mut normed);
-        }
+        let (place, post_norm) = ((index, LinearInput::FeedForward), block.attention_post_norm.as_ref());
         let is_parallel = self.description.blocks[index].residual == Residual::Parallel;
         debug_assert_eq!(block.feed_forward_norm.is_none(), is_parallel);
+        if let Some(norm) = &block.feed_forward_norm {
+            return self.norm(place, (Some(post_norm), norm), false, chunk, multiplier);
+        }
+        self.add_projected(post_norm, rows, buffers);
+        let normed = buffers.normed.read(hidden, 0..rows);
         multiplier.observe(index, LinearInput::FeedForward, &normed);
         self.quantize(index, LinearInput::FeedForward, &normed, chunk);
     }
@@ -417,8 +412,20 @@ impl Pass<'_> {
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::GateUp, chunk);
         let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
-        let task = TASK_ROWS * width;
         let begun = self.counters.begin();
+        if feed_forward.gated && !multiplier.reads_floats(chunk) {
+            let (gate, up) = (buffers.gate.read(width, 0..rows), buffers.up.read(width, 0..rows));
+            let make = |(): &mut (), row: usize, inner: &mut [f32]| {
+                let row = row * width..(row + 1) * width;
+                activated_product(&gate[row.clone()], &up[row], activation, inner);
+            };
+            if self.quantize_made((index, LinearInput::Down), width, Nothing(rows.div_ceil(TASK_ROWS)), make, chunk) {
+                let read = size_of_val(&gate[..]) + size_of_val(&up[..]);
+                self.end_made(begun, Operator::Activation, (index, chunk), || Bytes::of(read, 0, 0));
+                return;
+            }
+        }
+        let task = TASK_ROWS * width;
         let inner = if feed_forward.gated {
             let (mut gate, up) = (buffers.gate.write(width, 0..rows), buffers.up.read(width, 0..rows));
             for_each_chunk(chunks_mut(&mut gate, task), 1, |index, gate| {
@@ -438,33 +445,6 @@ impl Pass<'_> {
         self.quantize(index, LinearInput::Down, &inner, chunk);
     }
 
-    /// Adds the output of half a block to the residual stream, normed where its family does that.
-    fn add_projected(&self, norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
-        let (hidden, begun) = (self.description.hidden, self.counters.begin());
-        let (mut x, mut projected) = (buffers.x.write(hidden, 0..rows), buffers.projected.write(hidden, 0..rows));
-        if let Some(norm) = norm {
-            let task = TASK_ROWS * norm.weight.len();
-            // Always an RMS norm.
-            for_each_chunk(chunks_mut(&mut projected, task), 1, |_, x| {
-                rms_norm_in_place(x, &norm.weight, norm.epsilon);
-            });
-        }
-        add_rows(&mut x, &projected);
-        self.counters.end(begun, Operator::Residual, || {
-            let bytes = size_of_val(&x[..]);
-            // A norm reads and writes the output in place.
-            let normed = if norm.is_some() { bytes } else { 0 };
-            Bytes::of(2 * bytes + normed, bytes + normed, norm.map_or(0, norm_bytes))
-        });
-    }
-
-    /// The norm in front of half a block.
-    fn normalize(&self, norm: &Norm, x: &[f32], out: &mut [f32]) {
-        let begun = self.counters.begin();
-        normalize(norm, x, out);
-        self.counters.end(begun, Operator::Norm, || Bytes::of(size_of_val(x), size_of_val(out), norm_bytes(norm)));
-    }
-
     /// Keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
     fn write_cache(&self, cache: &mut BlockCache, keys: &[f32], values: &[f32], first: usize) {
         let begun = self.counters.begin();
@@ -475,7 +455,7 @@ impl Pass<'_> {
         });
     }
 
-    fn block(&self, index: usize) -> &Block {
+    pub(super) fn block(&self, index: usize) -> &Block {
         &self.weights.blocks[index]
     }
 
@@ -499,11 +479,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -516,29 +496,8 @@ pub(crate) fn activation(described: description::Activation) -> Activation {
     }
 }
 
-/// Bytes of a norm's factors and summands.
-pub(super) fn norm_bytes(norm: &Norm) -> usize {
-    size_of_val(&norm.weight[..]) + norm.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
-}
-
 /// How many positions the rows at `positions` look at, all together.
 fn seen(positions: Range<usize>, window: Option<usize>) -> usize {
     let first = window.map_or(0, |window| (positions.start + 1).saturating_sub(window));
     positions.end - first
-}
-
-pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
-    let task = TASK_ROWS * norm.weight.len();
-    for_each_chunk(chunks_mut(out, task), 1, |index, out| {
-        let x = &x[index * task..][..out.len()];
-        match &norm.bias {
-            None => rms_norm(x, &norm.weight, norm.epsilon, out),
-            Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
-        }
-    });
-}
-
-fn add_rows(x: &mut [f32], y: &[f32]) {
-    const TASK: usize = 1 << 14;
-    for_each_chunk(chunks_mut(x, TASK), 1, |index, x| add(x, &y[index * TASK..][..x.len()]));
 }

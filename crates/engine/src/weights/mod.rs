@@ -139,6 +139,13 @@ pub struct Norm {
     pub epsilon: f32,
 }
 
+impl Norm {
+    /// Bytes of factors and summands.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.weight[..]) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
+    }
+}
+
 /// The embedding: rows are read one at a time, so they stay as stored.
 #[derive(Clone)]
 pub enum Embedding {

@@ -70,30 +70,36 @@ fn by_hand(rows: u64, positions: u64) -> Vec<(Operator, u64, Bytes)> {
     let floats = |width| rows * width * F32;
     // With a scale for each row.
     let quantized = |channels| rows * (channels + F32);
-    let inputs = [HIDDEN, QUERY, HIDDEN, WIDTH];
     let features = QUERY + 2 * KEY_VALUE;
     let cached = |positions| positions * 2 * KEY_VALUE * F16;
     let block = [
-        (Operator::Norm, 2, bytes(2 * floats(HIDDEN), 2 * floats(HIDDEN), 2 * HIDDEN * F32)),
-        (Operator::Quantize, 4, bytes(inputs.map(floats).iter().sum(), inputs.map(quantized).iter().sum(), 0)),
+        // Each reads two sums and writes one, beside the numbers that it quantizes.
+        (Operator::Norm, 2, bytes(4 * floats(HIDDEN), 2 * floats(HIDDEN) + 2 * quantized(HIDDEN), 2 * HIDDEN * F32)),
+        (Operator::Quantize, 1, bytes(floats(QUERY), quantized(QUERY), 0)),
         (Operator::QueryKeyValue, 1, bytes(quantized(HIDDEN), floats(features), weight_bytes(features, HIDDEN))),
         (Operator::Rope, 1, bytes(floats(QUERY + KEY_VALUE), floats(QUERY + KEY_VALUE), 0)),
         (Operator::CacheWrite, 1, bytes(floats(2 * KEY_VALUE), cached(rows), 0)),
         (Operator::Attention, 1, bytes(floats(QUERY) + cached(positions), floats(QUERY), 0)),
         (Operator::AttentionOutput, 1, bytes(quantized(QUERY), floats(HIDDEN), weight_bytes(HIDDEN, QUERY))),
         (Operator::GateUp, 1, bytes(quantized(HIDDEN), floats(2 * WIDTH), weight_bytes(2 * WIDTH, HIDDEN))),
-        (Operator::Activation, 1, bytes(2 * floats(WIDTH), floats(WIDTH), 0)),
+        (Operator::Activation, 1, bytes(2 * floats(WIDTH), quantized(WIDTH), 0)),
         (Operator::Down, 1, bytes(quantized(WIDTH), floats(HIDDEN), weight_bytes(HIDDEN, WIDTH))),
-        (Operator::Residual, 2, bytes(4 * floats(HIDDEN), 2 * floats(HIDDEN), 0)),
     ];
     let of_blocks = block.into_iter().map(|(operator, runs, Bytes { read, written, weights })| {
         (operator, BLOCKS * runs, bytes(BLOCKS * read, BLOCKS * written, BLOCKS * weights))
     });
+    // The first norm of all has no sum in front of it, and behind the last block there is a sum without a norm.
+    let first_norm = |(operator, runs, all): (Operator, u64, Bytes)| {
+        let (read, written) = if operator == Operator::Norm { (floats(HIDDEN), floats(HIDDEN)) } else { (0, 0) };
+        (operator, runs, bytes(all.read - read, all.written - written, all.weights))
+    };
+    let residual = (Operator::Residual, 1, bytes(2 * floats(HIDDEN), floats(HIDDEN), 0));
     // The logits of the last row; its embedding is in f32, the output matrix in INT8 with a scale for each row.
     let (row, logits) = (HIDDEN * F32, VOCAB * F32);
     let output = bytes(2 * row, row + logits, VOCAB * (HIDDEN + F32) + row);
-    let ends = [(Operator::Embedding, 1, bytes(0, floats(HIDDEN), rows * row)), (Operator::Output, 1, output)];
-    of_blocks.chain(ends).collect()
+    let ends =
+        [residual, (Operator::Embedding, 1, bytes(0, floats(HIDDEN), rows * row)), (Operator::Output, 1, output)];
+    of_blocks.map(first_norm).chain(ends).collect()
 }
 
 #[test]
@@ -141,9 +147,16 @@ fn attention_reads_no_further_back_than_its_window() {
     assert_eq!(read(&token, 1), 6 * 8 + 13);
     // Norms of query and key heads, and behind attention and the feed-forward.
     assert_eq!(token.of(Operator::Rope).bytes.weights, 7 * 2 * 16 * F32);
-    let residual = token.of(Operator::Residual).bytes;
-    let row = HIDDEN * F32;
-    assert_eq!(residual, Bytes { read: 7 * 2 * 3 * row, written: 7 * 2 * 2 * row, weights: 7 * 2 * row });
+    let (row, quantized) = (HIDDEN * F32, HIDDEN + F32);
+    let residual = Bytes { read: 3 * row, written: 2 * row, weights: row };
+    assert_eq!(token.of(Operator::Residual).bytes, residual);
+    let sums = 2 * 7 - 1;
+    let norms = Bytes {
+        read: row + sums * residual.read,
+        written: 2 * 7 * quantized + sums * residual.written,
+        weights: 2 * 7 * row + sums * residual.weights,
+    };
+    assert_eq!(token.of(Operator::Norm).bytes, norms);
 }
 
 #[test]
@@ -159,7 +172,11 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
     assert_eq!((shadows.runs, shadows.bytes), (1, expected));
     // A channel and a number for each outlier, beside the numbers of the row.
     let inputs = HIDDEN + QUERY + HIDDEN + WIDTH;
-    assert_eq!(statistics.of(Operator::Quantize).bytes.written, BLOCKS * (inputs + 4 * F32) + 8 * outliers);
+    let written: u64 = [Operator::Norm, Operator::Quantize, Operator::Activation]
+        .map(|operator| statistics.of(operator).bytes.written)
+        .iter()
+        .sum();
+    assert_eq!(written, (2 * BLOCKS - 1) * row + BLOCKS * (inputs + 4 * F32) + 8 * outliers);
 }
 
 #[test]
@@ -201,4 +218,22 @@ fn several_processors_count_what_one_does() {
     assert_eq!((one.values, one.outliers), (two.values, two.outliers));
     // Where they are computed apart, they are written once and read once more.
     assert!(two.of(Operator::Shadows).bytes.written >= one.of(Operator::Shadows).bytes.written);
+}
+
+#[test]
+fn rows_that_nobody_reads_in_float_have_the_bits_of_those_that_an_observer_reads() {
+    for family in FAMILIES {
+        let dynamic = Arc::new(testing::quantize_dynamic(&float(family)));
+        for model in [int8(family), dynamic, float(family)] {
+            let tokens = prompt(&model, 20);
+            let (mut plain, mut observed) = (session(&model, CHUNK), session(&model, CHUNK));
+            plain.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+            let mut seen = 0;
+            observed.observe(&tokens, &Cancel::new(), &mut |_, _, x: &[f32]| seen += x.len()).unwrap();
+            assert!(seen > 0);
+            let [plain, observed] =
+                [&mut plain, &mut observed].map(|session| session.decode(3, &Cancel::new()).unwrap());
+            assert!(plain == observed, "{family}");
+        }
+    }
 }

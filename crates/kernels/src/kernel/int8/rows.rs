@@ -30,7 +30,7 @@ pub(crate) struct Part {
     pub ends: Vec<usize>,
     /// With their remainders.
     pub outliers: Outliers,
-    /// One row without its outlier columns.
+    /// One row as it is made, or without its outlier columns.
     pub rest: Vec<f32>,
 }
 
