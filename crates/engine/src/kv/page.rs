@@ -104,12 +104,13 @@ impl Plane {
     fn write(&mut self, rows: &[f32], first: usize, shape: PageShape) {
         let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
         let places = first..first + rows.len() / width;
-        let grain = if rows.len() < PARALLEL { usize::MAX } else { 1 };
-        let task = TASK_POSITIONS * dim;
+        // Of few rows a head is one task, all of which this thread does.
+        let (positions, grain) = if rows.len() < PARALLEL { (PAGE, usize::MAX) } else { (TASK_POSITIONS, 1) };
+        let task = positions * dim;
         // Calls `write` with the numbers of each row of a head that a task writes, and where among its own rows they go.
         let rows_of = |index: usize, write: &mut dyn FnMut(&[f32], usize)| {
-            let (head, from) = (index * TASK_POSITIONS / PAGE, index * TASK_POSITIONS % PAGE);
-            for place in from.max(places.start)..(from + TASK_POSITIONS).min(places.end) {
+            let (head, from) = (index * positions / PAGE, index * positions % PAGE);
+            for place in from.max(places.start)..(from + positions).min(places.end) {
                 write(&rows[(place - first) * width + head * dim..][..dim], place - from);
             }
         };
@@ -121,7 +122,7 @@ impl Plane {
                 rows_of(index, &mut |values, row| plane[row * dim..][..dim].copy_from_slice(values));
             }),
             Self::Int8 { values: plane, scales } => {
-                let chunks = (chunks_mut(plane, task), chunks_mut(scales, TASK_POSITIONS));
+                let chunks = (chunks_mut(plane, task), chunks_mut(scales, positions));
                 for_each_chunk(chunks, grain, |index, (plane, scales)| {
                     rows_of(index, &mut |values, row| {
                         quantize_weight_rows(values, dim, &mut scales[row..=row], &mut plane[row * dim..][..dim]);
