@@ -44,6 +44,7 @@ pub mod quantization;
 pub mod sampler;
 mod score;
 pub mod speculate;
+mod statistics;
 mod stop;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -57,11 +58,12 @@ pub use error::{Error, Result};
 pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions, Session, SessionOptions};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
 pub use kv::{KvFormat, KvUse};
-pub use linear::{Int8Statistics, Observer};
+pub use linear::Observer;
 pub use linear_input::LinearInput;
 pub use log_probabilities::LogProbabilities;
 pub use model::{LoadOptions, Model};
 pub use score::{Branch, Score, tokens_to_run};
+pub use statistics::{Bytes, Int8Statistics, Operator, OperatorUse, Statistics};
 pub use threads::Threads;
 pub use triad_kernels::Cores;
 

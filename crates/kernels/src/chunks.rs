@@ -58,6 +58,20 @@ impl<'a, T: Send> Chunks for ChunksMut<'a, T> {
     }
 }
 
+/// So many chunks of nothing.
+pub struct Nothing(pub usize);
+
+#[allow(unsafe_code)]
+impl Chunks for Nothing {
+    type Chunk = ();
+
+    fn count(&self) -> usize {
+        self.0
+    }
+
+    unsafe fn chunk(&self, _: usize) {}
+}
+
 #[allow(unsafe_code)]
 impl<A: Chunks, B: Chunks> Chunks for (A, B) {
     type Chunk = (A::Chunk, B::Chunk);

@@ -90,9 +90,64 @@ fn widen_blocks(from: &[[f16; 16]], to: &mut [[f32; 16]]) {
     }
 }
 
+/// Rounds to f16, to the nearest, half to even.
+///
+/// # Panics
+/// If they are not equally long.
+pub fn narrow_f16(from: &[f32], to: &mut [f16]) {
+    assert_eq!(from.len(), to.len(), "as many numbers as before");
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        // As for `widen_f16`.
+        let (blocks, rest) = from.as_chunks::<16>();
+        let (narrow, narrow_rest) = to.as_chunks_mut::<16>();
+        // SAFETY: the processor has the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            narrow_blocks(blocks, narrow);
+        }
+        return narrow_rest.convert_from_f32_slice(rest);
+    }
+    to.convert_from_f32_slice(from);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn narrow_blocks(from: &[[f32; 16]], to: &mut [[f16; 16]]) {
+    use std::arch::x86_64::{_MM_FROUND_TO_NEAREST_INT, _mm256_storeu_si256, _mm512_cvtps_ph, _mm512_loadu_ps};
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: sixteen numbers each.
+        #[allow(unsafe_code)]
+        unsafe {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(from.as_ptr()));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), halves);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_float_becomes_the_nearest_f16() {
+        // Every sign and exponent, with fractions on, below and above what f16 has and the middle between two of them.
+        let fractions =
+            (0..1u32 << 10).flat_map(|high| [0, 1, 0xfff, 0x1000, 0x1001, 0x1fff].map(|low| high << 13 | low));
+        let fractions: Vec<u32> = fractions.step_by(7).collect();
+        let bits = (0..1u32 << 9).flat_map(|top| fractions.iter().map(move |fraction| top << 23 | fraction));
+        let floats: Vec<f32> = bits.map(f32::from_bits).collect();
+        for skipped in [0, 5] {
+            let floats = &floats[skipped..];
+            let mut narrow = vec![f16::ZERO; floats.len()];
+            narrow_f16(floats, &mut narrow);
+            for (float, narrow) in floats.iter().zip(narrow) {
+                let expected = f16::from_f32_const(*float);
+                let is_same = narrow.to_bits() == expected.to_bits() || narrow.is_nan() && expected.is_nan();
+                assert!(is_same, "{float:e} became {narrow}, not {expected}");
+            }
+        }
+    }
 
     #[test]
     fn every_f16_is_widened_to_its_value() {

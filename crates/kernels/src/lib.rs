@@ -49,6 +49,7 @@ mod vectorize;
 
 pub use attention::{attention, attention_of_rows};
 pub use cores::Cores;
+pub use dot::narrow_f16;
 pub use kernel::{
     Choice, KernelNames, ProductKind, Rate, RefusedKernel, TimedKernel, choose_kernels, kernel_names, refused_kernels,
     use_kernels,

@@ -42,6 +42,7 @@ pub fn held_out(
     let context = PIECE_TOKENS.min(model.description().context);
     let options = SessionOptions { context, chunk: PIECE_TOKENS, ..SessionOptions::default() };
     let mut session = Session::new(model, &options)?;
+    session.engine().count(true);
     let (mut losses, mut tokens) = (Vec::new(), 0);
     for piece in pieces.iter().filter(|piece| piece.len() > 1) {
         let scores = session.score(&[Branch { tokens: piece, scored_from: 1 }], cancel, |_| {})?;
@@ -49,7 +50,7 @@ pub fn held_out(
         tokens += piece.len() - 1;
         progress(tokens);
     }
-    let int8 = session.int8_statistics();
+    let int8 = session.engine().statistics().int8();
     if tokens == 0 {
         return Ok(HeldOut { int8, ..HeldOut::default() });
     }

@@ -5,6 +5,7 @@ mod distribution;
 mod eval;
 mod fit;
 mod form;
+mod operators;
 mod packages;
 mod processors;
 mod session;

@@ -73,8 +73,8 @@ use crate::error::{Error, Result};
 use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
 use crate::hot_rows::{HotRowOptions, HotRowUse, HotRows};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
-use crate::linear::Int8Statistics;
 use crate::model::Model;
+use crate::statistics::{Counters, Statistics};
 use pass::Prompts;
 use request::{Outcome, Request, SequenceId, Wanted};
 use state::State;
@@ -179,6 +179,7 @@ pub(crate) struct Shared {
     /// The processor of what is computed in float.
     float_unit: ProcessorId,
     sequences: AtomicU64,
+    counters: Counters,
     /// Since when times are counted.
     start: Instant,
     state: Mutex<State>,
@@ -349,6 +350,7 @@ impl Engine {
             units,
             float_unit,
             sequences: AtomicU64::new(0),
+            counters: Counters::default(),
             start: Instant::now(),
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -496,12 +498,17 @@ impl Engine {
         }
     }
 
-    /// Where the time of the INT8 layers went since the engine began, of all that is not being computed now; nothing for
-    /// a model in float.
-    pub fn int8_statistics(&self) -> Int8Statistics {
-        let state = self.state();
-        let of_each = state.spare.iter().chain(&state.spare_step).map(|slot| slot.buffers.statistics());
-        of_each.fold(Int8Statistics::default(), Int8Statistics::plus)
+    /// Counts what operators take from now on, or no more. An engine that has begun does not count: it costs two looks at
+    /// the clock for each operator, and those at sizes.
+    pub fn count(&self, on: bool) {
+        self.shared().counters.turn(on);
+    }
+
+    /// What was [counted](Engine::count) so far of the operators that this engine's processors run by our own kernels, or
+    /// by a device's programs for single subgraphs. What is computed by a device that runs the whole model, and products of
+    /// decode that several processors share, are not among them.
+    pub fn statistics(&self) -> Statistics {
+        self.shared().counters.statistics()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -521,8 +528,9 @@ impl Engine {
 impl Shared {
     /// A pass in the arithmetic of `phase`.
     pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
-        let Self { model, rotation, .. } = self;
-        ForwardPass { description: model.description(), weights: model.weights(), rotation, phase, hot_rows: None }
+        let Self { model, rotation, counters, .. } = self;
+        let (description, weights) = (model.description(), model.weights());
+        ForwardPass { description, weights, rotation, phase, hot_rows: None, counters }
     }
 
     /// A number for a new sequence.

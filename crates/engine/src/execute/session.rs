@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 use crate::forward::{Buffers, Forward, Segment};
 use crate::kv::{KvCache, KvFormat, save};
-use crate::linear::{Int8Statistics, Observer};
+use crate::linear::Observer;
 use crate::model::Model;
 
 /// What the sessions of an engine have in common.
@@ -311,12 +311,6 @@ impl Session {
             visit(&states);
         }
         Ok(())
-    }
-
-    /// Where the time of the INT8 layers went since the session's engine began; nothing for a model in float.
-    pub fn int8_statistics(&self) -> Int8Statistics {
-        let own = self.buffers.as_ref().map_or_else(Int8Statistics::default, |buffers| buffers.statistics());
-        self.engine.int8_statistics().plus(own)
     }
 
     /// Writes what the session has seen, with its keys and values, to `path`, for [`Engine::restore`].

@@ -5,6 +5,7 @@ mod cuts;
 mod devices;
 mod ends;
 mod hot_rows;
+mod operators;
 mod plans;
 mod prefixes;
 mod save;

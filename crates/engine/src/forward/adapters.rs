@@ -12,6 +12,7 @@ use triad_plan::graph::Role;
 
 use super::buffers::AdapterBuffers;
 use super::subgraphs::{Chunk, Pass, lock};
+use crate::statistics::{Bytes, Operator};
 
 /// An adapter and the rows of a chunk that have it, each with its scale.
 struct Share<'a> {
@@ -50,6 +51,8 @@ impl Pass<'_> {
         if !chunk.has_adapters() {
             return;
         }
+        let begun = self.counters.begin();
+        let mut bytes = Bytes::default();
         let (x, channels) = self.input(index, role, chunk);
         let mut buffers = lock(&chunk.buffers.adapters);
         let AdapterBuffers { x: gathered, reduced, added } = &mut *buffers;
@@ -73,7 +76,11 @@ impl Pass<'_> {
                 for (added, (row, _)) in added.chunks_exact(features).zip(&rows) {
                     add(&mut out[row * features..][..features], added);
                 }
+                let outputs = size_of_val(&added[..]);
+                bytes += Bytes::of(outputs, outputs, size_of_val(&a[..]) + size_of_val(&b[..]));
             }
+            bytes += Bytes::of(size_of_val(&gathered[..]), 0, 0);
         }
+        self.counters.end(begun, Operator::Adapters, || bytes);
     }
 }

@@ -9,7 +9,7 @@ use triad_model::description::{BlockDescription, Linear, ModelDescription, Rope,
 use triad_plan::graph::Role;
 
 use crate::hot_rows::Requested;
-use crate::linear::{Counted, Int8Statistics, QuantizedInput, layers};
+use crate::linear::{QuantizedInput, layers};
 
 /// Activations of one chunk, which several processors may compute at once: each field is leased by whoever works on it,
 /// for reading, or for writing as a whole or in rectangles. Shapes with `rows` the tokens of the chunk.
@@ -47,8 +47,6 @@ pub(crate) struct Buffers {
     pub(super) input: RwLock<QuantizedInput>,
     /// Of what adapters add.
     pub(super) adapters: Mutex<AdapterBuffers>,
-    /// What linear layers took.
-    pub(super) counted: Counted,
 }
 
 /// What adapters add, on the way.
@@ -130,7 +128,6 @@ impl Buffers {
             angles: RwLock::default(),
             input: RwLock::default(),
             adapters: Mutex::default(),
-            counted: Counted::default(),
         }
     }
 
@@ -149,11 +146,6 @@ impl Buffers {
     /// The residual stream of some rows.
     pub(crate) fn residual(&self, rows: Range<usize>, hidden: usize) -> ReadLease<'_> {
         self.x.read(hidden, rows)
-    }
-
-    /// Where the time of INT8 layers went.
-    pub(crate) fn statistics(&self) -> Int8Statistics {
-        self.counted.get()
     }
 
     /// The most rows that there can be room for.

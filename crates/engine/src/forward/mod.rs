@@ -8,6 +8,7 @@
 
 mod adapters;
 mod buffers;
+mod rows;
 mod subgraphs;
 
 use std::ops::Range;
@@ -17,13 +18,14 @@ use triad_kernels::{OutputMut, Phase, matmul};
 use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
-use subgraphs::normalize;
+use rows::normalize;
 pub(crate) use subgraphs::{Chunk, Multiplier, Pass, activation};
 
 use crate::cancel::Cancel;
 use crate::error::Result;
 use crate::kv::KvCache;
 use crate::linear::{Observer, OwnKernels};
+use crate::statistics::{Bytes, Operator};
 use crate::weights::{Linear, Weight, Weights};
 
 /// Rows of a chunk that are consecutive tokens of one sequence, the first of them at `position`.
@@ -112,12 +114,18 @@ impl Pass<'_> {
         columns: Range<usize>,
         out: &mut [f32],
     ) {
+        let (begun, count) = (self.counters.begin(), columns.len());
         normalize(&self.weights.output_norm, x, normed);
-        let logits = OutputMut::new(out, columns.len());
-        multiply_output(self.weights, normed, columns, phase, logits);
+        multiply_output(self.weights, normed, columns, phase, OutputMut::new(out, count));
         if let Some(cap) = self.description.logit_soft_cap {
             soft_cap(out, cap);
         }
+        self.counters.end(begun, Operator::Output, || {
+            let normed = size_of_val(normed);
+            let weights = self.weights.output.weight.bytes() * count / self.description.vocab;
+            let weights = weights + self.weights.output_norm.bytes();
+            Bytes::of(size_of_val(x) + normed, normed + size_of_val(out), weights)
+        });
     }
 }
 

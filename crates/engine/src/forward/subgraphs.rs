@@ -4,14 +4,14 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Instant;
 
 use smallvec::SmallVec;
-use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
+use triad_kernels::activation::{Activation, activate, activate_and_multiply, activated_product};
 use triad_kernels::attention::{Precision, Row, Shape};
-use triad_kernels::chunks::{chunks_mut, for_each_chunk};
+use triad_kernels::chunks::{Nothing, chunks_mut, for_each_chunk};
+use triad_kernels::int8::QuantizedRows;
 use triad_kernels::lease::ReadLease;
-use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
+use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
 use triad_kernels::{OutputMut, Phase};
 use triad_model::description::{self, Linear, ModelDescription, Residual, RopePairing};
@@ -21,17 +21,19 @@ use triad_plan::schedule::parts::Part;
 use super::{Buffers, Rotation, Segment};
 use crate::error::Result;
 use crate::hot_rows::HotRows;
+use crate::kv::BlockCache;
 use crate::linear::{
     Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply, scales, shadow,
-    shadow_apart,
+    shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
+use crate::statistics::{Bytes, Counters, Operator};
 use crate::weights::{Block, Norm, Weights};
 
 /// Sequences that decode together without an allocation.
 const DECODED_TOGETHER: usize = 16;
 /// Rows handled by one task of an elementwise operator.
-const TASK_ROWS: usize = 16;
+pub(super) const TASK_ROWS: usize = QuantizedRows::TASK_ROWS;
 
 /// What all chunks of a forward pass have in common.
 #[derive(Clone, Copy)]
@@ -42,6 +44,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) phase: Phase,
     /// Where shadows that are computed apart find weights that they don't read in place.
     pub(crate) hot_rows: Option<&'a HotRows>,
+    /// What operators take.
+    pub(crate) counters: &'a Counters,
 }
 
 /// The rows that a subgraph computes, with what it reads and writes of them.
@@ -71,7 +75,12 @@ impl<'a> Multiplier<'a, '_> {
         Self { backend, shadows: Shadows::Inline, observer: None }
     }
 
-    fn observe(&mut self, block: usize, input: LinearInput, x: &[f32]) {
+    /// Whether somebody but linear layers reads their input in float.
+    pub(super) fn reads_floats(&self, chunk: Chunk) -> bool {
+        self.observer.is_some() || chunk.has_adapters()
+    }
+
+    pub(super) fn observe(&mut self, block: usize, input: LinearInput, x: &[f32]) {
         if let Some(observer) = &mut self.observer {
             observer(block, input, x);
         }
@@ -82,7 +91,7 @@ impl Pass<'_> {
     /// Fills the residual stream with the embedding of `tokens`, one for each row.
     pub(crate) fn begin(&self, tokens: &[u32], chunk: Chunk) {
         let Chunk { segments, buffers } = chunk;
-        let hidden = self.description.hidden;
+        let (hidden, begun) = (self.description.hidden, self.counters.begin());
         *lock(&buffers.shadow_of) = None;
         *lock(&buffers.requested) = None;
         let mut x = buffers.x.write(hidden, 0..tokens.len());
@@ -94,6 +103,9 @@ impl Pass<'_> {
         for (angles, (frequencies, factor)) in all.iter_mut().zip(&self.rotation.distinct) {
             angles.fill(segments.iter().flat_map(Segment::positions), frequencies, *factor);
         }
+        self.counters.end(begun, Operator::Embedding, || {
+            Bytes::of(0, size_of_val(&x[..]), tokens.len() * self.weights.embedding_row_bytes())
+        });
     }
 
     /// The embedding of `token`, with which the residual stream begins.
@@ -162,7 +174,7 @@ impl Pass<'_> {
         let input = read(&buffers.input);
         let activations = input.activations(&x, channels, &part.rows);
         let Multiplier { backend, shadows, .. } = multiplier;
-        multiply((index, block, role), &activations, *backend, *shadows, &mut outs, &buffers.counted)
+        multiply((index, block, role), &activations, *backend, *shadows, &mut outs, self.counters)
     }
 
     /// What the layers of a role read, in float, and its channels.
@@ -197,15 +209,16 @@ impl Pass<'_> {
             let mut out = buffers.shadows.write(1, 0..rows * features);
             let requested = lock(&buffers.requested).take();
             let from_rows = self.hot_rows.is_some_and(|hot_rows| {
-                let start = Instant::now();
-                let (linear, _) = layers[0];
-                let place = (index, LinearInput::of(linear));
+                let (begun, place) = (self.counters.begin(), (index, LinearInput::of(layers[0].0)));
                 let is_done = hot_rows.shadow(place, x, requested, &scales(block, &layers), &mut out);
-                buffers.counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
+                if is_done {
+                    let bytes = || shadow_bytes(block, x, layers.iter().copied());
+                    self.counters.end(begun, Operator::Shadows, bytes);
+                }
                 is_done
             });
             if !from_rows {
-                shadow_apart(block, &layers, x, &mut out, &buffers.counted);
+                shadow_apart(block, &layers, x, &mut out, self.counters);
             }
             *lock(&buffers.shadow_of) = Some((index, role));
         }
@@ -222,34 +235,22 @@ impl Pass<'_> {
         for (linear, features) in &layers {
             let shadow = shadows.split_off(..rows * features).expect("a shadow of all layers");
             let mut out = buffers.output(*linear).write(*features, 0..rows);
-            add_shadow(x, *features, shadow, &mut out, &buffers.counted);
-        }
-    }
-
-    /// Makes `x[rows, channels]` ready for the layers that read `input`.
-    fn quantize(&self, index: usize, input: LinearInput, x: &[f32], chunk: Chunk) {
-        let Buffers { input: quantized, counted, requested, .. } = chunk.buffers;
-        let mut quantized = write(quantized);
-        quantized.quantize(self.block(index), input, (x, chunk.rows()), self.phase, counted);
-        if let Some(hot_rows) = self.hot_rows {
-            // Now, so that rows are read while others multiply.
-            let x = quantized.int8(0..chunk.rows());
-            *lock(requested) = x.and_then(|x| hot_rows.request(index, input, x));
+            add_shadow(x, *features, shadow, &mut out, self.counters);
         }
     }
 
     /// Residual of the block before; norm; quantize.
     fn attention_norm(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) {
-        let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
-        self.join_shadow(rows, buffers);
-        if let Some(before) = index.checked_sub(1) {
+        self.join_shadow(chunk.rows(), chunk.buffers);
+        let before = index.checked_sub(1);
+        if let Some(before) = before {
             self.add_adapters(before, Role::Down, chunk);
-            self.add_projected(self.block(before).feed_forward_post_norm.as_ref(), rows, buffers);
         }
-        let (x, mut normed) = (buffers.x.read(hidden, 0..rows), buffers.normed.write(hidden, 0..rows));
-        normalize(&self.block(index).attention_norm, &x, &mut normed);
-        multiplier.observe(index, LinearInput::Attention, &normed);
-        self.quantize(index, LinearInput::Attention, &normed, chunk);
+        let residual = before.map(|before| self.block(before).feed_forward_post_norm.as_ref());
+        // What serves both halves of a block is read once more.
+        let is_kept = self.description.blocks[index].residual == Residual::Parallel;
+        let norm = &self.block(index).attention_norm;
+        self.norm((index, LinearInput::Attention), (residual, norm), is_kept, chunk, multiplier);
     }
 
     /// RoPE; keys and values to the cache; attention; quantize.
@@ -277,8 +278,14 @@ impl Pass<'_> {
                 rope(x, head_dim, heads, angles, task * TASK_ROWS, pairing);
             });
         };
+        let begun = self.counters.begin();
         rotate(&mut queries, heads, weights.query_norm.as_ref());
         rotate(&mut keys, kv_heads, weights.key_norm.as_ref());
+        self.counters.end(begun, Operator::Rope, || {
+            let bytes = size_of_val(&queries[..]) + size_of_val(&keys[..]);
+            let norms = [&weights.query_norm, &weights.key_norm].into_iter().flatten();
+            Bytes::of(bytes, bytes, norms.map(Norm::bytes).sum())
+        });
         let shape = Shape {
             heads,
             kv_heads,
@@ -294,10 +301,15 @@ impl Pass<'_> {
             Phase::Prefill => {
                 for Segment { cache, rows, position } in segments {
                     let mut cache = cache.block(index);
-                    cache.write(&keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                    self.write_cache(&mut cache, &keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                    let begun = self.counters.begin();
                     let of_queries = rows.start * query..rows.end * query;
                     let (queries, attended) = (&queries[of_queries.clone()], &mut attended[of_queries]);
                     triad_kernels::attention(queries, *position, &*cache, &shape, attended);
+                    self.counters.end(begun, Operator::Attention, || {
+                        let cached = cache.bytes(seen(*position..position + rows.len(), shape.window));
+                        Bytes::of(size_of_val(queries) + cached, size_of_val(attended), 0)
+                    });
                 }
             }
             // All rows at once, each of which reads the cache of its own sequence.
@@ -306,16 +318,25 @@ impl Pass<'_> {
                     .iter()
                     .map(|Segment { cache, rows, position }| {
                         let mut cache = cache.block(index);
-                        cache.write(&keys[of_keys(rows)], &values[of_keys(rows)], *position);
+                        self.write_cache(&mut cache, &keys[of_keys(rows)], &values[of_keys(rows)], *position);
                         cache
                     })
                     .collect();
+                let begun = self.counters.begin();
                 let rows: SmallVec<[_; DECODED_TOGETHER]> = segments
                     .iter()
                     .zip(&caches)
                     .flat_map(|(segment, cache)| segment.positions().map(|position| Row { cache: &**cache, position }))
                     .collect();
                 triad_kernels::attention_of_rows(&queries, &rows, &shape, &mut attended);
+                self.counters.end(begun, Operator::Attention, || {
+                    let of_segment = |(segment, cache): (&Segment, &MutexGuard<BlockCache>)| {
+                        let of_row = |position| seen(position..position + 1, shape.window);
+                        cache.bytes(segment.positions().map(of_row).sum())
+                    };
+                    let cached: usize = segments.iter().zip(&caches).map(of_segment).sum();
+                    Bytes::of(size_of_val(&queries[..]) + cached, size_of_val(&attended[..]), 0)
+                });
             }
         }
         multiplier.observe(index, LinearInput::AttentionOutput, &attended);
@@ -327,13 +348,14 @@ impl Pass<'_> {
         let (block, rows, buffers, hidden) = (self.block(index), chunk.rows(), chunk.buffers, self.description.hidden);
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::AttentionOutput, chunk);
-        self.add_projected(block.attention_post_norm.as_ref(), rows, buffers);
-        let mut normed = buffers.normed.write(hidden, 0..rows);
-        if let Some(norm) = &block.feed_forward_norm {
-            normalize(norm, &buffers.x.read(hidden, 0..rows), &mut normed);
-        }
+        let (place, post_norm) = ((index, LinearInput::FeedForward), block.attention_post_norm.as_ref());
         let is_parallel = self.description.blocks[index].residual == Residual::Parallel;
         debug_assert_eq!(block.feed_forward_norm.is_none(), is_parallel);
+        if let Some(norm) = &block.feed_forward_norm {
+            return self.norm(place, (Some(post_norm), norm), false, chunk, multiplier);
+        }
+        self.add_projected(post_norm, rows, buffers);
+        let normed = buffers.normed.read(hidden, 0..rows);
         multiplier.observe(index, LinearInput::FeedForward, &normed);
         self.quantize(index, LinearInput::FeedForward, &normed, chunk);
     }
@@ -361,11 +383,16 @@ impl Pass<'_> {
         {
             let (input, mut inner) = (read(&buffers.input), buffers.up.write(width, 0..rows));
             let Some(x) = input.int8(0..rows) else { return Ok(false) };
-            let start = Instant::now();
+            let begun = self.counters.begin();
             if !multiplier.backend.feed_forward(index, x, &mut projected, &mut inner)? {
                 return Ok(false);
             }
-            buffers.counted.add(|statistics| statistics.matmul_seconds += start.elapsed().as_secs_f64());
+            self.counters.end(begun, Operator::FeedForward, || {
+                let linears = [Linear::Gate, Linear::Up, Linear::Down];
+                let weights = linears.iter().filter_map(|linear| self.block(index).linears.get(linear));
+                let weights = weights.map(|linear| linear.weight.bytes()).sum();
+                Bytes::of(x.size(), size_of_val(&projected[..]), weights)
+            });
         }
         let block = self.block(index);
         let has_shadow = block.inputs.as_ref().is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());
@@ -374,7 +401,7 @@ impl Pass<'_> {
             let input = read(&buffers.input);
             let x = input.int8(0..rows).expect("what was quantized for a shadow");
             let out = OutputMut::new(&mut projected, hidden);
-            shadow(block, x, &mut [LinearOutput { linear: Linear::Down, columns: 0..hidden, out }], &buffers.counted);
+            shadow(block, x, &mut [LinearOutput { linear: Linear::Down, columns: 0..hidden, out }], self.counters);
         }
         Ok(true)
     }
@@ -385,6 +412,19 @@ impl Pass<'_> {
         self.join_shadow(rows, buffers);
         self.add_adapters(index, Role::GateUp, chunk);
         let (width, activation) = (feed_forward.width, activation(feed_forward.activation));
+        let begun = self.counters.begin();
+        if feed_forward.gated && !multiplier.reads_floats(chunk) {
+            let (gate, up) = (buffers.gate.read(width, 0..rows), buffers.up.read(width, 0..rows));
+            let make = |(): &mut (), row: usize, inner: &mut [f32]| {
+                let row = row * width..(row + 1) * width;
+                activated_product(&gate[row.clone()], &up[row], activation, inner);
+            };
+            if self.quantize_made((index, LinearInput::Down), width, Nothing(rows.div_ceil(TASK_ROWS)), make, chunk) {
+                let read = size_of_val(&gate[..]) + size_of_val(&up[..]);
+                self.end_made(begun, Operator::Activation, (index, chunk), || Bytes::of(read, 0, 0));
+                return;
+            }
+        }
         let task = TASK_ROWS * width;
         let inner = if feed_forward.gated {
             let (mut gate, up) = (buffers.gate.write(width, 0..rows), buffers.up.read(width, 0..rows));
@@ -397,25 +437,25 @@ impl Pass<'_> {
             for_each_chunk(chunks_mut(&mut up, task), 1, |_, up| activate(up, activation));
             up
         };
+        self.counters.end(begun, Operator::Activation, || {
+            let bytes = size_of_val(&inner[..]);
+            Bytes::of(if feed_forward.gated { 2 * bytes } else { bytes }, bytes, 0)
+        });
         multiplier.observe(index, LinearInput::Down, &inner);
         self.quantize(index, LinearInput::Down, &inner, chunk);
     }
 
-    /// Adds the output of half a block to the residual stream, normed where its family does that.
-    fn add_projected(&self, norm: Option<&Norm>, rows: usize, buffers: &Buffers) {
-        let hidden = self.description.hidden;
-        let (mut x, mut projected) = (buffers.x.write(hidden, 0..rows), buffers.projected.write(hidden, 0..rows));
-        if let Some(norm) = norm {
-            let task = TASK_ROWS * norm.weight.len();
-            // Always an RMS norm.
-            for_each_chunk(chunks_mut(&mut projected, task), 1, |_, x| {
-                rms_norm_in_place(x, &norm.weight, norm.epsilon);
-            });
-        }
-        add_rows(&mut x, &projected);
+    /// Keys and values of a segment, `[rows, kv_heads, head_dim]`, to the cache from position `first` on.
+    fn write_cache(&self, cache: &mut BlockCache, keys: &[f32], values: &[f32], first: usize) {
+        let begun = self.counters.begin();
+        cache.write(keys, values, first);
+        self.counters.end(begun, Operator::CacheWrite, || {
+            let read = size_of_val(keys) + size_of_val(values);
+            Bytes::of(read, cache.bytes(keys.len() / cache.width()), 0)
+        });
     }
 
-    fn block(&self, index: usize) -> &Block {
+    pub(super) fn block(&self, index: usize) -> &Block {
         &self.weights.blocks[index]
     }
 
@@ -439,11 +479,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+pub(super) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+pub(super) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -456,18 +496,8 @@ pub(crate) fn activation(described: description::Activation) -> Activation {
     }
 }
 
-pub(super) fn normalize(norm: &Norm, x: &[f32], out: &mut [f32]) {
-    let task = TASK_ROWS * norm.weight.len();
-    for_each_chunk(chunks_mut(out, task), 1, |index, out| {
-        let x = &x[index * task..][..out.len()];
-        match &norm.bias {
-            None => rms_norm(x, &norm.weight, norm.epsilon, out),
-            Some(bias) => layer_norm(x, &norm.weight, bias, norm.epsilon, out),
-        }
-    });
-}
-
-fn add_rows(x: &mut [f32], y: &[f32]) {
-    const TASK: usize = 1 << 14;
-    for_each_chunk(chunks_mut(x, TASK), 1, |index, x| add(x, &y[index * TASK..][..x.len()]));
+/// How many positions the rows at `positions` look at, all together.
+fn seen(positions: Range<usize>, window: Option<usize>) -> usize {
+    let first = window.map_or(0, |window| (positions.start + 1).saturating_sub(window));
+    positions.end - first
 }

@@ -25,10 +25,20 @@ pub(crate) struct BlockCache {
 }
 
 impl BlockCache {
+    /// Keys, or values, of a position.
+    pub(crate) fn width(&self) -> usize {
+        self.shape.kv_heads * self.shape.head_dim
+    }
+
+    /// Bytes of the keys and values of so many positions.
+    pub(crate) fn bytes(&self, positions: usize) -> usize {
+        self.shape.bytes_of(positions)
+    }
+
     /// Writes keys and values `[rows, kv_heads, head_dim]` at positions from `first` on, for which pages have been
     /// [reserved](KvCache::reserve). A page that others hold is copied first.
     pub(crate) fn write(&mut self, keys: &[f32], values: &[f32], first: usize) {
-        let width = self.shape.kv_heads * self.shape.head_dim;
+        let width = self.width();
         let (mut keys, mut values, mut position) = (keys, values, first);
         while !keys.is_empty() {
             let place = position % PAGE;

@@ -11,7 +11,7 @@ mod page;
 mod prefixes;
 pub(crate) mod save;
 
-pub(crate) use cache::KvCache;
+pub(crate) use cache::{BlockCache, KvCache};
 pub(crate) use memory::KvMemory;
 pub use memory::KvUse;
 pub use page::KvFormat;

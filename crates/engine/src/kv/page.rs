@@ -5,9 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::f16;
 use serde::{Deserialize, Serialize};
-use triad_kernels::Matrix;
 use triad_kernels::attention::PAGE;
+use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::quantize_weight_rows;
+use triad_kernels::{Matrix, narrow_f16};
+
+/// Positions of a head that one task writes, a part of [`PAGE`].
+const TASK_POSITIONS: usize = 32;
+/// Fewer numbers than this are written before another thread wakes up.
+const PARALLEL: usize = 1 << 14;
 
 /// Number format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +53,12 @@ pub(crate) struct PageShape {
 impl PageShape {
     /// Bytes of a page's keys and values.
     pub(crate) fn bytes(self) -> usize {
-        2 * PAGE * self.kv_heads * self.format.bytes(self.head_dim)
+        self.bytes_of(PAGE)
+    }
+
+    /// Bytes of keys and values of so many positions.
+    pub(crate) fn bytes_of(self, positions: usize) -> usize {
+        2 * positions * self.kv_heads * self.format.bytes(self.head_dim)
     }
 
     /// Bytes of the first `positions` places of keys or of values: for each head, of all numbers and of all scales.
@@ -91,18 +102,32 @@ impl Plane {
 
     /// Writes `rows[rows, kv_heads, head_dim]` at the places of a page from `first` on.
     fn write(&mut self, rows: &[f32], first: usize, shape: PageShape) {
-        let (heads, dim) = (shape.kv_heads, shape.head_dim);
-        for (row, values) in rows.chunks_exact(heads * dim).enumerate() {
-            for (head, values) in values.chunks_exact(dim).enumerate() {
-                let row = head * PAGE + first + row;
-                let place = row * dim..(row + 1) * dim;
-                match self {
-                    Self::F16(plane) => to_f16(values, &mut plane[place]),
-                    Self::F32(plane) => plane[place].copy_from_slice(values),
-                    Self::Int8 { values: plane, scales } => {
-                        quantize_weight_rows(values, dim, &mut scales[row..=row], &mut plane[place]);
-                    }
-                }
+        let (dim, width) = (shape.head_dim, shape.kv_heads * shape.head_dim);
+        let places = first..first + rows.len() / width;
+        // Of few rows a head is one task, all of which this thread does.
+        let (positions, grain) = if rows.len() < PARALLEL { (PAGE, usize::MAX) } else { (TASK_POSITIONS, 1) };
+        let task = positions * dim;
+        // Calls `write` with the numbers of each row of a head that a task writes, and where among its own rows they go.
+        let rows_of = |index: usize, write: &mut dyn FnMut(&[f32], usize)| {
+            let (head, from) = (index * positions / PAGE, index * positions % PAGE);
+            for place in from.max(places.start)..(from + positions).min(places.end) {
+                write(&rows[(place - first) * width + head * dim..][..dim], place - from);
+            }
+        };
+        match self {
+            Self::F16(plane) => for_each_chunk(chunks_mut(plane, task), grain, |index, plane| {
+                rows_of(index, &mut |values, row| narrow_f16(values, &mut plane[row * dim..][..dim]));
+            }),
+            Self::F32(plane) => for_each_chunk(chunks_mut(plane, task), grain, |index, plane| {
+                rows_of(index, &mut |values, row| plane[row * dim..][..dim].copy_from_slice(values));
+            }),
+            Self::Int8 { values: plane, scales } => {
+                let chunks = (chunks_mut(plane, task), chunks_mut(scales, positions));
+                for_each_chunk(chunks, grain, |index, (plane, scales)| {
+                    rows_of(index, &mut |values, row| {
+                        quantize_weight_rows(values, dim, &mut scales[row..=row], &mut plane[row * dim..][..dim]);
+                    });
+                });
             }
         }
     }
@@ -130,11 +155,6 @@ impl Plane {
             Self::Int8 { values, scales } => [bytemuck::cast_slice_mut(values), bytemuck::cast_slice_mut(scales)],
         }
     }
-}
-
-fn to_f16(from: &[f32], to: &mut [f16]) {
-    use half::slice::HalfFloatSliceExt;
-    to.convert_from_f32_slice(from);
 }
 
 /// Keys and values of a page in one block. Its bytes are counted as long as it lives, and its memory is used again.
@@ -237,5 +257,51 @@ impl Drop for BlockPage {
             (std::mem::replace(&mut self.keys, nothing()), std::mem::replace(&mut self.values, nothing()));
         self.home.free().push((self.shape, keys, values));
         self.home.used.fetch_sub(self.shape.bytes(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use triad_kernels::pool::Pool;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn every_row_goes_to_its_place_and_no_other_place_changes(
+            format in prop::sample::select(vec![KvFormat::F16, KvFormat::F32, KvFormat::Int8]),
+            kv_heads in 1usize..5,
+            head_dim in prop::sample::select(vec![4usize, 20, 64]),
+            places in (0usize..=PAGE, 0usize..=PAGE).prop_map(|(a, b)| a.min(b)..a.max(b)),
+            threads in 1usize..4,
+        ) {
+            let shape = PageShape { format, kv_heads, head_dim };
+            let number = |index: usize| ((index * 37) % 199) as f32 - 99.0;
+            let rows: Vec<f32> = (0..places.len() * kv_heads * head_dim).map(number).collect();
+            let mut plane = Plane::new(shape);
+            let old = vec![7.0; PAGE * kv_heads * head_dim];
+            plane.write(&old, 0, shape);
+            Pool::new(threads).unwrap().install(|| plane.write(&rows, places.start, shape));
+            let mut read = vec![0.0; head_dim];
+            let mut expected = Plane::new(PageShape { kv_heads: 1, ..shape });
+            for head in 0..kv_heads {
+                for place in 0..PAGE {
+                    let row = if places.contains(&place) {
+                        &rows[((place - places.start) * kv_heads + head) * head_dim..][..head_dim]
+                    } else {
+                        &old[..head_dim]
+                    };
+                    expected.write(row, 0, PageShape { kv_heads: 1, ..shape });
+                    let mut wanted = vec![0.0; head_dim];
+                    expected.view().rows(0..1, head_dim).widen_row(0, &mut wanted);
+                    let at = head * PAGE + place;
+                    plane.view().rows(at..at + 1, head_dim).widen_row(0, &mut read);
+                    prop_assert_eq!(&read, &wanted, "head {}, place {}", head, place);
+                }
+            }
+        }
     }
 }

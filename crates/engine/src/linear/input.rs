@@ -1,14 +1,14 @@
 //! What linear layers read, quantized where they compute in INT8.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use triad_kernels::Phase;
+use triad_kernels::chunks::Chunks;
 use triad_kernels::int8::{QuantizedRows, QuantizedView};
 
-use super::statistics::Counted;
 use crate::linear_input::LinearInput;
 use crate::quantization::{INT8_MAX, InputQuantization};
+use crate::statistics::{Bytes, Counters, Operator, Statistics};
 use crate::weights::Block;
 
 /// The activations that the next linear layers of a chunk read; its buffers are used again for every input.
@@ -29,15 +29,13 @@ impl QuantizedInput {
         input: LinearInput,
         (x, rows): (&[f32], usize),
         phase: Phase,
-        counted: &Counted,
+        counters: &Counters,
     ) {
-        let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
-        let quantization = quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input));
         // Until they are, they are the rows of nothing.
         self.input = None;
         self.phase = phase;
-        let Some(quantization) = quantization else { return };
-        let start = Instant::now();
+        let Some(quantization) = quantization(block, input, phase) else { return };
+        let begun = counters.begin();
         let channels = x.len() / rows.max(1);
         match quantization {
             InputQuantization::Static { clip, shadow, smoothing } => {
@@ -48,11 +46,47 @@ impl QuantizedInput {
             }
         }
         self.input = Some(input);
-        counted.add(|statistics| {
-            statistics.quantize_seconds += start.elapsed().as_secs_f64();
-            statistics.values += x.len() as u64;
-            statistics.outliers += self.rows.outliers() as u64;
-        });
+        let bytes = || {
+            let mut bytes = self.bytes(block);
+            bytes += Bytes::of(size_of_val(x), 0, 0);
+            bytes
+        };
+        counters.end_with(begun, Operator::Quantize, bytes, |statistics| self.count(statistics));
+    }
+
+    /// As [`QuantizedInput::quantize`], of rows `[channels]` that `make` makes of chunks of `source`, one by one
+    /// ([`QuantizedRows::quantize_made`]): floats are nowhere in memory. Returns whether that was done: where layers
+    /// that read `input` need floats, or scales of all rows, none is made.
+    pub(crate) fn quantize_made<C: Chunks>(
+        &mut self,
+        block: &Block,
+        input: LinearInput,
+        (rows, channels): (usize, usize),
+        phase: Phase,
+        source: C,
+        make: impl Fn(&mut C::Chunk, usize, &mut [f32]) + Sync,
+    ) -> bool {
+        self.input = None;
+        self.phase = phase;
+        let Some(InputQuantization::Static { clip, shadow, smoothing }) = quantization(block, input, phase) else {
+            return false;
+        };
+        let how = (clip / INT8_MAX, smoothing.as_deref(), *shadow);
+        self.rows.quantize_made((rows, channels), how, source, make);
+        self.input = Some(input);
+        true
+    }
+
+    /// What quantizing writes, and reads beside the rows.
+    pub(crate) fn bytes(&self, block: &Block) -> Bytes {
+        let quantization = self.input.and_then(|input| quantization(block, input, self.phase));
+        Bytes::of(0, self.rows.view().size(), quantization.map_or(0, smoothing_bytes))
+    }
+
+    /// Adds the rows to those that have been quantized.
+    pub(crate) fn count(&self, statistics: &mut Statistics) {
+        statistics.values += (self.rows.rows() * self.rows.in_features()) as u64;
+        statistics.outliers += self.rows.outliers() as u64;
     }
 
     /// Some of the quantized rows; `None` where the layers that read them compute in float.
@@ -63,6 +97,20 @@ impl QuantizedInput {
     /// Whether these are the quantized rows of `input`.
     pub(crate) fn holds(&self, input: LinearInput) -> bool {
         self.input == Some(input)
+    }
+}
+
+/// How the layers of `block` that read `input` quantize it; `None` where they read floats.
+fn quantization(block: &Block, input: LinearInput, phase: Phase) -> Option<&InputQuantization> {
+    let quantization = block.inputs.as_ref().map(|inputs| &inputs[input.index()]);
+    quantization.filter(|_| phase == Phase::Prefill || !decodes_in_float(block, input))
+}
+
+/// Bytes of the factors on an input's channels.
+fn smoothing_bytes(quantization: &InputQuantization) -> usize {
+    match quantization {
+        InputQuantization::Static { smoothing: Some(factors), .. } => size_of_val(&factors[..]),
+        _ => 0,
     }
 }
 

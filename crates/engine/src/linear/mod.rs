@@ -6,10 +6,8 @@
 
 mod backend;
 mod input;
-mod statistics;
 
 use std::ops::Range;
-use std::time::Instant;
 
 use smallvec::SmallVec;
 use triad_kernels::int8::{self as int8_kernels, QuantizedView};
@@ -19,12 +17,11 @@ use triad_plan::graph::Role;
 
 pub(crate) use backend::{Backend, OwnKernels};
 pub(crate) use input::QuantizedInput;
-pub(crate) use statistics::Counted;
-pub use statistics::Int8Statistics;
 
 use crate::error::Result;
 use crate::linear_input::LinearInput;
-use crate::weights::{Block, Int8Matrix, Weight};
+use crate::statistics::{Bytes, Counters, Operator};
+use crate::weights::{Block, Int8Matrix, Weight, WeightMatrix};
 
 /// Linear layers that read one input: query, key and value.
 const MOST_READERS: usize = 3;
@@ -119,40 +116,57 @@ pub(crate) fn multiply(
     backend: &mut dyn Backend,
     shadows: Shadows,
     outs: &mut [LinearOutput],
-    counted: &Counted,
+    counters: &Counters,
 ) -> Result<()> {
-    let Activations { int8, x, rows, phase } = *activations;
-    if let Some(x) = int8 {
-        let start = Instant::now();
-        backend.multiply(index, role, x, outs)?;
-        counted.add(|statistics| statistics.matmul_seconds += start.elapsed().as_secs_f64());
-        if shadows == Shadows::Inline {
-            shadow(block, x, outs, counted);
-        }
-        return Ok(());
+    let begun = counters.begin();
+    match activations.int8 {
+        Some(x) => backend.multiply(index, role, x, outs)?,
+        None => multiply_floats(block, activations, outs),
     }
-    let in_features = x.len() / rows.max(1);
-    let products = outs.iter_mut().map(|LinearOutput { linear, columns, out }| {
-        let layer = &block.linears[linear];
-        let weight = match (&layer.weight, &layer.decode_weight) {
-            (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
-            (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
-        };
-        let bias = layer.bias.as_deref().map(|bias| &bias[columns.clone()]);
-        Product::new(weight.view().rows(columns.clone(), in_features), bias, out.reborrow())
-    });
-    let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
-    matmul_each(x, rows, phase, &mut products);
+    counters.end(begun, Operator::of_products(role), || product_bytes(block, activations, outs));
+    if let Some(x) = activations.int8
+        && shadows == Shadows::Inline
+    {
+        shadow(block, x, outs, counters);
+    }
     Ok(())
 }
 
+/// Products of layers that read floats.
+fn multiply_floats(block: &Block, activations: &Activations, outs: &mut [LinearOutput]) {
+    let Activations { x, rows, phase, .. } = *activations;
+    let in_features = x.len() / rows.max(1);
+    let products = outs.iter_mut().map(|LinearOutput { linear, columns, out }| {
+        let bias = block.linears[linear].bias.as_deref().map(|bias| &bias[columns.clone()]);
+        Product::new(float(block, *linear).view().rows(columns.clone(), in_features), bias, out.reborrow())
+    });
+    let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
+    matmul_each(x, rows, phase, &mut products);
+}
+
+/// What products read and write.
+fn product_bytes(block: &Block, activations: &Activations, outs: &[LinearOutput]) -> Bytes {
+    let read = activations.int8.map_or(size_of_val(activations.x), QuantizedView::size);
+    let weights = outs.iter().map(|LinearOutput { linear, columns, .. }| {
+        let bytes = match activations.int8 {
+            Some(_) => int8(block, *linear).bytes(),
+            None => float(block, *linear).bytes(),
+        };
+        let layer = &block.linears[linear];
+        let bias = if layer.bias.is_some() { size_of::<f32>() } else { 0 };
+        bytes * columns.len() / layer.weight.out_features() + bias * columns.len()
+    });
+    let written = outs.iter().map(|LinearOutput { out, .. }| out.rows() * out.columns() * size_of::<f32>());
+    Bytes::of(read, written.sum(), weights.sum())
+}
+
 /// Adds to products what the outliers of `x` lack.
-pub(crate) fn shadow(block: &Block, x: QuantizedView, outs: &mut [LinearOutput], counted: &Counted) {
+pub(crate) fn shadow(block: &Block, x: QuantizedView, outs: &mut [LinearOutput], counters: &Counters) {
     if x.outliers() == 0 {
         return;
     }
-    let start = Instant::now();
-    for LinearOutput { linear, columns, out } in outs {
+    let begun = counters.begin();
+    for LinearOutput { linear, columns, out } in &mut *outs {
         let weight = int8(block, *linear);
         match weight.float() {
             None => int8_kernels::shadow(x, weight.view().columns(columns.clone()), out.reborrow()),
@@ -162,19 +176,41 @@ pub(crate) fn shadow(block: &Block, x: QuantizedView, outs: &mut [LinearOutput],
             }
         }
     }
-    counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
+    counters.end(begun, Operator::Shadows, || {
+        let features = |of: &LinearOutput| (of.linear, of.columns.len());
+        let bytes = shadow_bytes(block, x, outs.iter().map(features));
+        // What is there is added to.
+        Bytes { read: bytes.read + bytes.written, ..bytes }
+    });
+}
+
+/// What shadows read, and write of the rows that have outliers: of each layer so many features.
+pub(crate) fn shadow_bytes(block: &Block, x: QuantizedView, layers: impl Iterator<Item = (Linear, usize)>) -> Bytes {
+    let (mut rows, mut channels) = (0, vec![false; x.in_features()]);
+    for row in 0..x.rows() {
+        let outliers = x.outliers_of(row).0;
+        rows += usize::from(!outliers.is_empty());
+        outliers.iter().for_each(|channel| channels[*channel as usize] = true);
+    }
+    let channels = channels.into_iter().filter(|has| *has).count();
+    let of_layer = |(linear, features): (Linear, usize)| match int8(block, linear).float() {
+        None => (features, features * (channels + size_of::<f32>())),
+        Some(float) => (features, channels * float.bytes() / float.in_features() * features / float.out_features()),
+    };
+    let (features, weights) = layers.map(of_layer).fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+    Bytes::of(x.outlier_bytes(), rows * features * size_of::<f32>(), weights)
 }
 
 /// What [`shadow`] adds, by itself: `[rows, out_features]` of one layer after the other in `out`, those rows alone that have
 /// outliers. [`add_shadow`] adds it.
-pub(crate) fn shadow_apart(block: &Block, layers: &Layers, x: QuantizedView, out: &mut [f32], counted: &Counted) {
-    let start = Instant::now();
+pub(crate) fn shadow_apart(block: &Block, layers: &Layers, x: QuantizedView, out: &mut [f32], counters: &Counters) {
+    let begun = counters.begin();
     let mut out = out;
     for (linear, features) in layers {
         let of_layer = out.split_off_mut(..x.rows() * features).expect("room for the outputs of all layers");
         int8_kernels::shadow_apart(x, int8(block, *linear).view(), OutputMut::new(of_layer, *features));
     }
-    counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
+    counters.end(begun, Operator::Shadows, || shadow_bytes(block, x, layers.iter().copied()));
 }
 
 /// The scales of the weights of layers that read INT8.
@@ -183,10 +219,23 @@ pub(crate) fn scales<'a>(block: &'a Block, layers: &Layers) -> SmallVec<[&'a [f3
 }
 
 /// Adds what [`shadow_apart`] computed to the products of a layer, `[rows, out_features]`: the same bits as [`shadow`].
-pub(crate) fn add_shadow(x: QuantizedView, features: usize, shadow: &[f32], out: &mut [f32], counted: &Counted) {
-    let start = Instant::now();
+pub(crate) fn add_shadow(x: QuantizedView, features: usize, shadow: &[f32], out: &mut [f32], counters: &Counters) {
+    let begun = counters.begin();
     int8_kernels::join_shadow(x, shadow, OutputMut::new(out, features));
-    counted.add(|statistics| statistics.shadow_seconds += start.elapsed().as_secs_f64());
+    counters.end(begun, Operator::Shadows, || {
+        let rows = (0..x.rows()).filter(|row| !x.outliers_of(*row).0.is_empty()).count();
+        let bytes = rows * features * size_of::<f32>();
+        Bytes::of(2 * bytes, bytes, 0)
+    });
+}
+
+/// The weight of a layer that reads floats.
+fn float(block: &Block, linear: Linear) -> &WeightMatrix {
+    let layer = &block.linears[&linear];
+    match (&layer.weight, &layer.decode_weight) {
+        (Weight::Float(weight), _) | (Weight::Int8(_), Some(weight)) => weight,
+        (Weight::Int8(_), None) => unreachable!("INT8 layers read INT8 but in decode"),
+    }
 }
 
 /// The weight of a layer that reads INT8.

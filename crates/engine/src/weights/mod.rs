@@ -139,6 +139,13 @@ pub struct Norm {
     pub epsilon: f32,
 }
 
+impl Norm {
+    /// Bytes of factors and summands.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.weight[..]) + self.bias.as_ref().map_or(0, |bias| size_of_val(&bias[..]))
+    }
+}
+
 /// The embedding: rows are read one at a time, so they stay as stored.
 #[derive(Clone)]
 pub enum Embedding {
@@ -236,6 +243,15 @@ impl Weights {
                 Weight::Int8(_) => unreachable!("the output matrix reads float activations"),
             },
             Embedding::Matrix(matrix) => matrix.row(row, out),
+        }
+    }
+
+    /// Bytes of a token's embedding.
+    pub(crate) fn embedding_row_bytes(&self) -> usize {
+        match &self.embedding {
+            Embedding::Stored { row_bytes, .. } => *row_bytes,
+            Embedding::Output => self.output.weight.bytes() / self.output.weight.out_features(),
+            Embedding::Matrix(matrix) => matrix.bytes() / matrix.out_features(),
         }
     }
 

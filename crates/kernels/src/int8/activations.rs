@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::weight::scale_for;
-use crate::chunks::{chunks_mut, for_each_chunk};
+use crate::chunks::{Chunks, Nothing, chunks_mut, for_each_chunk};
 use crate::kernel::best;
 use crate::kernel::int8::quantize::ActivationRow;
 use crate::kernel::int8::rows::{OFFSET, Outliers, PART_ROWS, Part, QuantizedView, stride};
-use crate::kernel::int8::{LARGEST, MAX_IN_FEATURES};
+use crate::kernel::int8::{Int8Kernel, LARGEST, MAX_IN_FEATURES};
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
 
@@ -55,27 +55,37 @@ impl QuantizedRows {
         smoothing: Option<&[f32]>,
         shadow: bool,
     ) {
-        let clip = LARGEST * scale;
-        assert!(scale.is_normal() && scale > 0.0 && clip.is_finite(), "scale {scale} is not positive and finite");
-        if let Some(smoothing) = smoothing {
-            assert_eq!(smoothing.len(), in_features, "smoothing is [{in_features}]");
-        }
-        let limit = if shadow { clip } else { f32::MAX };
+        let row = StaticRow::new(in_features, scale, smoothing, shadow);
         self.outlier_columns.channels.clear();
-        let inverse = scale.recip();
-        let kernel = best().int8;
-        self.each_row(x, in_features, |x, values, part| {
-            let outliers = &mut part.outliers;
-            let first = outliers.channels.len();
-            kernel.quantize(&ActivationRow { x, smoothing, inverse, limit }, values, outliers);
-            if outliers.numbers[first..].iter().all(|x| x.is_finite()) {
-                outliers.numbers[first..].iter_mut().for_each(|x| *x -= clip.copysign(*x));
-                return scale;
-            }
-            // The whole row is no number.
-            outliers.channels[first..].iter().for_each(|channel| values[*channel as usize] = OFFSET);
-            outliers.truncate(first);
-            f32::NAN
+        self.each_row(x, in_features, |x, values, part| row.quantize(x, values, part));
+    }
+
+    /// Rows that one task of [`QuantizedRows::quantize_made`] makes.
+    pub const TASK_ROWS: usize = PART_ROWS;
+
+    /// As [`QuantizedRows::quantize_static`], of rows that `make` makes one by one, so that each is quantized while it is in
+    /// a core's cache: it is called with what a task takes of `source`, whose chunks are of
+    /// [`TASK_ROWS`](Self::TASK_ROWS) rows, with the number of a row among all, and with `[in_features]` numbers to write.
+    ///
+    /// # Panics
+    /// If there are fewer chunks than rows need, or as [`QuantizedRows::quantize_static`].
+    pub fn quantize_made<C: Chunks>(
+        &mut self,
+        (rows, in_features): (usize, usize),
+        (scale, smoothing, shadow): (f32, Option<&[f32]>, bool),
+        source: C,
+        make: impl Fn(&mut C::Chunk, usize, &mut [f32]) + Sync,
+    ) {
+        assert!(source.count() >= rows.div_ceil(PART_ROWS), "something to make {rows} rows of");
+        let row = StaticRow::new(in_features, scale, smoothing, shadow);
+        self.outlier_columns.channels.clear();
+        self.each(rows, in_features, source, |chunk, index, values, part| {
+            let mut x = std::mem::take(&mut part.rest);
+            x.resize(in_features, 0.0);
+            make(chunk, index, &mut x);
+            let scale = row.quantize(&x, values, part);
+            part.rest = x;
+            scale
         });
     }
 
@@ -154,26 +164,82 @@ impl QuantizedRows {
     ) {
         assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
+        let rows = x.len() / in_features;
+        self.each(rows, in_features, Nothing(rows.div_ceil(PART_ROWS)), |(), row, values, part| {
+            quantize(&x[row * in_features..][..in_features], values, part)
+        });
+    }
+
+    /// As [`QuantizedRows::each_row`], where `quantize` is called with a part's chunk of `source` and the number of a row.
+    fn each<C: Chunks>(
+        &mut self,
+        rows: usize,
+        in_features: usize,
+        source: C,
+        quantize: impl Fn(&mut C::Chunk, usize, &mut [u8], &mut Part) -> f32 + Sync,
+    ) {
+        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         self.in_features = in_features;
-        let (rows, stride) = (x.len() / in_features, stride(in_features));
+        let stride = stride(in_features);
         self.values.resize(rows * stride, OFFSET);
         self.scales.resize(rows, 1.0);
         if self.parts.len() < rows.div_ceil(PART_ROWS) {
             self.parts.resize_with(rows.div_ceil(PART_ROWS), Part::default);
         }
         let numbers = (chunks_mut(&mut self.values, PART_ROWS * stride), chunks_mut(&mut self.scales, PART_ROWS));
-        let parts = (numbers, chunks_mut(&mut self.parts, 1));
-        for_each_chunk(parts, PARALLEL.div_ceil(PART_ROWS * in_features), |index, ((values, scales), part)| {
-            let part = &mut part[0];
-            part.clear();
-            let x = x[index * PART_ROWS * in_features..].chunks_exact(in_features);
-            let rows = x.zip(values.chunks_exact_mut(stride)).zip(scales);
-            for ((x, values), scale) in rows {
-                values[in_features..].fill(OFFSET);
-                *scale = quantize(x, &mut values[..in_features], part);
-                part.ends.push(part.outliers.channels.len());
-            }
-        });
+        let parts = ((numbers, source), chunks_mut(&mut self.parts, 1));
+        for_each_chunk(
+            parts,
+            PARALLEL.div_ceil(PART_ROWS * in_features),
+            |index, (((values, scales), mut source), part)| {
+                let part = &mut part[0];
+                part.clear();
+                let rows = values.chunks_exact_mut(stride).zip(scales).enumerate();
+                for (row, (values, scale)) in rows {
+                    values[in_features..].fill(OFFSET);
+                    *scale = quantize(&mut source, index * PART_ROWS + row, &mut values[..in_features], part);
+                    part.ends.push(part.outliers.channels.len());
+                }
+            },
+        );
+    }
+}
+
+/// How rows are quantized with a static scale.
+struct StaticRow<'a> {
+    scale: f32,
+    clip: f32,
+    limit: f32,
+    inverse: f32,
+    smoothing: Option<&'a [f32]>,
+    kernel: &'static dyn Int8Kernel,
+}
+
+impl<'a> StaticRow<'a> {
+    fn new(in_features: usize, scale: f32, smoothing: Option<&'a [f32]>, shadow: bool) -> Self {
+        let clip = LARGEST * scale;
+        assert!(scale.is_normal() && scale > 0.0 && clip.is_finite(), "scale {scale} is not positive and finite");
+        if let Some(smoothing) = smoothing {
+            assert_eq!(smoothing.len(), in_features, "smoothing is [{in_features}]");
+        }
+        let limit = if shadow { clip } else { f32::MAX };
+        Self { scale, clip, limit, inverse: scale.recip(), smoothing, kernel: best().int8 }
+    }
+
+    /// Writes a row's numbers and adds its outliers to those of the part. Returns the row's scale.
+    fn quantize(&self, x: &[f32], values: &mut [u8], part: &mut Part) -> f32 {
+        let Self { scale, clip, limit, inverse, smoothing, kernel } = *self;
+        let outliers = &mut part.outliers;
+        let first = outliers.channels.len();
+        kernel.quantize(&ActivationRow { x, smoothing, inverse, limit }, values, outliers);
+        if outliers.numbers[first..].iter().all(|x| x.is_finite()) {
+            outliers.numbers[first..].iter_mut().for_each(|x| *x -= clip.copysign(*x));
+            return scale;
+        }
+        // The whole row is no number.
+        outliers.channels[first..].iter().for_each(|channel| values[*channel as usize] = OFFSET);
+        outliers.truncate(first);
+        f32::NAN
     }
 }
 

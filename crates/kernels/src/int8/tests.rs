@@ -466,3 +466,38 @@ fn outliers_of_a_static_scale_are_not_multiplied_as_columns() {
     rows.quantize_static(&[0.0, 0.0, 9.0, 0.0, 0.0], 5, 0.01, None, true);
     shadow_float(rows.view(), Matrix::F32(&[1.0; 20]), OutputMut::new(&mut [0.0; 4], 4));
 }
+
+proptest! {
+    #[test]
+    fn rows_that_are_quantized_as_they_are_made_are_those_of_a_matrix(
+        rows in 0usize..50, in_features in 1usize..70, seed: u64, smoothed: bool, shadow: bool, threads in 1usize..4,
+    ) {
+        let x = with_outliers(rows * in_features, seed);
+        let factors: Vec<f32> = random(in_features, seed).iter().map(|factor| factor.abs() + 0.1).collect();
+        let smoothing = smoothed.then_some(&factors[..]);
+        let (mut expected, mut made) = (QuantizedRows::default(), QuantizedRows::default());
+        // What was there before leaves nothing behind.
+        made.quantize_dynamic(&with_outliers(90, seed ^ 1), 9, Some(0.5));
+        expected.quantize_static(&x, in_features, 0.01, smoothing, shadow);
+        let mut sums = vec![1.0; rows * in_features];
+        let pool = crate::pool::Pool::new(threads).unwrap();
+        pool.install(|| {
+            let source = crate::chunks::chunks_mut(&mut sums, QuantizedRows::TASK_ROWS * in_features);
+            made.quantize_made((rows, in_features), (0.01, smoothing, shadow), source, |sums, row, made| {
+                let place = row % QuantizedRows::TASK_ROWS * in_features;
+                for ((sum, made), x) in sums[place..].iter_mut().zip(made).zip(&x[row * in_features..]) {
+                    *sum += x;
+                    *made = *x;
+                }
+            });
+        });
+        prop_assert!(sums.iter().zip(&x).all(|(sum, x)| *sum == 1.0 + x), "each row is made once");
+        let (made, expected) = (made.view(), expected.view());
+        prop_assert_eq!(made.bytes(), expected.bytes());
+        prop_assert_eq!(made.scales(), expected.scales());
+        prop_assert_eq!(made.outlier_columns(), expected.outlier_columns());
+        for row in 0..rows {
+            prop_assert_eq!(made.outliers_of(row), expected.outliers_of(row));
+        }
+    }
+}

@@ -123,6 +123,26 @@ impl Spread {
     }
 }
 
+/// A test that can run again and again.
+pub(super) struct Tested {
+    test: Test,
+    tokens: usize,
+    context: usize,
+    sessions: Vec<Session>,
+}
+
+impl Tested {
+    /// Seconds of one run.
+    pub(super) fn run(&mut self, cancel: &Cancel) -> Result<f64, Error> {
+        let Self { test, tokens, context, sessions } = self;
+        sessions.iter_mut().for_each(|session| session.truncate(*context));
+        match test {
+            Test::Prefill => prefill(&mut sessions[0], *tokens, cancel),
+            Test::Decode => decode(sessions, *tokens, cancel),
+        }
+    }
+}
+
 impl Plan {
     /// The same for rounds of the longest prompt, and of the longest answer behind it.
     pub fn in_rounds(self) -> Self {
@@ -157,6 +177,22 @@ impl Plan {
         EngineOptions { kv_memory, most_rows: most, session, ..EngineOptions::default() }
     }
 
+    /// A test that has run once, unmeasured: pages and caches are warm.
+    pub(super) fn begin(
+        &self,
+        engine: &Engine,
+        (test, tokens, context, sequences): (Test, usize, usize, usize),
+        cancel: &Cancel,
+    ) -> Result<Tested, Error> {
+        let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
+        if context > 0 {
+            sessions.iter_mut().try_for_each(|session| prefill(session, context, cancel).map(|_| ()))?;
+        }
+        let mut tested = Tested { test, tokens, context, sessions };
+        tested.run(cancel)?;
+        Ok(tested)
+    }
+
     /// Runs a test on `threads` threads, on these processors where they are given.
     pub(super) fn measure(
         &self,
@@ -165,24 +201,11 @@ impl Plan {
         (threads, processors): (usize, Option<&Processors>),
         cancel: &Cancel,
     ) -> Result<(Measurement, Option<Execution>), Error> {
-        let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
         let on = processors.map_or_else(|| format!("{threads} threads"), Processors::to_string);
-        let _spinner = progress::spinner(format!("measuring {test:?} of {tokens} tokens{of} on {on}"));
-        let mut sessions: Vec<_> = (0..sequences).map(|_| engine.session()).collect();
-        if context > 0 {
-            sessions.iter_mut().try_for_each(|session| prefill(session, context, cancel).map(|_| ()))?;
-        }
-        let mut run = || {
-            sessions.iter_mut().for_each(|session| session.truncate(context));
-            match test {
-                Test::Prefill => prefill(&mut sessions[0], tokens, cancel),
-                Test::Decode => decode(&mut sessions, tokens, cancel),
-            }
-        };
-        // Unmeasured: pages and caches are warm after it.
-        run()?;
+        let _spinner = progress::spinner(label((test, tokens, context, sequences), &on));
+        let mut tested = self.begin(engine, (test, tokens, context, sequences), cancel)?;
         let rate = |seconds: f64| (tokens * sequences) as f64 / seconds;
-        let rates = (0..self.repeat).map(|_| Ok(rate(run()?))).collect::<Result<_, Error>>()?;
+        let rates = (0..self.repeat).map(|_| Ok(rate(tested.run(cancel)?))).collect::<Result<_, Error>>()?;
         let (tokens_per_second, processors) = (Spread::of(rates), processors.map(Processors::to_string));
         let measured = Measurement {
             threads,
@@ -196,7 +219,7 @@ impl Plan {
             expected: None,
             resident: None,
         };
-        Ok((measured, sessions[0].execution().cloned()))
+        Ok((measured, tested.sessions[0].execution().cloned()))
     }
 
     /// Runs all tests on an engine of a model called `name`, whose processor has `threads` threads. Returns the execution
@@ -214,6 +237,12 @@ impl Plan {
         let measured: Result<_, Error> = self.tests().map(measure).collect();
         Ok((measured.map_err(|error| failed(error, name))?, latest))
     }
+}
+
+/// What is being measured, for people who wait.
+pub fn label((test, tokens, _, sequences): (Test, usize, usize, usize), on: &str) -> String {
+    let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
+    format!("measuring {test:?} of {tokens} tokens{of} on {on}")
 }
 
 /// The error of a test of the model called `name`.

@@ -1,11 +1,13 @@
 //! `triad bench`: how fast a model runs on this machine.
 //!
-//! [`measure`] takes the times, [`several`] those of prefills on several processors, [`limit`] computes what the machine allows, [`report`] prints both and [`figure`] draws
-//! them. [`sustained`] measures speed over time.
+//! [`measure`] takes the times, [`several`] those of prefills on several processors, [`limit`] computes what the machine
+//! allows, [`report`] prints both and [`figure`] draws them. [`operators`] counts where the time goes, [`sustained`] measures
+//! speed over time.
 
 mod figure;
 pub mod limit;
 mod measure;
+mod operators;
 mod report;
 mod several;
 mod sustained;
@@ -48,6 +50,10 @@ const SEED: u64 = 1;
 /// tests are measured on the GPU alone, which runs the model whole, and compared with what a shader of ours multiplies
 /// (in INT8 and f32) and reads there at most.
 ///
+/// With --operators, every test says where its time goes instead: for each operator of a block (products, attention, norms
+/// and what else is between them) the time for a token, and the bytes of the arrays that it reads and writes, activations
+/// and weights apart.
+///
 /// With --sustained, a prompt and an answer behind it, of the longest --prompt and --decode, follow each other for that time:
 /// whether a machine keeps its speed when it is warm. Ctrl-C ends it with what is measured by then.
 #[derive(clap::Args)]
@@ -61,6 +67,7 @@ const SEED: u64 = 1;
   triad bench --prompt 1024 --processors cpu=0,npu=1 --policy in-order,paper --timeline run.svg
   triad bench --processors cpu=0,npu=1 --policy paper,planned --profile   what is simulated beside what is measured
   triad bench --processors gpu                            a GPU that runs the model whole
+  triad bench --operators --prompt 256 --threads 1        what each operator of a block takes, reads and writes
   triad bench --sustained 10m --svg sustained.svg         speed, clock and temperature over time")]
 pub struct Arguments {
     /// The path of a package, GGUF file or safetensors folder, `smollm2-135m`, or `hf:owner/name[:file]`
@@ -94,6 +101,9 @@ pub struct Arguments {
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
+    /// Count for each operator of a block the time that it takes and the bytes that it reads and writes, on the CPU
+    #[arg(long, conflicts_with_all = ["processors", "sustained", "svg"])]
+    operators: bool,
     /// Measure for so long: speed over time, with clocks and temperatures where the system reports them; 90s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = arguments::duration, conflicts_with_all = ["processors", "sequences", "repeat"])]
     sustained: Option<Duration>,
@@ -168,6 +178,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         return if arguments.json { output::json(&report) } else { report.print() };
     }
+    if arguments.operators {
+        let report = by_operator(name, model, &plan, &threads)?;
+        return if arguments.json { output::json(&report) } else { report.print() };
+    }
     let mut results = Vec::new();
     let mut latest = None;
     for &count in &threads {
@@ -215,6 +229,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     arguments.several.write_timeline(timeline, latest.as_ref(), &report.model)?;
     if arguments.json { output::json(&report) } else { report.print(model.description()) }
+}
+
+/// All tests by operator, with each number of threads.
+fn by_operator(name: String, mut model: Model, plan: &Plan, threads: &[usize]) -> Result<operators::Report> {
+    let blocks = model.description().blocks.len();
+    let mut tests = Vec::new();
+    for &count in threads {
+        model = model.with_threads(count)?;
+        let shared = Arc::new(model);
+        let engine = answer::engine(&shared, plan.options(&shared), &mut |_, _| {})?;
+        tests.extend(operators::run(plan, &engine, count, &name)?);
+        drop(engine);
+        model = Arc::into_inner(shared).expect("the measured model has one owner");
+    }
+    Ok(operators::Report { model: name, blocks, tests })
 }
 
 fn lengths(asked: &[usize]) -> Vec<usize> {

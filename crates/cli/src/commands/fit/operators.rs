@@ -5,13 +5,12 @@ use std::ops::Range;
 use std::time::Instant;
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, add};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::{Int8Product, Int8Weight, QuantizedRows, matmul_int8_each, packed_len};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 use triad_kernels::rope::{Angles, Pairing, rope};
-use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each};
+use triad_kernels::{OutputMut, Phase, Product as Multiplied, matmul_each, narrow_f16};
 use triad_model::description::{self, BlockDescription, NormKind, Residual};
 
 use super::arena::Arena;
@@ -173,7 +172,7 @@ impl<'a> Between<'a> {
             attended: numbers(rows * query),
             gate: numbers(rows * width),
             up: numbers(rows * width),
-            cached: vec![f16::ZERO; key_value],
+            cached: vec![f16::ZERO; rows * key_value],
             angles,
             quantized: QuantizedRows::default(),
             weight: vec![1.0; hidden.max(attention.head_dim)],
@@ -239,8 +238,11 @@ impl<'a> Between<'a> {
                 rope(x, dim, heads, angles, task * TASK_ROWS, Pairing::Halves);
             });
         }
-        for row in keys.chunks_exact(cached.len()) {
-            (0..2).for_each(|_| cached.convert_from_f32_slice(row));
+        let task_numbers = TASK_ROWS * attention.kv_heads * dim;
+        for _ in 0..2 {
+            for_each_chunk(chunks_mut(cached, task_numbers), 1, |task, cached| {
+                narrow_f16(&keys[task * task_numbers..][..cached.len()], cached);
+            });
         }
     }
 

@@ -17,6 +17,7 @@ use crate::adapter::Adapters;
 use crate::forward::{Buffers, Forward, Pass, Rotation, Segment};
 use crate::kv::{KvCache, KvMemory};
 use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::statistics::Counters;
 use crate::weights::Weight;
 
 const CONTEXT: usize = 600;
@@ -39,6 +40,7 @@ struct WholeProgram {
     rotation: Rotation,
     memory: Arc<KvMemory>,
     buffers: Buffers,
+    counters: Counters,
     sequences: HashMap<u64, (KvCache, usize)>,
     seen: Arc<Seen>,
 }
@@ -76,6 +78,7 @@ impl Device for WholeDevice {
             rotation: Rotation::new(description, CONTEXT),
             memory: Arc::new(KvMemory::new(description, KvFormat::F16, 1 << 30)),
             buffers: Buffers::new(description, options.rows, false),
+            counters: Counters::default(),
             sequences: HashMap::new(),
             seen: Arc::clone(&self.seen),
         }))
@@ -85,7 +88,8 @@ impl Device for WholeDevice {
 impl WholeProgram {
     fn pass(&self, phase: Phase) -> Pass<'_> {
         let Self { model, rotation, .. } = self;
-        Pass { description: model.description(), weights: model.weights(), rotation, phase, hot_rows: None }
+        let (description, weights) = (model.description(), model.weights());
+        Pass { description, weights, rotation, phase, hot_rows: None, counters: &self.counters }
     }
 
     /// The token whose embedding `x` is.

@@ -30,7 +30,7 @@ pub(crate) struct Part {
     pub ends: Vec<usize>,
     /// With their remainders.
     pub outliers: Outliers,
-    /// One row without its outlier columns.
+    /// One row as it is made, or without its outlier columns.
     pub rest: Vec<f32>,
 }
 
@@ -79,6 +79,16 @@ impl<'a> QuantizedView<'a> {
     /// Bytes from one row to the next: the features, and zeros up to a multiple of four.
     pub fn stride(self) -> usize {
         stride(self.in_features)
+    }
+
+    /// Bytes of all there is of the rows: numbers, scales and outliers.
+    pub fn size(self) -> usize {
+        size_of_val(self.bytes) + size_of_val(self.scales) + self.outlier_bytes()
+    }
+
+    /// Bytes of the outliers of all rows: a channel and a number for each.
+    pub fn outlier_bytes(self) -> usize {
+        self.outliers() * (size_of::<u32>() + size_of::<f32>())
     }
 
     /// Number of outliers in all rows.

@@ -1,0 +1,158 @@
+//! Where the time of a test goes: what each operator of a block takes, reads and writes.
+
+use anyhow::Result;
+use serde::Serialize;
+use triad_engine::{Cancel, Engine, Error, Operator, Statistics};
+
+use super::measure::{Plan, Test, failed, label};
+use crate::interrupt::on_interrupt;
+use crate::{output, progress};
+
+/// All that was counted. Serialized, it is what `bench --operators --json` prints.
+#[derive(Serialize)]
+pub struct Report {
+    pub model: String,
+    /// Blocks of the model.
+    pub blocks: usize,
+    pub tests: Vec<Counted>,
+}
+
+/// One test with one number of threads: of its runs the one in the middle.
+#[derive(Debug, Serialize)]
+pub struct Counted {
+    pub threads: usize,
+    pub test: Test,
+    pub tokens: usize,
+    /// Tokens before the first of these.
+    pub context: usize,
+    pub sequences: usize,
+    /// The whole run / its tokens.
+    pub microseconds_per_token: f64,
+    /// Those that ran.
+    pub operators: Vec<Share>,
+}
+
+/// What one operator took.
+#[derive(Debug, Serialize)]
+pub struct Share {
+    pub operator: Operator,
+    /// Whether the blocks have it.
+    pub in_blocks: bool,
+    /// In all blocks.
+    pub microseconds_per_token: f64,
+    /// Of the time of the whole run.
+    pub share: f64,
+    pub bytes_per_token: BytesPerToken,
+}
+
+/// Bytes of the arrays that an operator works on, for a token: of one block, in the mean, where blocks have it.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct BytesPerToken {
+    /// Of activations, keys and values.
+    pub read: f64,
+    /// Of activations, keys and values.
+    pub written: f64,
+    /// Of weights, which a chunk of a prompt reads once.
+    pub weights: f64,
+}
+
+impl Counted {
+    /// What `statistics` hold of a run of `seconds` on `threads` threads.
+    fn new(
+        (test, tokens, context, sequences): (Test, usize, usize, usize),
+        (threads, blocks): (usize, usize),
+        (seconds, statistics): (f64, &Statistics),
+    ) -> Self {
+        let all = (tokens * sequences) as f64;
+        let share = |operator: Operator| {
+            let used = statistics.of(operator);
+            let time = used.time.as_secs_f64();
+            let parts = all * if operator.is_of_block() { blocks as f64 } else { 1.0 };
+            let [read, written, weights] =
+                [used.bytes.read, used.bytes.written, used.bytes.weights].map(|bytes| bytes as f64 / parts);
+            Share {
+                operator,
+                in_blocks: operator.is_of_block(),
+                microseconds_per_token: 1e6 * time / all,
+                share: time / seconds,
+                bytes_per_token: BytesPerToken { read, written, weights },
+            }
+        };
+        let ran = Operator::ALL.into_iter().filter(|operator| statistics.of(*operator).runs > 0);
+        let (microseconds_per_token, operators) = (1e6 * seconds / all, ran.map(share).collect());
+        Self { threads, test, tokens, context, sequences, microseconds_per_token, operators }
+    }
+
+    /// A heading and a table for people.
+    fn text(&self) -> String {
+        let Self { threads, test, tokens, context, sequences, microseconds_per_token: whole, operators } = self;
+        let line = |name: &str, time: f64, bytes: Option<BytesPerToken>| {
+            let bytes = bytes.map(|BytesPerToken { read, written, weights }| {
+                [read, written, weights].map(|bytes| output::count(bytes.round() as usize))
+            });
+            let bytes = bytes.unwrap_or_default().to_vec();
+            [vec![name.into(), format!("{time:.2}"), format!("{:.1} %", 100.0 * time / whole)], bytes].concat()
+        };
+        let of = |share: &Share| line(share.operator.name(), share.microseconds_per_token, Some(share.bytes_per_token));
+        let (in_blocks, outside): (Vec<_>, Vec<_>) = operators.iter().partition(|share| share.in_blocks);
+        let time = |shares: &[&Share]| shares.iter().map(|share| share.microseconds_per_token).sum::<f64>();
+        let bytes = in_blocks.iter().fold(BytesPerToken::default(), |sum, Share { bytes_per_token: bytes, .. }| {
+            BytesPerToken {
+                read: sum.read + bytes.read,
+                written: sum.written + bytes.written,
+                weights: sum.weights + bytes.weights,
+            }
+        });
+        let mut rows: Vec<_> = in_blocks.iter().map(|share| of(share)).collect();
+        rows.push(line("all blocks", time(&in_blocks), Some(bytes)));
+        rows.extend(outside.iter().map(|share| of(share)));
+        rows.push(line("between operators", whole - time(&in_blocks) - time(&outside), None));
+        rows.push(line("the whole", *whole, None));
+        let test = match test {
+            Test::Prefill => "prefill",
+            Test::Decode => "decode",
+        };
+        let behind = if *context > 0 { format!(" behind {context}") } else { String::new() };
+        let each = if *sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };
+        let on = if *threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
+        let names = ["operator", "µs a token", "share", "bytes read", "written", "of weights"];
+        format!("{test} of {tokens} tokens{behind}{each}, {on}\n{}", output::table(&names, 1, &rows))
+    }
+}
+
+impl Report {
+    /// Prints a table for each test.
+    pub fn print(&self) -> Result<()> {
+        let heading = format!(
+            "{}: time in all {} blocks, bytes in one of them, for a token; weights are read once for each chunk",
+            self.model, self.blocks
+        );
+        let tables = self.tests.iter().map(Counted::text);
+        output::text(&[heading].into_iter().chain(tables).collect::<Vec<_>>().join("\n\n"))
+    }
+}
+
+/// Runs all tests of `plan` on an engine of a model called `name`, whose processor has `threads` threads.
+pub fn run(plan: &Plan, engine: &Engine, threads: usize, name: &str) -> Result<Vec<Counted>> {
+    let cancel = Cancel::new();
+    let on_ctrl_c = cancel.clone();
+    let _guard = on_interrupt(move || on_ctrl_c.cancel());
+    let blocks = engine.model().description().blocks.len();
+    let count = |test| {
+        let _spinner = progress::spinner(label(test, &format!("{threads} threads")));
+        let mut tested = plan.begin(engine, test, &cancel)?;
+        engine.count(true);
+        let mut runs = Vec::new();
+        for _ in 0..plan.repeat {
+            let before = engine.statistics();
+            let seconds = tested.run(&cancel)?;
+            runs.push((seconds, engine.statistics() - before));
+        }
+        engine.count(false);
+        runs.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let (seconds, statistics) = &runs[(runs.len() - 1) / 2];
+        Ok(Counted::new(test, (threads, blocks), (*seconds, statistics)))
+    };
+    let counted: Result<_, Error> = plan.tests().map(count).collect();
+    counted.map_err(|error| failed(error, name))
+}
