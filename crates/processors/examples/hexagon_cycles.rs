@@ -110,7 +110,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         smoothing: None,
         down: layer(hidden, width),
         return_inner: false,
+        fixed_point: false,
     };
+    let whole = |fixed_point| DeviceSubgraph::FeedForward(FeedForward { fixed_point, ..feed_forward.clone() });
     let gates = if block.feed_forward.gated { 2 } else { 1 };
     let subgraphs = [
         (
@@ -122,7 +124,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("gate and up", linear((0..gates).map(|_| layer(width, hidden)).collect()), gates * hidden * width),
         ("down", linear(vec![layer(hidden, width)]), hidden * width),
         // As one program, with what is between: none of the sums below.
-        ("feed-forward whole", DeviceSubgraph::FeedForward(feed_forward), (gates + 1) * hidden * width),
+        ("feed-forward whole, in f32", whole(false), (gates + 1) * hidden * width),
+        ("feed-forward whole, in fixed point", whole(true), (gates + 1) * hidden * width),
     ];
     println!(
         "{name}, {rows} rows, one block, {threads} threads; packets counted by qemu, times of chips predicted from them"

@@ -67,6 +67,7 @@ fn of_widths(hidden: usize, width: usize, (activation, flags): (Activation, usiz
         smoothing: smoothed.then(|| random.floats(width, 1.0).into()),
         down: Plain::random(&mut random, hidden, width, bias),
         return_inner,
+        fixed_point: false,
     })
 }
 
@@ -193,6 +194,7 @@ fn what_is_infinite_within_a_feed_forward_makes_the_row_nan_as_on_the_cpu() {
             smoothing: None,
             down: Plain::new(vec![1, 1], vec![1.0], None),
             return_inner,
+            fixed_point: false,
         });
         // −2e38, 0, 2e38, and beyond the largest number.
         let input = quantized(&[-1.0, 0.0, 1.0, 5.0, f32::NAN, 3.0], 1, 1.0);

@@ -182,6 +182,7 @@ impl Preparing<'_> {
             smoothing: inner.smoothing.map(Arc::from),
             down: self.layer(description::Linear::Down),
             return_inner: inner.has_shadow,
+            fixed_point: false,
         }))
     }
 

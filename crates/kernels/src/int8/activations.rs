@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::weight::scale_for;
 use crate::chunks::{chunks_mut, for_each_chunk};
+use crate::fixed_point::FixedPoint;
 use crate::kernel::best;
 use crate::kernel::int8::quantize::ActivationRow;
 use crate::kernel::int8::rows::{OFFSET, Outliers, PART_ROWS, Part, QuantizedView, stride};
@@ -108,6 +109,24 @@ impl QuantizedRows {
         self.outlier_columns = columns;
     }
 
+    /// Takes the numbers of `fixed`, with the static scale of what reads them, from the sums of up and, of a gated feed-forward, of
+    /// gate, both `[rows, width]`. A row whose input has the scale NaN, in `of_input`, `[rows]`, has it, too.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub fn requantize(&mut self, fixed: &FixedPoint, (up, gate): (&[i32], &[i32]), scale: f32, of_input: &[f32]) {
+        let (rows, width) = (of_input.len(), fixed.width());
+        assert_eq!(up.len(), rows * width, "sums of {rows} rows of {width} channels");
+        assert!(!fixed.is_gated() || gate.len() == up.len(), "as many sums of gate as of up");
+        self.outlier_columns.channels.clear();
+        self.fill(rows, width, |row, values, _| {
+            let range = row * width..(row + 1) * width;
+            let gate = if fixed.is_gated() { &gate[range.clone()] } else { &[] };
+            fixed.requantize(&up[range], gate, OFFSET, values);
+            if of_input[row].is_nan() { f32::NAN } else { scale }
+        });
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.scales.len()
@@ -154,8 +173,16 @@ impl QuantizedRows {
     ) {
         assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
+        self.fill(x.len() / in_features, in_features, |row, values, part| {
+            quantize(&x[row * in_features..][..in_features], values, part)
+        });
+    }
+
+    /// Has `fill` write each row's numbers and outliers and return its scale.
+    fn fill(&mut self, rows: usize, in_features: usize, fill: impl Fn(usize, &mut [u8], &mut Part) -> f32 + Sync) {
+        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         self.in_features = in_features;
-        let (rows, stride) = (x.len() / in_features, stride(in_features));
+        let stride = stride(in_features);
         self.values.resize(rows * stride, OFFSET);
         self.scales.resize(rows, 1.0);
         if self.parts.len() < rows.div_ceil(PART_ROWS) {
@@ -166,11 +193,10 @@ impl QuantizedRows {
         for_each_chunk(parts, PARALLEL.div_ceil(PART_ROWS * in_features), |index, ((values, scales), part)| {
             let part = &mut part[0];
             part.clear();
-            let x = x[index * PART_ROWS * in_features..].chunks_exact(in_features);
-            let rows = x.zip(values.chunks_exact_mut(stride)).zip(scales);
-            for ((x, values), scale) in rows {
+            let rows = values.chunks_exact_mut(stride).zip(scales).enumerate();
+            for (row, (values, scale)) in rows {
                 values[in_features..].fill(OFFSET);
-                *scale = quantize(x, &mut values[..in_features], part);
+                *scale = fill(index * PART_ROWS + row, &mut values[..in_features], part);
                 part.ends.push(part.outliers.channels.len());
             }
         });

@@ -1,0 +1,57 @@
+//! Feed-forwards whose middle is in fixed point, on cores of the CPU: what every other processor must return, bit for bit.
+
+use triad_kernels::OutputMut;
+use triad_kernels::fixed_point::FixedPoint;
+use triad_kernels::int8::{QuantizedRows, QuantizedView, matmul_int8, matmul_sums};
+
+use crate::error::Result;
+use crate::subgraph::FeedForward;
+
+/// A feed-forward of which only the products' outputs are in f32: gate and up end in i32, down reads what
+/// [`triad_kernels::fixed_point`] makes of their sums.
+pub struct FixedFeedForward {
+    feed_forward: FeedForward,
+    fixed: FixedPoint,
+    /// What kernels write before it is a sum.
+    numbers: Vec<f32>,
+    /// `[rows, width]`.
+    up: Vec<i32>,
+    /// `[rows, width]`; of a gated feed-forward only.
+    gate: Vec<i32>,
+    /// What down reads.
+    inner: QuantizedRows,
+}
+
+impl FixedFeedForward {
+    /// Of a subgraph, whose own choice of arithmetic is of no consequence.
+    ///
+    /// # Errors
+    /// If fixed point has no such activation, or a number is not finite.
+    ///
+    /// # Panics
+    /// If the parts of the subgraph contradict each other.
+    pub fn new(feed_forward: &FeedForward) -> Result<Self> {
+        Ok(Self {
+            feed_forward: feed_forward.clone(),
+            fixed: feed_forward.fixed_point()?,
+            numbers: Vec::new(),
+            up: Vec::new(),
+            gate: Vec::new(),
+            inner: QuantizedRows::default(),
+        })
+    }
+
+    /// Writes `out[rows, hidden]` from `input[rows, hidden]`, on the pool that is installed.
+    ///
+    /// # Panics
+    /// If the shapes are not those of the subgraph.
+    pub fn run(&mut self, input: QuantizedView, out: OutputMut) {
+        let FeedForward { up, gate, inner_scale, down, .. } = &self.feed_forward;
+        matmul_sums(input, up.weight(), &mut self.numbers, &mut self.up);
+        if let Some(gate) = gate {
+            matmul_sums(input, gate.weight(), &mut self.numbers, &mut self.gate);
+        }
+        self.inner.requantize(&self.fixed, (&self.up, &self.gate), *inner_scale, input.scales());
+        matmul_int8(self.inner.view(), down.weight(), down.bias(), out);
+    }
+}
