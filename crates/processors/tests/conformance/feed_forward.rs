@@ -190,7 +190,7 @@ fn fixed_point_has_the_same_bits_on_every_processor_that_has_it_and_is_refused_b
     let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
     let sizes = [(1, 3, 5), (7, 33, 66), (8, 64, 64), (64, 96, 130), (270, 30, 47), (66, 1200, 17)];
     each(|processor| {
-        let has_it = processor.name() == "cpu" || processor.name() == "npu:hexagon";
+        let has_it = has_fixed_point(processor);
         for (index, (rows, hidden, width)) in sizes.into_iter().enumerate() {
             for flags in 0..16 {
                 let [gated, smoothed, bias, gelu] = [1, 2, 4, 8].map(|flag| flags & flag != 0);
@@ -242,7 +242,7 @@ fn fixed_point_returns_no_float_and_has_no_error_function() {
     let gelu = FeedForward { fixed_point: true, ..feed_forward };
     let inner = FeedForward { activation: Activation::Silu, return_inner: true, ..gelu.clone() };
     each(|processor| {
-        if processor.name() != "cpu" && processor.name() != "npu:hexagon" {
+        if !has_fixed_point(processor) {
             return;
         }
         let refused = |subgraph: &FeedForward| {
@@ -251,4 +251,46 @@ fn fixed_point_returns_no_float_and_has_no_error_function() {
         assert!(refused(&gelu).contains("GELU with the error function is computed in float alone"), "{}", refused(&gelu));
         assert!(refused(&inner).contains("what down reads in f32 as an output"), "{}", refused(&inner));
     });
+}
+
+/// Whether a processor has [`FeedForward::fixed_point`].
+fn has_fixed_point(processor: &dyn Device) -> bool {
+    ["cpu", "npu:hexagon"].contains(&processor.name())
+}
+
+#[test]
+fn the_last_bit_of_fixed_point_is_the_same_where_numbers_are_next_to_ties() {
+    use crate::plain::activation as by_definition;
+    let (hidden, width) = (5, 4096);
+    let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
+    for flags in 0..4 {
+        let [gated, gelu] = [1, 2].map(|flag| flags & flag != 0);
+        let activation = if gelu { Activation::GeluTanh } else { Activation::Silu };
+        let mut case = Case::new(&Shape { hidden, width, gated, smoothed: true, bias: false, activation }, flags);
+        let x = Random::new(9).floats(hidden, 100.0 * SCALE);
+        let input = quantized(&x.repeat(8), hidden, SCALE);
+        // Factors that put each number within 10⁻⁵ of a tie, from 60.5 to 123.5.
+        let sums = |layer: &Plain, channel: usize| -> f64 {
+            let weight = &layer.weight[channel * hidden..][..hidden];
+            let sum: i32 = weight.iter().zip(values(&input, 0)).map(|(w, x)| i32::from(*w) * i32::from(x)).sum();
+            f64::from(sum) * f64::from(SCALE) * f64::from(layer.scales[channel])
+        };
+        let factor = |channel: usize| {
+            let up = sums(&case.up, channel);
+            let (x, other) = case.gate.as_ref().map_or((up, 1.0), |gate| (sums(gate, channel), up));
+            let (tie, number) = (60.5 + (channel % 64) as f64, by_definition(x, activation) * other);
+            let factor = tie * f64::from(case.inner_scale) / number;
+            if factor.is_finite() { factor as f32 } else { 1.0 }
+        };
+        case.smoothing = Some((0..width).map(factor).collect());
+        let DeviceSubgraph::FeedForward(feed_forward) = case.subgraph(false) else { unreachable!() };
+        let subgraph = DeviceSubgraph::FeedForward(FeedForward { fixed_point: true, ..feed_forward });
+        let expected = run(&cpu, &subgraph, 8, &input);
+        each(|processor| {
+            if has_fixed_point(processor) {
+                let found = run(processor, &subgraph, 8, &input);
+                assert!(found == expected, "{}, gated {gated}, {activation:?}", processor.name());
+            }
+        });
+    }
 }
