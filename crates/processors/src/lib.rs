@@ -63,6 +63,6 @@ mod window;
 
 pub use device::{Capabilities, Device, ModelOptions, Peaks, Program};
 pub use error::{Error, Result};
-pub use fixed_point::FixedFeedForward;
+pub use fixed_point::{FixedFeedForward, FixedScratch};
 pub use layer_columns::LayerColumns;
 pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

@@ -18,7 +18,7 @@ use triad_model::description::{self, Linear, ModelDescription, Residual, RopePai
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::Part;
 
-use super::{Buffers, Rotation, Segment};
+use super::{Buffers, FixedBlocks, Rotation, Segment};
 use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::linear::{
@@ -42,6 +42,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) phase: Phase,
     /// Where shadows that are computed apart find weights that they don't read in place.
     pub(crate) hot_rows: Option<&'a HotRows>,
+    /// Feed-forwards of prompts that are computed in fixed point where nothing is added or observed within them.
+    pub(crate) fixed: Option<&'a FixedBlocks>,
 }
 
 /// The rows that a subgraph computes, with what it reads and writes of them.
@@ -341,7 +343,8 @@ impl Pass<'_> {
     /// Gate and up; activation; requantize; down: by one program, or one after the other, as where adapters add something to
     /// what is in between.
     fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
-        if !chunk.has_adapters() && self.feed_forward_program(index, chunk, multiplier)? {
+        let is_whole = !chunk.has_adapters();
+        if is_whole && (self.feed_forward_program(index, chunk, multiplier)? || self.in_fixed_point(index, chunk, multiplier)) {
             return Ok(());
         }
         // A shadow of its own is of what down reads alone.
@@ -351,6 +354,20 @@ impl Pass<'_> {
         outcome?;
         self.activation(index, chunk, multiplier);
         self.subgraph(index, Role::Down, chunk, multiplier)
+    }
+
+    /// The feed-forward of a prompt in fixed point, if it is computed so; by our own kernels.
+    fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &Multiplier) -> bool {
+        let Some(fixed) = self.fixed.filter(|_| self.phase == Phase::Prefill && multiplier.observer.is_none()) else {
+            return false;
+        };
+        let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
+        let (input, mut projected) = (read(&buffers.input), buffers.projected.write(hidden, 0..rows));
+        let Some(x) = input.int8(0..rows) else { return false };
+        let start = Instant::now();
+        let is_done = fixed.run(index, x, OutputMut::new(&mut projected, hidden));
+        buffers.counted.add(|statistics| statistics.matmul_seconds += start.elapsed().as_secs_f64());
+        is_done
     }
 
     /// The feed-forward by one program, where the backend has one. What down reads goes where up's output goes.
