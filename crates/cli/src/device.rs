@@ -128,7 +128,7 @@ pub enum ActivationArgument {
 }
 
 /// Reads the arithmetic between the products of a feed-forward.
-fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
+pub fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
     match text.trim() {
         "float" => Ok(ActivationArgument::Float),
         "fixed" => Ok(ActivationArgument::Fixed),
