@@ -192,6 +192,10 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
     struct between *of = argument;
     const struct product *first = &of->image->product[0];
     const uint32_t width = of->image->product[1].in_features, tile_bytes = input_tile(width);
+    if (of->image->arithmetic == ARITHMETIC_FIXED) {
+        // Sums were just written; parameters are the only thing that is far away.
+        fetch(of->parameters, round_up(width, 32) * FIXED_PARTS * (uint32_t)sizeof(int32_t) / FETCH_LINE + 1);
+    }
     for (uint32_t tile = index; tile < tiles(of->rows); tile += count) {
         const uint32_t row = tile * TILE_ROWS, left = of->rows - row, rows = left < TILE_ROWS ? left : TILE_ROWS;
         const int32_t *sums = of->sums + row * sum_stride(first);
