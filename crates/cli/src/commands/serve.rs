@@ -14,9 +14,9 @@ use triad_plan::schedule::Policy;
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown};
 
 use crate::adapters;
-use crate::named_adapters::{self, NamedPath};
 use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
 use crate::interrupt::on_interrupt;
+use crate::named_adapters::{self, NamedPath};
 use crate::processors::{self, ProcessorArguments};
 use crate::{output, preparing, progress};
 

@@ -282,7 +282,9 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, plans, joint, decode_plans, wait, hot_rows, fixed_point, .. } = options;
+        let EngineOptions {
+            chunks_in_flight, time_out, plans, joint, decode_plans, wait, hot_rows, fixed_point, ..
+        } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [

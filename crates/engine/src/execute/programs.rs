@@ -81,9 +81,7 @@ impl Programs {
         let preparing = Preparing { model, block };
         let prepare = || -> Result<_, SubgraphError> {
             let (outputs, subgraph) = match role {
-                Role::FeedForward => {
-                    (Vec::new(), DeviceSubgraph::FeedForward(preparing.feed_forward(fixed_point)?))
-                }
+                Role::FeedForward => (Vec::new(), DeviceSubgraph::FeedForward(preparing.feed_forward(fixed_point)?)),
                 _ => preparing.products(role, &part.columns)?,
             };
             let returns_inner =

@@ -344,7 +344,9 @@ impl Pass<'_> {
     /// what is in between.
     fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
         let is_whole = !chunk.has_adapters();
-        if is_whole && (self.feed_forward_program(index, chunk, multiplier)? || self.in_fixed_point(index, chunk, multiplier)) {
+        if is_whole
+            && (self.feed_forward_program(index, chunk, multiplier)? || self.in_fixed_point(index, chunk, multiplier))
+        {
             return Ok(());
         }
         // A shadow of its own is of what down reads alone.

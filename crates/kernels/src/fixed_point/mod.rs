@@ -178,14 +178,38 @@ fn each<const GATED: bool, const GELU: bool>(
     out: &mut [u8],
 ) {
     let sums = up.chunks(LANES).zip(activated.chunks(LANES));
-    let blocks = parameters.chunks_exact(PARTS * LANES).zip(sums.zip(out.chunks_mut(LANES)));
+    let blocks = parameters.as_chunks::<LANES>().0.chunks_exact(PARTS).zip(sums.zip(out.chunks_mut(LANES)));
     for (parameters, ((up, activated), out)) in blocks {
-        let parts: [&[i32]; PARTS] = std::array::from_fn(|index| &parameters[index * LANES..][..out.len()]);
-        for lane in 0..out.len() {
-            let parameters = Parameters(std::array::from_fn(|index| parts[index][lane]));
-            let number = Number::<GATED, GELU>::steps(&parameters, up[lane], activated[lane]).rounded();
-            out[lane] = number.cast_unsigned() ^ zero;
+        let parameters: &[[i32; LANES]; PARTS] = parameters.try_into().expect("all parts of a block");
+        let mut numbers = [0; LANES];
+        match (up.try_into(), activated.try_into()) {
+            (Ok(up), Ok(activated)) => block::<GATED, GELU>(parameters, up, activated, zero, &mut numbers),
+            _ => {
+                let padded = |sums: &[i32]| {
+                    let mut padded = [0; LANES];
+                    padded[..sums.len()].copy_from_slice(sums);
+                    padded
+                };
+                block::<GATED, GELU>(parameters, &padded(up), &padded(activated), zero, &mut numbers);
+            }
         }
+        out.copy_from_slice(&numbers[..out.len()]);
+    }
+}
+
+/// Channels whose parameters are stored together: arrays of one length, without a check, so that the loop becomes vectors.
+#[inline(always)]
+fn block<const GATED: bool, const GELU: bool>(
+    parameters: &[[i32; LANES]; PARTS],
+    up: &[i32; LANES],
+    activated: &[i32; LANES],
+    zero: u8,
+    out: &mut [u8; LANES],
+) {
+    for lane in 0..LANES {
+        let of_lane = Parameters(std::array::from_fn(|part| parameters[part][lane]));
+        let number = Number::<GATED, GELU>::steps(&of_lane, up[lane], activated[lane]).rounded();
+        out[lane] = number.cast_unsigned() ^ zero;
     }
 }
 
@@ -208,17 +232,7 @@ fn of_channel(middle: &Middle, is_gelu: bool, channel: usize) -> Option<[i32; PA
     // Behind the point there are 16 bits; a second significand takes its 31 bits along.
     let (of_up, bits) = if gate.is_some() { (up.unit, 16 + BITS) } else { (1.0, 16) };
     let (factor, exponent) = significand(activated.unit * of_up * smoothing / inner);
-    Some([
-        activated.shift,
-        activated.bias,
-        limit,
-        limit_shift,
-        argument,
-        up.shift,
-        up.bias,
-        factor,
-        -exponent - bits,
-    ])
+    Some([activated.shift, activated.bias, limit, limit_shift, argument, up.shift, up.bias, factor, -exponent - bits])
 }
 
 /// What a sum is, shifted, and the bias beside it.

@@ -280,7 +280,10 @@ fn what_has_no_fixed_point_is_refused() {
     }
     for number in [f32::NAN, f32::INFINITY] {
         assert_eq!(of(&Channel { smoothing: number, ..channel.clone() }, Activation::Silu), Some(Unfit::Numbers));
-        assert_eq!(of(&Channel { biases: Some([number, 0.0]), ..channel.clone() }, Activation::Silu), Some(Unfit::Numbers));
+        assert_eq!(
+            of(&Channel { biases: Some([number, 0.0]), ..channel.clone() }, Activation::Silu),
+            Some(Unfit::Numbers)
+        );
     }
 }
 
@@ -296,7 +299,8 @@ fn scales_of_any_size_give_what_they_would_in_floating_point() {
             for sums in [[0, 0], [1, 1], [-1, 1], [100, 5], [1 << 20, -3], [3, 1 << 25]] {
                 let [found, exact, of_biases] = channel.steps(true, Activation::Silu, sums);
                 // Nothing that a step is small against may be wrong.
-                let is_right = if exact.abs() > 256.0 { found.abs() > 127.5 } else { (found - exact).abs() < 0.01 + of_biases };
+                let is_right =
+                    if exact.abs() > 256.0 { found.abs() > 127.5 } else { (found - exact).abs() < 0.01 + of_biases };
                 assert!(is_right || exact.is_nan() || of_biases > 1.0, "{channel:?} {sums:?}: {found} not {exact}");
             }
         }

@@ -248,7 +248,11 @@ fn fixed_point_returns_no_float_and_has_no_error_function() {
         let refused = |subgraph: &FeedForward| {
             processor.prepare(&DeviceSubgraph::FeedForward(subgraph.clone()), 4).err().unwrap().to_string()
         };
-        assert!(refused(&gelu).contains("GELU with the error function is computed in float alone"), "{}", refused(&gelu));
+        assert!(
+            refused(&gelu).contains("GELU with the error function is computed in float alone"),
+            "{}",
+            refused(&gelu)
+        );
         assert!(refused(&inner).contains("what down reads in f32 as an output"), "{}", refused(&inner));
     });
 }

@@ -25,7 +25,8 @@ fn fixed_point_has_the_same_bits_on_any_processors_by_any_policy_and_others_than
         // Half of them keep shadows in some blocks.
         for rate in [1.0, 0.5] {
             let model = pruned(family, rate);
-            let Ok(alone) = Engine::new(&model, fixed(EngineOptions { processors: Vec::new(), ..options(Policy::Fifo) }))
+            let Ok(alone) =
+                Engine::new(&model, fixed(EngineOptions { processors: Vec::new(), ..options(Policy::Fifo) }))
             else {
                 assert!(rate < 1.0, "{family} has no feed-forward without a shadow");
                 continue;
@@ -48,9 +49,7 @@ fn fixed_point_has_the_same_bits_on_any_processors_by_any_policy_and_others_than
                     assert!(all_logits(engine.session(), &tokens) == expected, "{family}, {rate}, {policy:?}");
                 }
                 let prepared = device.prepared.lock().unwrap();
-                let is_fixed = |subgraph: &&triad_processors::DeviceSubgraph| {
-                    matches!(subgraph, triad_processors::DeviceSubgraph::FeedForward(whole) if whole.fixed_point)
-                };
+                let is_fixed = |subgraph: &&triad_processors::DeviceSubgraph| matches!(subgraph, triad_processors::DeviceSubgraph::FeedForward(whole) if whole.fixed_point);
                 assert_eq!(prepared.iter().filter(is_fixed).count(), count);
             }
         }
@@ -91,7 +90,8 @@ fn fixed_point_is_refused_where_feed_forwards_are_cut_or_none_is_for_it() {
         let share = |processor| Share { processor, share: 1.0 };
         let cut = Cut::new(Axis::Columns, vec![share(CPU), share(NPU)], 16).unwrap();
         let error = refused(&whole, EngineOptions { cuts: vec![(role, cut)], ..options(Policy::Fifo) });
-        let expected = "the arithmetic within feed-forwards is fixed point, expected float, where gate and up or down are cut";
+        let expected =
+            "the arithmetic within feed-forwards is fixed point, expected float, where gate and up or down are cut";
         assert_eq!(error, expected);
     }
     // Float, and shadows everywhere.

@@ -85,7 +85,14 @@ impl Device for WholeDevice {
 impl WholeProgram {
     fn pass(&self, phase: Phase) -> Pass<'_> {
         let Self { model, rotation, .. } = self;
-        Pass { description: model.description(), weights: model.weights(), rotation, phase, hot_rows: None, fixed: None }
+        Pass {
+            description: model.description(),
+            weights: model.weights(),
+            rotation,
+            phase,
+            hot_rows: None,
+            fixed: None,
+        }
     }
 
     /// The token whose embedding `x` is.
