@@ -167,9 +167,10 @@ void activate(const struct image *image, const float *parameters, uint32_t width
               uint32_t rows, int8_t *output, float *inner, uint8_t *not_finite) {
 #define ROWS(kind, fused)                                                                                                  \
     activate_rows(image, parameters, width, sums, sum_stride, rows, output, inner, not_finite, kind, fused)
+    const int once = image->arithmetic == ARITHMETIC_ONCE;
     if (image->activation == 0) {
-        image->fused ? ROWS(0, 1) : ROWS(0, 0);
+        once ? ROWS(0, 1) : ROWS(0, 0);
     } else {
-        image->fused ? ROWS(1, 1) : ROWS(1, 0);
+        once ? ROWS(1, 1) : ROWS(1, 0);
     }
 }

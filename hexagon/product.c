@@ -98,10 +98,9 @@ static void biases(const Vector *input, uint32_t vectors, int32_t bias[TILE_ROWS
     }
 }
 
-// Fetches `lines` lines of 256 bytes into L2.
-static void fetch(const void *start, uint32_t lines) {
-    const uint64_t width = 256, stride = 256;
-    __builtin_HEXAGON_Y5_l2fetch((void *)start, (long long)(stride << 32 | width << 16 | lines));
+void fetch(const void *start, uint32_t lines) {
+    const uint64_t width = FETCH_LINE, stride = FETCH_LINE;
+    __builtin_HEXAGON_Y5_l2fetch((void *)start, (long long)(stride << 32 | width << 16 | (lines < 0xffff ? lines : 0xffff)));
 }
 
 // A product, as its threads see it.
@@ -130,7 +129,7 @@ static void multiply_columns(void *argument, uint32_t index, uint32_t count) {
     const uint8_t *weights = of->weights + index * block;
     for (uint32_t column = index * TILE_COLUMNS; column < columns; column += step, weights += count * block) {
         if (column + step < columns) {
-            fetch(weights + count * block, quads < 0xffff ? quads : 0xffff);
+            fetch(weights + count * block, quads);
         }
         for (uint32_t first = 0; first < of->rows; first += TILE_ROWS) {
             const int64_t *x = (const int64_t *)(of->input + first / TILE_ROWS * tile_bytes);

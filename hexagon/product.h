@@ -26,6 +26,12 @@ static inline uint32_t sum_stride(const struct product *product) {
 // take 768 KiB, as a part of VTCM or L2.
 #define PASS_ROWS 64u
 
+// Bytes of a line that is fetched.
+#define FETCH_LINE 256u
+
+// Has so many lines, at most 65,535 of them, come into L2 while the program goes on.
+void fetch(const void *start, uint32_t lines);
+
 // Has products keep weights that are read several times in `bytes` bytes of memory near the vector unit, aligned to VECTOR.
 void use_near_memory(uint8_t *start, uint32_t bytes);
 

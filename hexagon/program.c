@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include "activate.h"
+#include "fixed.h"
 #include "product.h"
 #include "system.h"
 #include "team.h"
@@ -63,9 +64,11 @@ static int is_image(const struct image *image, uint32_t bytes) {
     if (image->products != 2 || !is_product(down, bytes)) {
         return 0;
     }
-    const uint64_t width = down->in_features;
+    const uint64_t width = down->in_features, is_fixed = image->arithmetic == ARITHMETIC_FIXED;
+    const uint64_t parameters = is_fixed ? (uint64_t)round_up(down->in_features, 32) * FIXED_PARTS : 5 * width;
     return image->product[0].out_features == (image->gated ? 2 : 1) * width && image->activation <= 1 &&
-           is_within(image->parameters, 5 * width * sizeof(float), sizeof *image, image->product[0].weights);
+           image->arithmetic <= ARITHMETIC_FIXED && !(is_fixed && image->returns_inner) &&
+           is_within(image->parameters, parameters * sizeof(float), sizeof *image, image->product[0].weights);
 }
 
 // A hash of what an image has before its weights: fields, scales, biases and factors.
@@ -172,7 +175,8 @@ static void read_rows(void *argument, uint32_t index, uint32_t count) {
 // What is between the products of a feed-forward, as its threads see it.
 struct between {
     const struct image *image;
-    const float *parameters;
+    // Of the image.
+    const uint8_t *parameters;
     uint32_t rows;
     const int32_t *sums;
     int8_t *output;
@@ -188,6 +192,10 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
     struct between *of = argument;
     const struct product *first = &of->image->product[0];
     const uint32_t width = of->image->product[1].in_features, tile_bytes = input_tile(width);
+    if (of->image->arithmetic == ARITHMETIC_FIXED) {
+        // Sums were just written; parameters are the only thing that is far away.
+        fetch(of->parameters, round_up(width, 32) * FIXED_PARTS * (uint32_t)sizeof(int32_t) / FETCH_LINE + 1);
+    }
     for (uint32_t tile = index; tile < tiles(of->rows); tile += count) {
         const uint32_t row = tile * TILE_ROWS, left = of->rows - row, rows = left < TILE_ROWS ? left : TILE_ROWS;
         const int32_t *sums = of->sums + row * sum_stride(first);
@@ -201,8 +209,13 @@ static void activate_rows(void *argument, uint32_t index, uint32_t count) {
         for (uint32_t word = 1; word <= 16 * TILE_ROWS / sizeof *end; word++) {
             end[-(int32_t)word] = 0;
         }
+        if (of->image->arithmetic == ARITHMETIC_FIXED) {
+            requantize(of->image, (const int32_t *)of->parameters, width, sums, sum_stride(first), output);
+            continue;
+        }
+        const float *parameters = (const float *)of->parameters;
         float *inner = of->inner ? of->inner + row * width : 0;
-        activate(of->image, of->parameters, width, sums, sum_stride(first), rows, output, inner, of->not_finite + row);
+        activate(of->image, parameters, width, sums, sum_stride(first), rows, output, inner, of->not_finite + row);
     }
 }
 
@@ -228,7 +241,7 @@ static uint64_t run(const struct shared *shared, const struct program *program, 
     if (places.bytes > scratch.bytes) {
         return STATUS_IMAGE;
     }
-    const float *parameters = (const float *)(program->image + image.parameters);
+    const uint8_t *parameters = program->image + image.parameters;
     uint64_t input_hash = 0;
     for (uint32_t row = 0; row < rows; row += PASS_ROWS) {
         const uint32_t pass = rows - row < PASS_ROWS ? (uint32_t)rows - row : PASS_ROWS;

@@ -10,7 +10,7 @@
 
 #define HOST_MAGIC 0x5453484441495254ull   // "TRIADHST"
 #define DEVICE_MAGIC 0x5053444441495254ull // "TRIADDSP"
-#define VERSION 4ull
+#define VERSION 5ull
 #define HEADER 4096u
 // What the fields take, of which no 128 bytes are written by both at once: a cache may write them back as a whole.
 #define FIELD_BYTES 512u
@@ -84,6 +84,8 @@ enum {
 // of this.
 #define TILE_COLUMNS 64u
 #define CHECKS 4u
+// Parameters of a channel in fixed point.
+#define FIXED_PARTS 9u
 #define MAX_FEATURES 133144u
 #define MAX_COLUMNS (1u << 24)
 
@@ -101,19 +103,24 @@ struct image {
     uint32_t magic;
     // 1, of linear layers side by side, or 2, of a feed-forward: up and gate side by side, and down.
     uint32_t products;
-    // Of a feed-forward: whether it has a gate; 0 for SiLU, 1 for GELU in its tanh form; whether a product and a sum are
-    // rounded once, as on the host; whether what down reads is returned in f32.
+    // Of a feed-forward: whether it has a gate; 0 for SiLU, 1 for GELU in its tanh form; one of the arithmetics below; whether
+    // what down reads is returned in f32, which fixed point does not have.
     uint32_t gated;
     uint32_t activation;
-    uint32_t fused;
+    uint32_t arithmetic;
     uint32_t returns_inner;
     // 1 / scale of what down reads.
     float inverse_scale;
-    // In the image, before all weights, [5][width] f32: scales and biases of up and of gate, factors of smoothing.
+    // In the image, before all weights, [5][width] f32: scales and biases of up and of gate, factors of smoothing. In fixed point
+    // [width / 32][FIXED_PARTS][32] i32, by crates/kernels/src/fixed_point.
     uint32_t parameters;
     struct product product[2];
     uint32_t reserved[16];
 };
 #define IMAGE_MAGIC 0x50495254u // "TRIP"
+
+// What is between the products of a feed-forward is computed in f32, where a product and a sum are rounded twice, or once, as on
+// the host; or in fixed point.
+enum { ARITHMETIC_TWICE = 0, ARITHMETIC_ONCE = 1, ARITHMETIC_FIXED = 2 };
 
 _Static_assert(sizeof(struct image) == 128, "the image begins with 128 bytes");

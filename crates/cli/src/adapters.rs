@@ -1,11 +1,10 @@
-//! `--lora`: adapters of an answer, or those that a server has by name.
+//! `--lora`: adapters of an answer.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 
-use anyhow::{Result, bail};
-use triad_engine::{Adapter, Adapters, Engine, Model, ScaledAdapter};
+use anyhow::Result;
+use triad_engine::{Adapters, Engine, Model, ScaledAdapter};
 use triad_plan::processors::ProcessorKind;
 
 use crate::output;
@@ -35,43 +34,12 @@ impl FromStr for ScaledPath {
     }
 }
 
-/// An adapter's file or folder, with the name by which requests ask for it.
-#[derive(Clone, Debug)]
-pub struct NamedPath {
-    name: String,
-    path: PathBuf,
-}
-
-impl FromStr for NamedPath {
-    type Err = String;
-
-    /// Reads `pirate=adapter.gguf`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-                Ok(Self { name: name.to_owned(), path: path.into() })
-            }
-            _ => Err("expected NAME=PATH, such as pirate=adapter.gguf".to_owned()),
-        }
-    }
-}
-
 /// Opens adapters for `model`, to be applied together.
 pub fn open(model: &Model, paths: &[ScaledPath]) -> Result<Adapters> {
     let adapters = paths
         .iter()
         .map(|ScaledPath { path, scale }| Ok(ScaledAdapter { adapter: model.open_adapter(path)?, scale: *scale }));
     Ok(Adapters::new(adapters.collect::<Result<Vec<_>>>()?)?)
-}
-
-/// Opens adapters for `model`, each with its name.
-pub fn open_named(model: &Model, paths: &[NamedPath]) -> Result<Vec<(String, Arc<Adapter>)>> {
-    for (index, NamedPath { name, .. }) in paths.iter().enumerate() {
-        if paths[..index].iter().any(|other| other.name == *name) {
-            bail!("two adapters have the name {name}: expected one of each");
-        }
-    }
-    paths.iter().map(|NamedPath { name, path }| Ok((name.clone(), model.open_adapter(path)?))).collect()
 }
 
 /// Prints what adapters change where other processors than CPUs compute.
@@ -101,6 +69,5 @@ mod tests {
         let file = folder.path().join("a:2");
         std::fs::write(&file, "").unwrap();
         assert_eq!(read(file.to_str().unwrap()), of(file.to_str().unwrap(), 1.0), "what is there is a path");
-        assert!("=a".parse::<NamedPath>().is_err() && "a".parse::<NamedPath>().is_err());
     }
 }

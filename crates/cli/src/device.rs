@@ -114,6 +114,30 @@ pub struct DeviceArguments {
     /// of all layers with a shadow, in place
     #[arg(long, value_name = "WHOSE", value_parser = hot_rows, default_value = "auto")]
     pub hot_rows: HotRowsArgument,
+    /// What lies between the products of a prompt's feed-forwards, on whatever of --processors: float, or fixed, in
+    /// fixed point, with which --npu hexagon runs a feed-forward as one program. Numbers then differ from float by one step of
+    /// INT8 now and then. Blocks whose feed-forward keeps a shadow stay in float, as do answers and sessions with adapters; GPUs
+    /// and ONNX Runtime refuse it
+    #[arg(long, value_name = "ARITHMETIC", value_parser = npu_activation, default_value = "float")]
+    pub npu_activation: ActivationArgument,
+}
+
+/// The arithmetic between the products of a feed-forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActivationArgument {
+    /// f32.
+    Float,
+    /// Integers.
+    Fixed,
+}
+
+/// Reads the arithmetic between the products of a feed-forward.
+pub fn npu_activation(text: &str) -> Result<ActivationArgument, String> {
+    match text.trim() {
+        "float" => Ok(ActivationArgument::Float),
+        "fixed" => Ok(ActivationArgument::Fixed),
+        _ => Err("expected float or fixed".into()),
+    }
 }
 
 /// Whose rows of weights the CPU keeps beside a device with memory of its own.
@@ -205,6 +229,7 @@ impl Default for DeviceArguments {
             partition: None,
             wait: Wait::Predicted,
             hot_rows: HotRowsArgument::Auto,
+            npu_activation: ActivationArgument::Float,
         }
     }
 }
@@ -212,7 +237,19 @@ impl Default for DeviceArguments {
 impl DeviceArguments {
     /// Refuses what nobody would look at where there are no processors.
     pub fn check(&self, has_processors: bool) -> Result<()> {
-        let Self { npu, npu_threads, npu_sessions, gpu, gpu_slice, window, cuts, partition, wait, hot_rows } = self;
+        let Self {
+            npu,
+            npu_threads,
+            npu_sessions,
+            gpu,
+            gpu_slice,
+            window,
+            cuts,
+            partition,
+            wait,
+            hot_rows,
+            npu_activation,
+        } = self;
         let is_default =
             *npu == Npu::Kernels && gpu.is_none() && *gpu_slice == 0.0 && window.is_none() && cuts.is_empty();
         ensure!(
@@ -228,9 +265,10 @@ impl DeviceArguments {
                 || (is_default
                     && partition.is_none()
                     && *wait == Wait::Predicted
-                    && *hot_rows == HotRowsArgument::Auto),
-            "--npu, --gpu, --gpu-slice, --window, --cut, --partition, --wait and --hot-rows are for --processors: expected \
-             it, too"
+                    && *hot_rows == HotRowsArgument::Auto
+                    && *npu_activation == ActivationArgument::Float),
+            "--npu, --npu-activation, --gpu, --gpu-slice, --window, --cut, --partition, --wait and --hot-rows are for \
+             --processors: expected it, too"
         );
         Ok(())
     }
@@ -264,6 +302,11 @@ impl DeviceArguments {
             output::note(&format!("note: what the GPU does at most was not measured: {error}"));
             None
         }))
+    }
+
+    /// Whether feed-forwards of prompts are computed in fixed point between their products.
+    pub fn fixed_point(&self) -> bool {
+        self.npu_activation == ActivationArgument::Fixed
     }
 
     /// Processors that compute all of every product, each by itself.

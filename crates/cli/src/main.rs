@@ -19,6 +19,8 @@ mod device;
 mod failure;
 mod inputs;
 mod interrupt;
+#[cfg(feature = "server")]
+mod named_adapters;
 mod output;
 mod output_file;
 mod package_fields;

@@ -145,6 +145,7 @@ impl Processors {
                 decode_plans,
                 wait: devices.wait,
                 hot_rows: devices.hot_rows.options(),
+                fixed_point: devices.fixed_point(),
                 ..options
             },
             &mut progress,
@@ -215,7 +216,8 @@ impl Processors {
     pub fn key(&self, devices: &DeviceArguments) -> String {
         let cuts = devices.cuts.iter().map(|cut| format!("; {cut}"));
         let partition = devices.partition.map(|how| format!("; partition {}", how.name()));
-        self.list_key(devices) + &cuts.chain(partition).collect::<String>()
+        let fixed = devices.fixed_point().then(|| "; fixed point".to_owned());
+        self.list_key(devices) + &cuts.chain(partition).chain(fixed).collect::<String>()
     }
 
     /// What the costs of products are kept under: their names.
@@ -410,6 +412,12 @@ pub fn hot_rows(usage: &HotRowUse) -> String {
         output::bytes(statistics.bytes_read),
         1e3 * statistics.stall_seconds
     )
+}
+
+/// How many feed-forwards are computed in fixed point, where some are.
+pub fn fixed_point(engine: &Engine) -> Option<String> {
+    let blocks = engine.model().description().blocks.len();
+    engine.fixed_point().map(|count| format!("fixed point: {count} of {blocks} feed-forwards of prompts"))
 }
 
 /// Prints why shadows read the weights in place, where they do though they should not.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use triad_engine::{Branch, Cancel, KvFormat, Model, Score, Session, SessionOptions, tokens_to_run};
+use triad_engine::{Branch, Cancel, Engine, EngineOptions, KvFormat, Model, Score, SessionOptions, tokens_to_run};
 
 use super::dataset::{Content, Dataset};
 use super::encode::{Encoded, Encoder};
@@ -25,11 +25,14 @@ pub struct EvaluateOptions {
     pub chunk: usize,
     /// Number format of the KV cache.
     pub kv_format: KvFormat,
+    /// Whether feed-forwards are computed in fixed point between their products, as
+    /// [`EngineOptions::fixed_point`] describes it.
+    pub fixed_point: bool,
 }
 
 impl Default for EvaluateOptions {
     fn default() -> Self {
-        Self { limit: None, window: 1024, chunk: 512, kv_format: KvFormat::F16 }
+        Self { limit: None, window: 1024, chunk: 512, kv_format: KvFormat::F16, fixed_point: false }
     }
 }
 
@@ -157,10 +160,12 @@ impl Run<'_> {
     fn score(&mut self, encoded: &[&Encoded]) -> Result<Vec<Score>> {
         let branches: Vec<Branch> = encoded.iter().map(|encoded| encoded.branch()).collect();
         let context = encoded.iter().map(|encoded| encoded.context()).max().unwrap_or(1);
-        let EvaluateOptions { chunk, kv_format, .. } = *self.options;
+        let EvaluateOptions { chunk, kv_format, fixed_point, .. } = *self.options;
         // A chunk may be longer than the longest text: it holds several.
         let context = context.max(chunk).min(self.model.description().context);
-        let mut session = Session::new(self.model, &SessionOptions { context, chunk, kv_format })?;
+        let session = SessionOptions { context, chunk, kv_format };
+        let engine = Engine::new(self.model, EngineOptions { session, fixed_point, ..EngineOptions::default() })?;
+        let mut session = engine.session();
         self.tokens = tokens_to_run(&branches);
         let (total, progress) = (self.tokens, &mut *self.progress);
         progress(0, total);

@@ -26,6 +26,7 @@ mod cores;
 #[cfg(test)]
 mod cut_tests;
 mod dot;
+pub mod fixed_point;
 pub mod int4;
 pub mod int8;
 mod kernel;

@@ -110,7 +110,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         smoothing: None,
         down: layer(hidden, width),
         return_inner: false,
+        fixed_point: false,
     };
+    let whole = |fixed_point| DeviceSubgraph::FeedForward(FeedForward { fixed_point, ..feed_forward.clone() });
     let gates = if block.feed_forward.gated { 2 } else { 1 };
     let subgraphs = [
         (
@@ -122,12 +124,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("gate and up", linear((0..gates).map(|_| layer(width, hidden)).collect()), gates * hidden * width),
         ("down", linear(vec![layer(hidden, width)]), hidden * width),
         // As one program, with what is between: none of the sums below.
-        ("feed-forward whole", DeviceSubgraph::FeedForward(feed_forward), (gates + 1) * hidden * width),
+        ("feed-forward whole, in f32", whole(false), (gates + 1) * hidden * width),
+        ("feed-forward whole, in fixed point", whole(true), (gates + 1) * hidden * width),
     ];
     println!(
         "{name}, {rows} rows, one block, {threads} threads; packets counted by qemu, times of chips predicted from them"
     );
     let (mut of_block, mut products_of_block, mut weights_of_block) = ([0.0; 3], 0.0, 0);
+    // One behind the other, of a feed-forward: its products alone, and whole.
+    let mut of_feed_forward = [0.0; 3];
     for (index, (name, subgraph, weights)) in subgraphs.iter().enumerate() {
         let found = run(&hexagon, subgraph, rows)?;
         let [packets, longest, seconds] = found;
@@ -140,6 +145,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             longest / 1e6,
             products / seconds / 1e9
         );
+        match index {
+            2 | 3 => of_feed_forward[0] += longest,
+            4 | 5 => of_feed_forward[index - 3] = longest,
+            _ => {}
+        }
         if index < 4 {
             of_block.iter_mut().zip(found).for_each(|(sum, number)| *sum += number);
             products_of_block += products;
@@ -169,6 +179,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             1e3 * alone,
             1e3 * reading,
             BANDWIDTH / 1e9
+        );
+    }
+    for Chip { name, clock, cycles, .. } in CHIPS.into_iter().filter(|chip| chip.contexts >= threads) {
+        let milliseconds = |packets: f64| 1e3 * blocks * packets * cycles / (clock * 1e9);
+        let [products, float, fixed] = of_feed_forward.map(milliseconds);
+        println!(
+            "{name}: predicted feed-forwards of all blocks, whole in f32 {float:.0} ms, whole in fixed point {fixed:.0} ms; products \
+             alone {products:.0} ms"
         );
     }
     let ([in_features, out_features, rows], published) = PUBLISHED;

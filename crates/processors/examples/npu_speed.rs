@@ -66,6 +66,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             smoothing,
             down: Weights::new(HIDDEN, WIDTH),
             return_inner: false,
+            fixed_point: false,
         })
     };
     let subgraphs = [

@@ -13,6 +13,7 @@ use triad_plan::graph::Format;
 
 use crate::device::{Capabilities, Device, Program, ProgramShapes};
 use crate::error::Result;
+use crate::fixed_point::{FixedFeedForward, FixedScratch};
 use crate::subgraph::{DeviceSubgraph, FeedForward, Layer};
 
 /// Rows of one task of an elementwise operator.
@@ -52,6 +53,9 @@ impl Device for Cpu {
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let body = match subgraph {
             DeviceSubgraph::Linear(linear) => Body::Linear(linear.layers.clone()),
+            DeviceSubgraph::FeedForward(feed_forward) if feed_forward.fixed_point => {
+                Body::FixedPoint(Box::new((FixedFeedForward::new(feed_forward)?, FixedScratch::default())))
+            }
             DeviceSubgraph::FeedForward(feed_forward) => Body::FeedForward(Box::new(Scratch::new(feed_forward, rows))),
         };
         Ok(Box::new(CpuProgram { pool: Arc::clone(&self.pool), shapes, body }))
@@ -67,6 +71,7 @@ struct CpuProgram {
 enum Body {
     Linear(Vec<Arc<dyn Layer>>),
     FeedForward(Box<Scratch>),
+    FixedPoint(Box<(FixedFeedForward, FixedScratch)>),
 }
 
 impl Program for CpuProgram {
@@ -78,6 +83,7 @@ impl Program for CpuProgram {
                 layers.iter().zip(outputs).for_each(|(layer, out)| multiply(&**layer, input, out.reborrow()));
             }
             Body::FeedForward(scratch) => scratch.run(input, outputs),
+            Body::FixedPoint(fixed) => fixed.0.run(&mut fixed.1, input, outputs[0].reborrow()),
         });
         Ok(())
     }

@@ -19,6 +19,12 @@ pub enum Error {
         /// What it should have.
         expected: String,
     },
+    /// The processor computes what is between the products of a feed-forward in f32 alone.
+    #[error("{processor} computes no feed-forward in fixed point: expected the CPU or npu:hexagon")]
+    FixedPoint {
+        /// The processor.
+        processor: String,
+    },
     /// More rows than the program was prepared for, or none.
     #[error("{rows} rows were given to a program that was prepared for 1 to {prepared}")]
     Rows {

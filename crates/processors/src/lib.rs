@@ -48,6 +48,7 @@ extern crate self as triad_processors;
 pub mod cpu;
 mod device;
 mod error;
+mod fixed_point;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 #[cfg(feature = "hexagon")]
@@ -62,5 +63,6 @@ mod window;
 
 pub use device::{Capabilities, Device, ModelOptions, Peaks, Program};
 pub use error::{Error, Result};
+pub use fixed_point::{FixedFeedForward, FixedScratch};
 pub use layer_columns::LayerColumns;
 pub use subgraph::{DeviceSubgraph, FeedForward, Layer, Linear};

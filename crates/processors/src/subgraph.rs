@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use triad_kernels::activation::Activation;
+use triad_kernels::fixed_point::{FixedPoint, Middle, Scales};
 use triad_kernels::int8::{Int8Weight, MAX_IN_FEATURES, packed_len};
 
 use crate::error::{Error, Result};
@@ -61,6 +62,38 @@ pub struct FeedForward {
     pub down: Arc<dyn Layer>,
     /// Whether what down reads is an output, too, as it is before smoothing: `[rows, width]` in f32, for its shadow.
     pub return_inner: bool,
+    /// Whether all between the products is computed by the definition of [`triad_kernels::fixed_point`], in integers, in place of
+    /// f32. There is nothing in f32 to return then, and no GELU with the error function.
+    pub fixed_point: bool,
+}
+
+impl FeedForward {
+    /// What is between the products in fixed point.
+    ///
+    /// # Errors
+    /// If fixed point has no such activation, or a number is not finite.
+    ///
+    /// # Panics
+    /// If the parts of the subgraph contradict each other.
+    pub fn fixed_point(&self) -> Result<FixedPoint> {
+        fn scales(layer: &Arc<dyn Layer>) -> Scales<'_> {
+            let weight = layer.weight();
+            Scales { in_features: weight.in_features, scales: weight.scales, bias: layer.bias() }
+        }
+        let middle = Middle {
+            input_scale: self.input_scale,
+            up: scales(&self.up),
+            gate: self.gate.as_ref().map(scales),
+            activation: self.activation,
+            smoothing: self.smoothing.as_deref(),
+            inner_scale: self.inner_scale,
+        };
+        FixedPoint::new(&middle).map_err(|reason| Error::Subgraph {
+            part: "fixed point".to_owned(),
+            found: reason.to_string(),
+            expected: "SiLU or GELU in its tanh form, and numbers that are finite".to_owned(),
+        })
+    }
 }
 
 impl DeviceSubgraph {
@@ -125,6 +158,20 @@ impl DeviceSubgraph {
         linears.chain(others.filter_map(|(name, layer)| Some((name.to_owned(), &**layer?))))
     }
 
+    /// For a processor that computes in f32 alone.
+    ///
+    /// # Errors
+    /// If what is between products is to be computed in fixed point.
+    #[cfg(any(feature = "gpu", feature = "npu"))]
+    pub(crate) fn check_float(&self, processor: &str) -> Result<()> {
+        match self {
+            Self::FeedForward(feed_forward) if feed_forward.fixed_point => {
+                Err(Error::FixedPoint { processor: processor.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether all parts agree.
     pub(crate) fn check(&self) -> Result<()> {
         let scale = |part: &str, scale: f32| {
@@ -145,7 +192,8 @@ impl DeviceSubgraph {
                     features(&format!("input features of layer {index}"), layer.weight().in_features, hidden)?;
                 }
             }
-            Self::FeedForward(FeedForward { up, gate, inner_scale, smoothing, down, .. }) => {
+            Self::FeedForward(feed_forward) => {
+                let FeedForward { up, gate, inner_scale, smoothing, down, .. } = feed_forward;
                 let width = up.weight().out_features;
                 scale("inner scale", *inner_scale)?;
                 if let Some(gate) = gate {
@@ -155,6 +203,11 @@ impl DeviceSubgraph {
                 features("input features of down", down.weight().in_features, width)?;
                 if let Some(smoothing) = smoothing {
                     features("factors of smoothing", smoothing.len(), width)?;
+                }
+                if feed_forward.fixed_point {
+                    let found = || "what down reads in f32 as an output".to_owned();
+                    check(!feed_forward.return_inner, "fixed point", found, "no such output")?;
+                    feed_forward.fixed_point()?;
                 }
             }
         }

@@ -47,6 +47,7 @@ fn feed_forward() -> FeedForward {
         smoothing: None,
         down: Plain::random(&mut random, 32, 40, false),
         return_inner: false,
+        fixed_point: false,
     }
 }
 

@@ -57,6 +57,7 @@ impl NpuReport {
         reports.into_iter().collect()
     }
 
+    #[cfg(any(feature = "hexagon", feature = "npu"))]
     fn new(npu: &str, found: Result<String, triad_processors::Error>) -> Self {
         let (usable, found) = (found.is_ok(), found.unwrap_or_else(|error| error.to_string()));
         Self { npu: npu.to_owned(), usable, found }

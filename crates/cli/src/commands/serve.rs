@@ -13,9 +13,10 @@ use triad_model::fetch;
 use triad_plan::schedule::Policy;
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown};
 
-use crate::adapters::{self, NamedPath};
+use crate::adapters;
 use crate::arguments::{self, FloatArguments, KvArgument, ModelArgument, ThreadArguments};
 use crate::interrupt::on_interrupt;
+use crate::named_adapters::{self, NamedPath};
 use crate::processors::{self, ProcessorArguments};
 use crate::{output, preparing, progress};
 
@@ -196,7 +197,7 @@ impl Found {
             chunks_in_flight: *chunks_in_flight,
             ..EngineOptions::default()
         };
-        let adapters = adapters::open_named(&model, &arguments.lora)?;
+        let adapters = named_adapters::open(&model, &arguments.lora)?;
         let engine = match processors {
             Some(processors) => processors.engine(devices, &model, options)?,
             None => answer::engine(&model, options, &mut |_, _| {})?,

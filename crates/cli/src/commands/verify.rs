@@ -13,7 +13,7 @@ use crate::arguments::{self, ThreadArguments};
 use crate::device::{DeviceArguments, Npu};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
-use crate::processors::Processors;
+use crate::processors::{self, Processors};
 use crate::{output, progress};
 
 /// Check every file of a package by its hash, and what several processors compute from it.
@@ -103,15 +103,16 @@ fn compare(arguments: &Arguments, package: &Package, processors: &Processors) ->
     } else {
         format!("logits within {largest:.1e} of the largest")
     };
+    let fixed = processors::fixed_point(&engine).map_or_else(String::new, |fixed| format!(" ({fixed})"));
     let has_device = rounding > 0.0 || arguments.devices.npu != Npu::Kernels;
     let with = if has_device { format!(" with {}", processors.devices(&arguments.devices)) } else { String::new() };
     let (lengths, policies) = (lengths.join(", "), Policy::ALL.len());
     if engine.processors().len() == 1 {
         return Ok(format!(
-            "and prompts of {lengths} tokens, and a token behind each, have {same}{with} on {processors}"
+            "and prompts of {lengths} tokens, and a token behind each, have {same}{with} on {processors}{fixed}"
         ));
     }
-    Ok(format!("and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies"))
+    Ok(format!("and prompts of {lengths} tokens have {same}{with} on {processors} by all {policies} policies{fixed}"))
 }
 
 /// What is wrong with a comparison that does not pass.

@@ -70,7 +70,7 @@ pub use wait::{Wait, WaitUse};
 
 use crate::adapter::Adapters;
 use crate::error::{Error, Result};
-use crate::forward::{Buffers, Pass as ForwardPass, Rotation};
+use crate::forward::{Buffers, FixedBlocks, Pass as ForwardPass, Rotation};
 use crate::hot_rows::{HotRowOptions, HotRowUse, HotRows};
 use crate::kv::{KvFormat, KvMemory, KvUse, save};
 use crate::model::Model;
@@ -114,6 +114,10 @@ pub struct EngineOptions {
     /// How shadows of prompts read weights beside devices with memory of their own; `None` for in place, so that the CPU
     /// holds a copy of all layers that keep a shadow.
     pub hot_rows: Option<HotRowOptions>,
+    /// Whether feed-forwards of prompts are computed in [fixed point](triad_kernels::fixed_point) between their products,
+    /// by whichever processor: of blocks whose feed-forward keeps no shadow, for sessions without adapters. Answers are
+    /// then not those of float, but the same on all processors that have it: CPUs and Hexagon.
+    pub fixed_point: bool,
     /// How processors wait for each other.
     pub wait: Wait,
     /// Of several processors, one that takes longer than this for one task is lost.
@@ -135,6 +139,7 @@ impl Default for EngineOptions {
             decode_plans: None,
             chunks_in_flight: 4,
             hot_rows: Some(HotRowOptions::default()),
+            fixed_point: false,
             wait: Wait::Predicted,
             time_out: Duration::from_secs(60),
         }
@@ -175,6 +180,8 @@ pub(crate) struct Shared {
     steps: Option<Steps>,
     /// Beside devices with memory of their own.
     hot_rows: Option<HotRows>,
+    /// What of prompts is computed in fixed point.
+    fixed: Option<FixedBlocks>,
     units: Vec<Unit>,
     /// The processor of what is computed in float.
     float_unit: ProcessorId,
@@ -276,7 +283,9 @@ impl Engine {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self> {
         let EngineOptions { session, kv_memory, max_stall, most_rows, processors, policy, cuts, .. } = options;
-        let EngineOptions { chunks_in_flight, time_out, plans, joint, decode_plans, wait, hot_rows, .. } = options;
+        let EngineOptions {
+            chunks_in_flight, time_out, plans, joint, decode_plans, wait, hot_rows, fixed_point, ..
+        } = options;
         let SessionOptions { context, chunk, kv_format } = session;
         let description = model.description();
         for (name, value, expected) in [
@@ -323,11 +332,17 @@ impl Engine {
                 device.take_if(|device| !model.weights().is_int8() || device.capabilities().whole_models)
         {
             let options = ModelOptions { rows: chunk.max(most_rows), outputs: most_rows };
+            if fixed_point {
+                let expected = "float, where one processor runs the model whole";
+                return Err(Error::Option { name: WITHIN, value: FIXED_POINT.into(), expected });
+            }
             unit.whole = Some(WholeModel::prepare(model, &rotation, device, kv_format, options)?);
         }
         let chunks = (chunk, in_flight);
         let cuts = Cuts { by_role: &cuts, plans: plans.as_ref(), joint: joint.as_ref() };
-        let (mut tasks, mut programs) = PromptTasks::prepare(model, &processors, &devices, chunks, cuts, progress)?;
+        let fixed = fixed_point.then(|| fixed_blocks(model, cuts)).transpose()?;
+        let how = (cuts, fixed.as_ref());
+        let (mut tasks, mut programs) = PromptTasks::prepare(model, &processors, &devices, chunks, how, progress)?;
         tasks.joint = joint;
         let steps = decode_plans.map(|plans| {
             let rows = most_rows.min(context);
@@ -347,6 +362,7 @@ impl Engine {
             tasks,
             steps,
             hot_rows,
+            fixed,
             units,
             float_unit,
             sequences: AtomicU64::new(0),
@@ -457,6 +473,12 @@ impl Engine {
         self.shared().hot_rows.as_ref().map(HotRows::usage)
     }
 
+    /// How many blocks compute feed-forwards of prompts in fixed point between their products; `None` where that was not
+    /// asked for ([`EngineOptions::fixed_point`]).
+    pub fn fixed_point(&self) -> Option<usize> {
+        self.shared().fixed.as_ref().map(FixedBlocks::count)
+    }
+
     /// Forgets all prefixes that no session holds.
     pub fn forget_prefixes(&self) {
         self.shared().memory.clear();
@@ -525,12 +547,35 @@ impl Engine {
     }
 }
 
+/// What an option is about that has a value other than float.
+const WITHIN: &str = "the arithmetic within feed-forwards";
+const FIXED_POINT: &str = "fixed point";
+
+/// The feed-forwards that fixed point is for.
+///
+/// # Errors
+/// If there are none, or they are cut.
+fn fixed_blocks(model: &Model, cuts: Cuts) -> Result<FixedBlocks> {
+    let refused = |expected| Err(Error::Option { name: WITHIN, value: FIXED_POINT.into(), expected });
+    if cuts.cuts_feed_forwards() {
+        return refused("float, where gate and up or down are cut");
+    }
+    let fixed = FixedBlocks::new(programs::fixed_point(model));
+    if fixed.count() == 0 {
+        return refused(
+            "float, or a package in INT8 with static scales, SiLU or GELU in its tanh form, and a block whose \
+             feed-forward keeps no shadow",
+        );
+    }
+    Ok(fixed)
+}
+
 impl Shared {
     /// A pass in the arithmetic of `phase`.
     pub(crate) fn pass(&self, phase: Phase) -> ForwardPass<'_> {
-        let Self { model, rotation, counters, .. } = self;
+        let Self { model, rotation, counters, fixed, .. } = self;
         let (description, weights) = (model.description(), model.weights());
-        ForwardPass { description, weights, rotation, phase, hot_rows: None, counters }
+        ForwardPass { description, weights, rotation, phase, hot_rows: None, counters, fixed: fixed.as_ref() }
     }
 
     /// A number for a new sequence.

@@ -9,7 +9,7 @@ use triad_model::description;
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::Part;
 use triad_processors::model::Int8Input;
-use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer, LayerColumns, Linear, Program};
+use triad_processors::{Device, DeviceSubgraph, FeedForward, FixedFeedForward, Layer, LayerColumns, Linear, Program};
 
 use crate::error::{Error, Result, SubgraphError};
 use crate::forward::activation;
@@ -24,6 +24,19 @@ pub(super) struct Programs {
     processor: String,
     /// By block.
     blocks: Vec<Vec<SubgraphProgram>>,
+}
+
+/// The feed-forwards of a model that can be computed in fixed point between their products: those that read INT8 with static
+/// scales and keep no shadow, by block.
+pub(super) fn fixed_point(model: &Model) -> Vec<Option<FixedFeedForward>> {
+    let of_block = |block| {
+        let preparing = Preparing { model, block };
+        let keeps_shadow = [LinearInput::FeedForward, LinearInput::Down].map(|input| preparing.scaled(input));
+        let keeps_none = keeps_shadow.into_iter().all(|input| input.is_ok_and(|input| !input.has_shadow));
+        let subgraph = if keeps_none { preparing.feed_forward(false).ok()? } else { return None };
+        FixedFeedForward::new(&subgraph).ok()
+    };
+    (0..model.description().blocks.len()).map(of_block).collect()
 }
 
 /// The program of a subgraph, or of a part of its output.
@@ -49,6 +62,8 @@ pub(super) struct Wanted<'a> {
     pub(super) part: &'a Part,
     /// Rows of an input, at most.
     pub(super) rows: usize,
+    /// Whether a feed-forward is computed in fixed point between its products.
+    pub(super) fixed_point: bool,
 }
 
 impl Programs {
@@ -62,11 +77,11 @@ impl Programs {
     /// # Errors
     /// If its layers don't read INT8 with scales that are known before, or the device refuses it.
     pub(super) fn prepare(&mut self, model: &Model, processor: &dyn Device, wanted: &Wanted) -> Result<()> {
-        let Wanted { block, role, part, rows } = *wanted;
+        let Wanted { block, role, part, rows, fixed_point } = *wanted;
         let preparing = Preparing { model, block };
         let prepare = || -> Result<_, SubgraphError> {
             let (outputs, subgraph) = match role {
-                Role::FeedForward => (Vec::new(), preparing.feed_forward()?),
+                Role::FeedForward => (Vec::new(), DeviceSubgraph::FeedForward(preparing.feed_forward(fixed_point)?)),
                 _ => preparing.products(role, &part.columns)?,
             };
             let returns_inner =
@@ -169,11 +184,11 @@ impl Preparing<'_> {
         Ok((outputs, DeviceSubgraph::Linear(Linear { input_scale, layers })))
     }
 
-    fn feed_forward(&self) -> Result<DeviceSubgraph, SubgraphError> {
+    fn feed_forward(&self, fixed_point: bool) -> Result<FeedForward, SubgraphError> {
         let (input, inner) = (self.scaled(LinearInput::FeedForward)?, self.scaled(LinearInput::Down)?);
         debug_assert!(!input.has_shadow, "what is missing is added before the activation: the feed-forward is split");
         let described = &self.model.description().blocks[self.block].feed_forward;
-        Ok(DeviceSubgraph::FeedForward(FeedForward {
+        Ok(FeedForward {
             input_scale: input.scale,
             up: self.layer(description::Linear::Up),
             gate: described.gated.then(|| self.layer(description::Linear::Gate)),
@@ -182,7 +197,8 @@ impl Preparing<'_> {
             smoothing: inner.smoothing.map(Arc::from),
             down: self.layer(description::Linear::Down),
             return_inner: inner.has_shadow,
-        }))
+            fixed_point,
+        })
     }
 
     fn scaled(&self, input: LinearInput) -> Result<Int8Input<'_>, SubgraphError> {

@@ -4,6 +4,7 @@ mod adapters;
 mod cuts;
 mod devices;
 mod ends;
+mod fixed_point;
 mod hot_rows;
 mod operators;
 mod plans;

@@ -4,8 +4,8 @@
 use serde::Serialize;
 use triad_plan::schedule::Policy;
 
-use super::Engine;
-use super::session::{Session, SessionOptions};
+use super::session::SessionOptions;
+use super::{Engine, EngineOptions};
 use crate::cancel::Cancel;
 use crate::error::Result;
 
@@ -65,7 +65,9 @@ pub fn verify(
 ) -> Result<Verification> {
     let (model, mut executed) = (engine.model(), engine.session());
     let (context, chunk) = (executed.context(), executed.chunk());
-    let mut alone = Session::new(model, &SessionOptions { context, chunk, kv_format: engine.kv_format() })?;
+    let session = SessionOptions { context, chunk, kv_format: engine.kv_format() };
+    let fixed_point = engine.fixed_point().is_some();
+    let mut alone = Engine::new(model, EngineOptions { session, fixed_point, ..EngineOptions::default() })?.session();
     let is_one = engine.processors().len() == 1;
     let policies = if is_one { &[Policy::InOrder][..] } else { &Policy::ALL };
     let mut comparisons = Vec::new();

@@ -17,6 +17,7 @@ use super::costs;
 use super::joint::Planned;
 use super::programs::{Programs, Wanted};
 use crate::error::{Error, Result, SubgraphError};
+use crate::forward::FixedBlocks;
 use crate::linear::{columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
@@ -62,7 +63,7 @@ impl PromptTasks {
         processors: &Processors,
         devices: &Devices,
         (chunk, chunks_in_flight): (usize, usize),
-        cuts: Cuts,
+        (cuts, fixed): (Cuts, Option<&FixedBlocks>),
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<(Self, Vec<Option<Programs>>)> {
         cuts.check()?;
@@ -81,7 +82,7 @@ impl PromptTasks {
         let mut order: Vec<_> = (0..graph.subgraphs().len()).collect();
         order.sort_by_key(|subgraph| !graph.subgraphs()[*subgraph].role.is_feed_forward());
         for (done, subgraph) in order.iter().enumerate() {
-            prepare_one(model, processors, devices, &graph, (&mut options, cuts.joint), *subgraph, &mut all)?;
+            prepare_one((model, fixed), processors, devices, &graph, (&mut options, cuts.joint), *subgraph, &mut all)?;
             progress(done + 1, order.len());
         }
         let options = options.with_shadows(&graph, processors, &shadows);
@@ -157,7 +158,7 @@ impl<'a> Cuts<'a> {
     }
 
     /// Whether feed-forwards are three subgraphs.
-    fn cuts_feed_forwards(&self) -> bool {
+    pub(super) fn cuts_feed_forwards(&self) -> bool {
         let is_inside = |(role, _): &(Role, Cut)| matches!(role, Role::GateUp | Role::Down);
         self.plans.is_some() || self.joint.is_some() || self.by_role.iter().any(is_inside)
     }
@@ -206,7 +207,7 @@ pub(super) fn columns_can_be_cut(description: &ModelDescription, role: Role) -> 
 
 /// Prepares what devices run of a subgraph, where one does; it is placed elsewhere where there is no room for it.
 fn prepare_one(
-    model: &Model,
+    (model, fixed): (&Model, Option<&FixedBlocks>),
     processors: &Processors,
     devices: &Devices,
     graph: &Graph,
@@ -233,7 +234,8 @@ fn prepare_one(
         if !role.is_product() && role != Role::FeedForward {
             continue;
         }
-        match programs.prepare(model, device, &Wanted { block, role, part: &part, rows }) {
+        let fixed_point = fixed.is_some_and(|fixed| fixed.has(block));
+        match programs.prepare(model, device, &Wanted { block, role, part: &part, rows, fixed_point }) {
             Err(Error::Subgraph { source, .. })
                 if joint.is_none() && options.cut(subgraph).is_none() && has_no_room(&source) =>
             {
@@ -264,7 +266,7 @@ pub(super) fn prepare_cut(
     }
     for Piece { processor: home, part, rows } in distinct(pieces, devices) {
         if let (Some(device), Some(programs)) = (devices[home.index()], &mut programs[home.index()]) {
-            programs.prepare(model, device, &Wanted { block, role, part: &part, rows })?;
+            programs.prepare(model, device, &Wanted { block, role, part: &part, rows, fixed_point: false })?;
         }
     }
     Ok(())

@@ -8,6 +8,7 @@
 
 mod adapters;
 mod buffers;
+mod fixed;
 mod rows;
 mod subgraphs;
 
@@ -18,6 +19,7 @@ use triad_kernels::{OutputMut, Phase, matmul};
 use triad_plan::graph::Role;
 
 pub(crate) use buffers::{Buffers, Rotation};
+pub(crate) use fixed::FixedBlocks;
 use rows::normalize;
 pub(crate) use subgraphs::{Chunk, Multiplier, Pass, activation};
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use triad_kernels::activation::{Activation, activate, activate_and_multiply, activated_product};
 use triad_kernels::attention::{Precision, Row, Shape};
 use triad_kernels::chunks::{Nothing, chunks_mut, for_each_chunk};
-use triad_kernels::int8::QuantizedRows;
+use triad_kernels::int8::{QuantizedRows, QuantizedView};
 use triad_kernels::lease::ReadLease;
 use triad_kernels::norm::rms_norm_in_place;
 use triad_kernels::rope::{Angles, Pairing, rope};
@@ -18,7 +18,7 @@ use triad_model::description::{self, Linear, ModelDescription, Residual, RopePai
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::Part;
 
-use super::{Buffers, Rotation, Segment};
+use super::{Buffers, FixedBlocks, Rotation, Segment};
 use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
@@ -27,7 +27,7 @@ use crate::linear::{
     shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
-use crate::statistics::{Bytes, Counters, Operator};
+use crate::statistics::{Begun, Bytes, Counters, Operator};
 use crate::weights::{Block, Norm, Weights};
 
 /// Sequences that decode together without an allocation.
@@ -46,6 +46,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) hot_rows: Option<&'a HotRows>,
     /// What operators take.
     pub(crate) counters: &'a Counters,
+    /// Feed-forwards of prompts that are computed in fixed point where nothing is added or observed within them.
+    pub(crate) fixed: Option<&'a FixedBlocks>,
 }
 
 /// The rows that a subgraph computes, with what it reads and writes of them.
@@ -363,7 +365,10 @@ impl Pass<'_> {
     /// Gate and up; activation; requantize; down: by one program, or one after the other, as where adapters add something to
     /// what is in between.
     fn feed_forward(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> Result<()> {
-        if !chunk.has_adapters() && self.feed_forward_program(index, chunk, multiplier)? {
+        let is_whole = !chunk.has_adapters();
+        if is_whole
+            && (self.feed_forward_program(index, chunk, multiplier)? || self.in_fixed_point(index, chunk, multiplier))
+        {
             return Ok(());
         }
         // A shadow of its own is of what down reads alone.
@@ -373,6 +378,32 @@ impl Pass<'_> {
         outcome?;
         self.activation(index, chunk, multiplier);
         self.subgraph(index, Role::Down, chunk, multiplier)
+    }
+
+    /// The feed-forward of a prompt in fixed point, if it is computed so; by our own kernels.
+    fn in_fixed_point(&self, index: usize, chunk: Chunk, multiplier: &Multiplier) -> bool {
+        let Some(fixed) = self.fixed.filter(|_| self.phase == Phase::Prefill && multiplier.observer.is_none()) else {
+            return false;
+        };
+        let (rows, buffers, hidden) = (chunk.rows(), chunk.buffers, self.description.hidden);
+        let (input, mut projected) = (read(&buffers.input), buffers.projected.write(hidden, 0..rows));
+        let Some(x) = input.int8(0..rows) else { return false };
+        let begun = self.counters.begin();
+        let is_done = fixed.run(index, x, OutputMut::new(&mut projected, hidden));
+        if is_done {
+            self.count_feed_forward(begun, index, x, &projected);
+        }
+        is_done
+    }
+
+    /// Counts a whole feed-forward that began at `begun`.
+    fn count_feed_forward(&self, begun: Begun, index: usize, x: QuantizedView, projected: &[f32]) {
+        self.counters.end(begun, Operator::FeedForward, || {
+            let linears = [Linear::Gate, Linear::Up, Linear::Down];
+            let weights = linears.iter().filter_map(|linear| self.block(index).linears.get(linear));
+            let weights = weights.map(|linear| linear.weight.bytes()).sum();
+            Bytes::of(x.size(), size_of_val(projected), weights)
+        });
     }
 
     /// The feed-forward by one program, where the backend has one. What down reads goes where up's output goes.
@@ -387,12 +418,7 @@ impl Pass<'_> {
             if !multiplier.backend.feed_forward(index, x, &mut projected, &mut inner)? {
                 return Ok(false);
             }
-            self.counters.end(begun, Operator::FeedForward, || {
-                let linears = [Linear::Gate, Linear::Up, Linear::Down];
-                let weights = linears.iter().filter_map(|linear| self.block(index).linears.get(linear));
-                let weights = weights.map(|linear| linear.weight.bytes()).sum();
-                Bytes::of(x.size(), size_of_val(&projected[..]), weights)
-            });
+            self.count_feed_forward(begun, index, x, &projected);
         }
         let block = self.block(index);
         let has_shadow = block.inputs.as_ref().is_some_and(|inputs| inputs[LinearInput::Down.index()].has_shadow());

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::weight::scale_for;
 use crate::chunks::{Chunks, Nothing, chunks_mut, for_each_chunk};
+use crate::fixed_point::FixedPoint;
 use crate::kernel::best;
 use crate::kernel::int8::quantize::ActivationRow;
 use crate::kernel::int8::rows::{OFFSET, Outliers, PART_ROWS, Part, QuantizedView, stride};
@@ -118,6 +119,24 @@ impl QuantizedRows {
         self.outlier_columns = columns;
     }
 
+    /// Takes the numbers of `fixed`, with the static scale of what reads them, from the sums of up and, of a gated feed-forward, of
+    /// gate, both `[rows, width]`. A row whose input has the scale NaN, in `of_input`, `[rows]`, has it, too.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub fn requantize(&mut self, fixed: &FixedPoint, (up, gate): (&[i32], &[i32]), scale: f32, of_input: &[f32]) {
+        let (rows, width) = (of_input.len(), fixed.width());
+        assert_eq!(up.len(), rows * width, "sums of {rows} rows of {width} channels");
+        assert!(!fixed.is_gated() || gate.len() == up.len(), "as many sums of gate as of up");
+        self.outlier_columns.channels.clear();
+        self.fill(rows, width, |row, values, _| {
+            let range = row * width..(row + 1) * width;
+            let gate = if fixed.is_gated() { &gate[range.clone()] } else { &[] };
+            fixed.requantize(&up[range], gate, OFFSET, values);
+            if of_input[row].is_nan() { f32::NAN } else { scale }
+        });
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.scales.len()
@@ -164,9 +183,15 @@ impl QuantizedRows {
     ) {
         assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
         assert!(x.len().is_multiple_of(in_features), "{} activations in rows of {in_features}", x.len());
-        let rows = x.len() / in_features;
-        self.each(rows, in_features, Nothing(rows.div_ceil(PART_ROWS)), |(), row, values, part| {
+        self.fill(x.len() / in_features, in_features, |row, values, part| {
             quantize(&x[row * in_features..][..in_features], values, part)
+        });
+    }
+
+    /// Has `fill` write each row's numbers and outliers and return its scale.
+    fn fill(&mut self, rows: usize, in_features: usize, fill: impl Fn(usize, &mut [u8], &mut Part) -> f32 + Sync) {
+        self.each(rows, in_features, Nothing(rows.div_ceil(PART_ROWS)), |(), row, values, part| {
+            fill(row, values, part)
         });
     }
 

@@ -25,5 +25,5 @@ pub use activations::QuantizedRows;
 pub use layout::{LAYOUT, pack, unpack};
 pub use matmul::{Int8Product, matmul_int8, matmul_int8_each};
 pub use shadow::{join_shadow, shadow, shadow_apart, shadow_float, shadow_of_channels};
-pub use sums::scale_sums;
+pub use sums::{matmul_sums, scale_sums};
 pub use weight::{quantize_weight_rows, quantize_weight_tensor, row_sums};

@@ -1,7 +1,9 @@
-//! Outputs from sums of products that a device computed in i32.
+//! Sums of products in i32: outputs from those that a device computed, and those of our own kernels.
 
-use super::Int8Weight;
+use super::{Int8Weight, QuantizedView, matmul_int8};
+use crate::chunks::{chunks_mut, for_each_chunk};
 use crate::kernel::int8::output;
+use crate::kernel::int8::weight::{BLOCK, QUAD};
 use crate::output::OutputMut;
 use crate::pool;
 use crate::vectorize::vectorize;
@@ -49,10 +51,52 @@ pub fn scale_sums(
     });
 }
 
+/// The largest number up to which f32 has every integer.
+const EXACT: f32 = (1 << f32::MANTISSA_DIGITS) as f32;
+
+/// The sums of products themselves, `sums[rows, out_features]`, in i32, whatever the scales are. `numbers` is scratch memory.
+///
+/// Kernels end each sum by making it a number in f32, which is the sum as long as that is below 2²⁴. Others, of more than a
+/// thousand large products, are summed once more.
+///
+/// # Panics
+/// If the shapes contradict each other.
+pub fn matmul_sums(x: QuantizedView, weight: Int8Weight, numbers: &mut Vec<f32>, sums: &mut Vec<i32>) {
+    let (rows, columns) = (x.rows(), weight.out_features);
+    let (of_rows, of_columns) = (vec![1.0; rows], vec![1.0; columns]);
+    numbers.resize(rows * columns, 0.0);
+    sums.resize(rows * columns, 0);
+    if rows == 0 {
+        return;
+    }
+    let out = OutputMut::new(numbers, columns);
+    matmul_int8(QuantizedView { scales: &of_rows, ..x }, Int8Weight { scales: &of_columns, ..weight }, None, out);
+    for_each_chunk(chunks_mut(sums, columns), PARALLEL.div_ceil(columns), |row, sums| {
+        let numbers = &numbers[row * columns..][..columns];
+        let mut largest = 0f32;
+        for (sum, number) in sums.iter_mut().zip(numbers) {
+            *sum = *number as i32;
+            largest = largest.max(number.abs());
+        }
+        if largest >= EXACT {
+            let inexact = sums.iter_mut().zip(numbers).enumerate().filter(|(_, (_, number))| number.abs() >= EXACT);
+            inexact.for_each(|(column, (sum, _))| *sum = sum_of(x, row, weight, column));
+        }
+    });
+}
+
+/// One sum, by definition.
+fn sum_of(x: QuantizedView, row: usize, weight: Int8Weight, column: usize) -> i32 {
+    let quads = weight.in_features.div_ceil(QUAD);
+    let of_block = &weight.packed[column / BLOCK * quads * BLOCK * QUAD..];
+    let weights = (0..quads).flat_map(|quad| &of_block[(quad * BLOCK + column % BLOCK) * QUAD..][..QUAD]);
+    x.values(row).zip(weights).map(|(value, weight)| i32::from(value) * i32::from(*weight)).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::int8::{QuantizedRows, matmul_int8, pack, packed_len, row_sums};
+    use crate::int8::{QuantizedRows, pack, packed_len, row_sums};
     use proptest::prelude::*;
 
     proptest! {
@@ -92,10 +136,40 @@ mod tests {
             };
             let sums = values.iter().flat_map(|values| weight.chunks_exact(inputs).map(|weight| sum(values, weight)));
             let sums: Vec<i32> = sums.collect();
+            let mut of_kernels = Vec::new();
+            matmul_sums(quantized.view(), packed, &mut Vec::new(), &mut of_kernels);
+            prop_assert_eq!(&of_kernels, &sums);
             let scales = quantized.view().scales();
             scale_sums(&sums, |row| scales[row], packed, bias, OutputMut::new(&mut found, outputs));
             let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&found), bits(&expected));
         }
+    }
+
+    #[test]
+    fn sums_that_f32_does_not_have_are_exact() {
+        // 1,100 products of 127 and 127 are beyond 2²⁴ and odd; the others are below it, or negative, or in another block.
+        let (rows, inputs, outputs) = (3, 1101, 19);
+        let weight: Vec<i8> = (0..outputs * inputs)
+            .map(|index| [127, -127, 1, 126][index / inputs % 4] - (index % inputs % 2) as i8 * 2)
+            .collect();
+        let (mut packed, mut of_rows) = (vec![0; packed_len(outputs, inputs).unwrap()], vec![0; outputs]);
+        pack(&weight, outputs, inputs, &mut packed);
+        row_sums(&weight, inputs, &mut of_rows);
+        let scales = vec![0.5; outputs];
+        let packed =
+            Int8Weight { out_features: outputs, in_features: inputs, packed: &packed, scales: &scales, sums: &of_rows };
+        let x: Vec<f32> = (0..rows * inputs).map(|index| [127.0, 125.0, -127.0][index / inputs]).collect();
+        let mut quantized = QuantizedRows::default();
+        quantized.quantize_static(&x, inputs, 1.0, None, false);
+        let mut found = vec![7];
+        matmul_sums(quantized.view(), packed, &mut Vec::new(), &mut found);
+        let sum = |row: usize, column: usize| -> i32 {
+            let weight = &weight[column * inputs..][..inputs];
+            weight.iter().map(|weight| i32::from(*weight) * [127, 125, -127][row]).sum()
+        };
+        let expected: Vec<_> = (0..rows * outputs).map(|index| sum(index / outputs, index % outputs)).collect();
+        assert!(expected.iter().any(|sum| sum.abs() > 1 << 24 && sum % 2 != 0));
+        assert_eq!(found, expected);
     }
 }

@@ -247,6 +247,7 @@ impl Device for Gpu {
     }
 
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
+        subgraph.check_float(self.name())?;
         Ok(Box::new(GpuProgram::new(&self.shared, subgraph, rows)?))
     }
 

@@ -322,7 +322,7 @@ impl GpuProgram {
 
 impl Between {
     fn new(context: &Context, feed_forward: &FeedForward) -> Result<Self> {
-        let FeedForward { input_scale, up, gate, activation, inner_scale, smoothing, down, return_inner } =
+        let FeedForward { input_scale, up, gate, activation, inner_scale, smoothing, down, return_inner, .. } =
             feed_forward;
         let width = down.weight().in_features;
         let mut parameters = Vec::with_capacity(5 * width);

@@ -57,6 +57,7 @@ pub(super) fn prove(shared: &Arc<Shared>) -> Result<std::result::Result<(), Stri
             smoothing: None,
             down: layer(FEATURES, WIDTH),
             return_inner: true,
+            fixed_point: false,
         });
         let expected = run(&mut *cpu.prepare(&feed_forward, ROWS)?, &feed_forward, &input)?;
         let found = of_gpu(shared, &feed_forward, &input)?;

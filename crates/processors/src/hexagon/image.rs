@@ -2,7 +2,7 @@
 
 use triad_kernels::activation::{Activation, rounds_once};
 
-use super::protocol::{ALIGNMENT, CHECKS, IMAGE_HEADER, IMAGE_MAGIC, TILE_COLUMNS, sum_stride};
+use super::protocol::{ALIGNMENT, CHECKS, FIXED_POINT, IMAGE_HEADER, IMAGE_MAGIC, TILE_COLUMNS, sum_stride};
 use crate::subgraph::{FeedForward, Layer};
 
 /// Bytes of a quad: input features that a lane sums at once.
@@ -67,7 +67,7 @@ pub(super) fn linear(layers: &[&dyn Layer]) -> Option<Vec<u8>> {
     encode(&[Product::new(layers)], None)
 }
 
-/// The image of a whole feed-forward, whose activation the device has; `None` where it is too large.
+/// The image of a whole feed-forward that agrees with itself and whose activation the device has; `None` where it is too large.
 pub(super) fn feed_forward(subgraph: &FeedForward) -> Option<Vec<u8>> {
     let first: Vec<_> =
         [Some(&subgraph.up), subgraph.gate.as_ref()].into_iter().flatten().map(|layer| &**layer).collect();
@@ -88,14 +88,18 @@ fn kind(activation: Activation) -> Option<u32> {
 }
 
 fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Vec<u8>> {
-    let parameters = feed_forward.map(parameters).unwrap_or_default();
+    let parameters = match feed_forward {
+        Some(feed_forward) if feed_forward.fixed_point => of_fixed_point(feed_forward)?,
+        Some(feed_forward) => parameters(feed_forward),
+        None => Vec::new(),
+    };
     let mut end = IMAGE_HEADER + parameters.len();
     let mut fields = vec![IMAGE_MAGIC, products.len() as u32];
     fields.extend(match feed_forward {
-        Some(FeedForward { gate, activation, inner_scale, return_inner, .. }) => [
+        Some(FeedForward { gate, activation, inner_scale, return_inner, fixed_point, .. }) => [
             u32::from(gate.is_some()),
             kind(*activation)?,
-            u32::from(rounds_once()),
+            if *fixed_point { FIXED_POINT } else { u32::from(rounds_once()) },
             u32::from(*return_inner),
             inner_scale.recip().to_bits(),
             IMAGE_HEADER as u32,
@@ -115,6 +119,14 @@ fn encode(products: &[Product], feed_forward: Option<&FeedForward>) -> Option<Ve
     image.extend_from_slice(&parameters);
     products.iter().for_each(|product| image.extend_from_slice(&product.bytes));
     Some(image)
+}
+
+/// What fixed point needs to know of each channel.
+fn of_fixed_point(subgraph: &FeedForward) -> Option<Vec<u8>> {
+    let fixed = subgraph.fixed_point().ok()?;
+    let mut bytes: Vec<u8> = fixed.parameters().iter().flat_map(|number| number.to_le_bytes()).collect();
+    bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+    Some(bytes)
 }
 
 /// Scales and biases of up and of gate, and factors of smoothing.

@@ -62,7 +62,7 @@ impl HexagonProgram {
                 Body::Linear(Loaded::linear(connection, &references(&linear.layers))?, linear.layers.clone())
             }
             DeviceSubgraph::FeedForward(feed_forward)
-                if between == Between::Device && image::has(feed_forward.activation) =>
+                if feed_forward.fixed_point || (between == Between::Device && image::has(feed_forward.activation)) =>
             {
                 let down = feed_forward.down.weight();
                 let inner = if feed_forward.return_inner { down.in_features } else { 0 };

@@ -5,7 +5,7 @@ pub const HOST_MAGIC: u64 = u64::from_le_bytes(*b"TRIADHST");
 /// The device program started.
 pub const DEVICE_MAGIC: u64 = u64::from_le_bytes(*b"TRIADDSP");
 /// Of all that this module has.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Bytes of the fields, before the transfer area.
 pub const HEADER: usize = 4096;
 /// Threads that compute at once: a v73 has four vector contexts, a v79 six.
@@ -20,6 +20,9 @@ pub const TILE_COLUMNS: usize = 64;
 pub const CHECKS: usize = 4;
 /// Bytes of the beginning of an image.
 pub const IMAGE_HEADER: usize = 128;
+/// The arithmetic of what is between the products of a feed-forward: f32, with a product and a sum rounded twice (0) or once (1),
+/// or fixed point.
+pub const FIXED_POINT: u32 = 2;
 /// What an image begins with.
 pub const IMAGE_MAGIC: u32 = u32::from_le_bytes(*b"TRIP");
 

@@ -290,6 +290,7 @@ impl Device for Npu {
     }
 
     fn prepare(&self, subgraph: &DeviceSubgraph, rows: usize) -> Result<Box<dyn Program>> {
+        subgraph.check_float(&self.name)?;
         let shapes = ProgramShapes::new(subgraph, rows)?;
         let window = self.window.reserve(&self.name, subgraph.bytes(rows))?;
         let formulation = self.options.formulation.unwrap_or_else(|| self.options.provider.formulation());

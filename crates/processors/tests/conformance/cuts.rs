@@ -80,6 +80,7 @@ fn feed_forward([up, gate, down]: &[Arc<Plain>; 3], gated: bool, return_inner: b
         smoothing: None,
         down: layer(down),
         return_inner,
+        fixed_point: false,
     }
 }
 

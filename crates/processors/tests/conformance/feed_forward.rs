@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
+use triad_kernels::pool::Pool;
+use triad_processors::cpu::Cpu;
 use triad_processors::{Device, DeviceSubgraph, FeedForward, Layer};
 
 use crate::plain::{Plain, Random, activation, assert_product, quantized, values};
@@ -46,6 +48,7 @@ impl Case {
             smoothing: self.smoothing.clone(),
             down: layer(&self.down),
             return_inner,
+            fixed_point: false,
         })
     }
 
@@ -180,4 +183,118 @@ fn a_row_that_is_not_finite_makes_its_outputs_nan_and_no_others() {
             }
         }
     });
+}
+
+#[test]
+fn fixed_point_has_the_same_bits_on_every_processor_that_has_it_and_is_refused_by_others_by_name() {
+    let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
+    let sizes = [(1, 3, 5), (7, 33, 66), (8, 64, 64), (64, 96, 130), (270, 30, 47), (66, 1200, 17)];
+    each(|processor| {
+        let has_it = has_fixed_point(processor);
+        for (index, (rows, hidden, width)) in sizes.into_iter().enumerate() {
+            for flags in 0..16 {
+                let [gated, smoothed, bias, gelu] = [1, 2, 4, 8].map(|flag| flags & flag != 0);
+                let activation = if gelu { Activation::GeluTanh } else { Activation::Silu };
+                let case = Case::new(&Shape { hidden, width, gated, smoothed, bias, activation }, index as u64);
+                let fixed_point = |inner_scale| {
+                    let DeviceSubgraph::FeedForward(feed_forward) = case.subgraph(false) else { unreachable!() };
+                    DeviceSubgraph::FeedForward(FeedForward { fixed_point: true, inner_scale, ..feed_forward })
+                };
+                let what = format!(
+                    "{}, {rows} × {hidden} × {width}, gated {gated}, smoothed {smoothed}, bias {bias}, {activation:?}",
+                    processor.name()
+                );
+                let subgraph = fixed_point(case.inner_scale);
+                if !has_it {
+                    let error = processor.prepare(&subgraph, rows).err().unwrap().to_string();
+                    let expected = "computes no feed-forward in fixed point: expected the CPU or npu:hexagon";
+                    assert_eq!(error, format!("{} {expected}", processor.name()));
+                    continue;
+                }
+                // With a row that is no number.
+                let mut x = Random::new(rows as u64).floats(rows * hidden, 140.0 * SCALE);
+                x[rows / 2 * hidden] = f32::NAN;
+                let input = quantized(&x, hidden, SCALE);
+                let found = run(processor, &subgraph, rows, &input);
+                let bits = |out: &[f32]| out.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&found[0]), bits(&run(&cpu, &subgraph, rows, &input)[0]), "{what}");
+                for (row, out) in found[0].chunks_exact(hidden).enumerate() {
+                    assert!(out.iter().all(|x| x.is_nan() == (row == rows / 2)), "{what}: row {row}");
+                }
+                // Of what down reads few numbers are others than in f32, by 1.
+                let float = run(&cpu, &case.subgraph(false), rows, &input);
+                let largest = 127.0 * case.down.scales.iter().fold(0f32, |largest, scale| largest.max(*scale));
+                let few = (1 + rows * width / 1000).min(width) as f32;
+                let near = |(found, float): (&f32, &f32)| {
+                    (found - float).abs() <= few * largest * case.inner_scale + 1e-5 * float.abs() || float.is_nan()
+                };
+                assert!(found[0].iter().zip(&float[0]).all(near), "{what}");
+            }
+        }
+    });
+}
+
+#[test]
+fn fixed_point_returns_no_float_and_has_no_error_function() {
+    let shape = Shape { hidden: 8, width: 12, gated: true, smoothed: false, bias: false, activation: Activation::Gelu };
+    let case = Case::new(&shape, 3);
+    let DeviceSubgraph::FeedForward(feed_forward) = case.subgraph(false) else { unreachable!() };
+    let gelu = FeedForward { fixed_point: true, ..feed_forward };
+    let inner = FeedForward { activation: Activation::Silu, return_inner: true, ..gelu.clone() };
+    each(|processor| {
+        if !has_fixed_point(processor) {
+            return;
+        }
+        let refused = |subgraph: &FeedForward| {
+            processor.prepare(&DeviceSubgraph::FeedForward(subgraph.clone()), 4).err().unwrap().to_string()
+        };
+        assert!(
+            refused(&gelu).contains("GELU with the error function is computed in float alone"),
+            "{}",
+            refused(&gelu)
+        );
+        assert!(refused(&inner).contains("what down reads in f32 as an output"), "{}", refused(&inner));
+    });
+}
+
+/// Whether a processor has [`FeedForward::fixed_point`].
+fn has_fixed_point(processor: &dyn Device) -> bool {
+    ["cpu", "npu:hexagon"].contains(&processor.name())
+}
+
+#[test]
+fn the_last_bit_of_fixed_point_is_the_same_where_numbers_are_next_to_ties() {
+    use crate::plain::activation as by_definition;
+    let (hidden, width) = (5, 4096);
+    let cpu = Cpu::new(Arc::new(Pool::new(1).unwrap()));
+    for flags in 0..4 {
+        let [gated, gelu] = [1, 2].map(|flag| flags & flag != 0);
+        let activation = if gelu { Activation::GeluTanh } else { Activation::Silu };
+        let mut case = Case::new(&Shape { hidden, width, gated, smoothed: true, bias: false, activation }, flags);
+        let x = Random::new(9).floats(hidden, 100.0 * SCALE);
+        let input = quantized(&x.repeat(8), hidden, SCALE);
+        // Factors that put each number within 10⁻⁵ of a tie, from 60.5 to 123.5.
+        let sums = |layer: &Plain, channel: usize| -> f64 {
+            let weight = &layer.weight[channel * hidden..][..hidden];
+            let sum: i32 = weight.iter().zip(values(&input, 0)).map(|(w, x)| i32::from(*w) * i32::from(x)).sum();
+            f64::from(sum) * f64::from(SCALE) * f64::from(layer.scales[channel])
+        };
+        let factor = |channel: usize| {
+            let up = sums(&case.up, channel);
+            let (x, other) = case.gate.as_ref().map_or((up, 1.0), |gate| (sums(gate, channel), up));
+            let (tie, number) = (60.5 + (channel % 64) as f64, by_definition(x, activation) * other);
+            let factor = tie * f64::from(case.inner_scale) / number;
+            if factor.is_finite() { factor as f32 } else { 1.0 }
+        };
+        case.smoothing = Some((0..width).map(factor).collect());
+        let DeviceSubgraph::FeedForward(feed_forward) = case.subgraph(false) else { unreachable!() };
+        let subgraph = DeviceSubgraph::FeedForward(FeedForward { fixed_point: true, ..feed_forward });
+        let expected = run(&cpu, &subgraph, 8, &input);
+        each(|processor| {
+            if has_fixed_point(processor) {
+                let found = run(processor, &subgraph, 8, &input);
+                assert!(found == expected, "{}, gated {gated}, {activation:?}", processor.name());
+            }
+        });
+    }
 }

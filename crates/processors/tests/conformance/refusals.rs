@@ -29,6 +29,7 @@ fn feed_forward() -> FeedForward {
         smoothing: None,
         down: layer(5, 9),
         return_inner: false,
+        fixed_point: false,
     }
 }
 

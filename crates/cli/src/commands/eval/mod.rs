@@ -20,6 +20,7 @@ use triad_prepare::Quantized;
 use triad_prepare::calibration::Calibration;
 
 use crate::arguments::{self, CalibrationArguments, KvArgument, ModelArguments};
+use crate::device::{self, ActivationArgument};
 use crate::failure::run_error;
 use crate::interrupt::{Interrupted, on_interrupt};
 use crate::{output, progress};
@@ -59,6 +60,10 @@ pub struct Arguments {
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
+    /// What lies between the products of feed-forwards: float, or fixed, in fixed point, as with --npu-activation fixed of
+    /// `triad run` on any processors; of blocks whose feed-forward keeps no shadow
+    #[arg(long, value_name = "ARITHMETIC", value_parser = device::npu_activation, default_value = "float")]
+    npu_activation: ActivationArgument,
     /// Print one JSON object, with the outcome of every row
     #[arg(long)]
     json: bool,
@@ -191,7 +196,8 @@ impl Arguments {
         cancel: &Cancel,
     ) -> triad_evaluate::Result<Evaluation> {
         let Self { limit, window, chunk, .. } = *self;
-        let options = EvaluateOptions { limit, window, chunk, kv_format: self.kv.format() };
+        let fixed_point = self.npu_activation == ActivationArgument::Fixed;
+        let options = EvaluateOptions { limit, window, chunk, kv_format: self.kv.format(), fixed_point };
         let bar = progress::tokens(format!("{}: {}", variant.label, dataset.task().name()), 0);
         evaluate(model, dataset, &options, cancel, |done, total| bar.set_to(done, total))
     }

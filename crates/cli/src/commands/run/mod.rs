@@ -354,7 +354,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
         })?;
     } else {
         show("\n")?;
-        output::note(&(statistics(&answer) + &hot_rows(session.engine(), behind_prompt)));
+        output::note(&(statistics(&answer) + &devices(session.engine(), behind_prompt)));
     }
     if answer.finish == Finish::Cancelled {
         return Err(Interrupted.into());
@@ -362,11 +362,13 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the rows of shadows did beside a device with memory of its own, and what memory the process held behind the prompt.
-fn hot_rows(engine: &Engine, behind_prompt: Option<Resident>) -> String {
-    let Some(usage) = engine.hot_rows() else { return String::new() };
+/// What the rows of shadows did beside a device with memory of its own, and what memory the process held behind the prompt;
+/// and what is in fixed point.
+fn devices(engine: &Engine, behind_prompt: Option<Resident>) -> String {
+    let fixed = processors::fixed_point(engine).map_or_else(String::new, |fixed| format!("; {fixed}"));
+    let Some(usage) = engine.hot_rows() else { return fixed };
     let behind = behind_prompt.map(|resident| format!(", memory behind the prompt {}", output::bytes(resident.bytes)));
-    format!("; {}{}", processors::hot_rows(&usage), behind.unwrap_or_default())
+    format!("; {}{}{fixed}", processors::hot_rows(&usage), behind.unwrap_or_default())
 }
 
 /// How fast an answer was, in one line.

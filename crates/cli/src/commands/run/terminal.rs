@@ -11,7 +11,7 @@ use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
-use super::{CHAT_CONTEXT, Speaker, conversation, hot_rows, show, statistics};
+use super::{CHAT_CONTEXT, Speaker, conversation, devices, show, statistics};
 use crate::{output, processors};
 
 const HELP: &str = "\
@@ -175,7 +175,7 @@ impl Chat<'_> {
                 show("\n")?;
                 processors::note_failures(&self.session);
                 processors::note_hot_rows(self.session.engine());
-                self.statistics = Some(statistics(&answer) + &hot_rows(self.session.engine(), behind_prompt));
+                self.statistics = Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
                 if answer.text.is_empty() && answer.finish == Finish::Cancelled {
                     // There is no answer: the question is dropped.
                     self.messages.pop();

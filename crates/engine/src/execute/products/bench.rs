@@ -167,7 +167,7 @@ impl<'a> Bench<'a> {
         if let (Some(programs), Some(device)) = (&mut programs, device) {
             let part = Part { rows: 0..shape.rows(), columns };
             for block in &blocks {
-                let wanted = Wanted { block: *block, role, part: &part, rows: shape.rows() };
+                let wanted = Wanted { block: *block, role, part: &part, rows: shape.rows(), fixed_point: false };
                 programs.prepare(self.model, device, &wanted)?;
             }
         }

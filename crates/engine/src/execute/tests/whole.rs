@@ -89,7 +89,7 @@ impl WholeProgram {
     fn pass(&self, phase: Phase) -> Pass<'_> {
         let Self { model, rotation, .. } = self;
         let (description, weights) = (model.description(), model.weights());
-        Pass { description, weights, rotation, phase, hot_rows: None, counters: &self.counters }
+        Pass { description, weights, rotation, phase, hot_rows: None, counters: &self.counters, fixed: None }
     }
 
     /// The token whose embedding `x` is.

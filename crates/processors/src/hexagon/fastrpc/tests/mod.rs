@@ -345,6 +345,7 @@ fn subgraphs() -> Vec<DeviceSubgraph> {
                 smoothing: (index == 0).then(|| vec![0.5; 270].into()),
                 down: layer(96, 270),
                 return_inner: is_odd,
+                fixed_point: false,
             }));
         }
     }

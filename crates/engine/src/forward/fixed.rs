@@ -1,0 +1,40 @@
+//! Feed-forwards of prompts whose middle is computed in fixed point, on whatever processor.
+
+use std::sync::{Mutex, PoisonError};
+
+use triad_kernels::OutputMut;
+use triad_kernels::int8::QuantizedView;
+use triad_processors::{FixedFeedForward, FixedScratch};
+
+/// Those of a model, by block, as the CPU computes them; `None` of a block that is computed in float.
+pub(crate) struct FixedBlocks {
+    blocks: Vec<Option<FixedFeedForward>>,
+    /// Of whoever computes now none.
+    spare: Mutex<Vec<FixedScratch>>,
+}
+
+impl FixedBlocks {
+    pub(crate) fn new(blocks: Vec<Option<FixedFeedForward>>) -> Self {
+        Self { blocks, spare: Mutex::default() }
+    }
+
+    /// How many blocks have one.
+    pub(crate) fn count(&self) -> usize {
+        self.blocks.iter().flatten().count()
+    }
+
+    /// Whether a block has one.
+    pub(crate) fn has(&self, block: usize) -> bool {
+        self.blocks[block].is_some()
+    }
+
+    /// Writes `out[rows, hidden]`, and returns `true`, if the block has one.
+    pub(super) fn run(&self, block: usize, x: QuantizedView, out: OutputMut) -> bool {
+        let Some(feed_forward) = &self.blocks[block] else { return false };
+        let spare = || self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = spare().pop().unwrap_or_default();
+        feed_forward.run(&mut scratch, x, out);
+        spare().push(scratch);
+        true
+    }
+}
