@@ -73,7 +73,7 @@ fn prompts_are_in_fixed_point_and_decode_sessions_with_adapters_and_what_is_obse
     let has_run = || engine.shared().fixed.as_ref().unwrap().has_run();
     let (tokens, cancel) = (prompt(&model, 12), Cancel::new());
     engine.session().decode(tokens[0], &cancel).unwrap();
-    let adapter = ScaledAdapter { adapter: super::adapters::random(&model, 1, |_| true), scale: 1.0 };
+    let adapter = ScaledAdapter { adapter: adapters::random(&model, 1, |_| true), scale: 1.0 };
     let mut adapted = engine.session();
     adapted.set_adapters(&Adapters::new(vec![adapter]).unwrap()).unwrap();
     adapted.prefill(&tokens, &cancel, |_| {}).unwrap();
