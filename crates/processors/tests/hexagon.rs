@@ -132,7 +132,7 @@ fn teams(options: &HexagonOptions) -> Vec<Hexagon> {
 fn any_number_of_threads_computes_the_same_bits() {
     let Some(options) = options() else { return };
     let devices = teams(&options);
-    let shapes = (1..300usize, proptest::collection::vec(1..500usize, 1..4), 1..150usize, 0..3);
+    let shapes = (1..300usize, proptest::collection::vec(1..500usize, 1..4), 1..150usize, 0..3usize);
     let mut runner = TestRunner::new(ProptestConfig { cases: 40, failure_persistence: None, ..Default::default() });
     let property = |(hidden, widths, rows, kind): (usize, Vec<usize>, usize, usize)| {
         let subgraph = match kind {

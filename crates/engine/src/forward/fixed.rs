@@ -28,6 +28,12 @@ impl FixedBlocks {
         self.blocks[block].is_some()
     }
 
+    /// Whether our own kernels have computed one.
+    #[cfg(test)]
+    pub(crate) fn has_run(&self) -> bool {
+        !self.spare.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Writes `out[rows, hidden]`, and returns `true`, if the block has one.
     pub(super) fn run(&self, block: usize, x: QuantizedView, out: OutputMut) -> bool {
         let Some(feed_forward) = &self.blocks[block] else { return false };

@@ -13,7 +13,7 @@ use crate::kv::KvCache;
 use crate::{Adapter, Adapters, KvFormat, LowRank, ScaledAdapter};
 
 /// An adapter of any numbers, for those linear layers that `is_changed` takes; ranks differ from layer to layer.
-fn random(model: &Model, seed: u64, is_changed: impl Fn(usize) -> bool) -> Arc<Adapter> {
+pub(super) fn random(model: &Model, seed: u64, is_changed: impl Fn(usize) -> bool) -> Arc<Adapter> {
     let description = model.description();
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut numbers = |count: usize| -> Arc<[f32]> {

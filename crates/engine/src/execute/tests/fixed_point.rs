@@ -2,6 +2,7 @@
 
 use super::devices::{TestDevice, with_device};
 use super::*;
+use crate::{Adapters, ScaledAdapter};
 use triad_plan::graph::Role;
 use triad_plan::schedule::parts::{Axis, Cut, Share};
 
@@ -20,7 +21,7 @@ fn alone(model: &Arc<Model>) -> Engine {
 }
 
 #[test]
-fn fixed_point_has_the_same_bits_on_any_processors_by_any_policy_and_others_than_float() {
+fn fixed_point_has_the_same_bits_on_any_processors_by_any_policy_and_nearly_those_of_float() {
     for family in ["llama", "gemma3", "qwen2"] {
         // Half of them keep shadows in some blocks.
         for rate in [1.0, 0.5] {
@@ -65,11 +66,21 @@ fn verify_compares_fixed_point_with_fixed_point() {
 }
 
 #[test]
-fn some_prompt_of_fixed_point_has_other_bits_than_in_float() {
+fn prompts_are_in_fixed_point_and_decode_sessions_with_adapters_and_what_is_observed_are_not() {
     let model = model("llama");
-    let tokens = prompt(&model, 60);
-    let fixed = all_logits(alone(&model).session(), &tokens);
-    assert!(fixed != all_logits(session(&model, CHUNK), &tokens), "nothing was computed in fixed point");
+    let engine = alone(&model);
+    // Numbers differ too seldom to be seen in a model as small as this.
+    let has_run = || engine.shared().fixed.as_ref().unwrap().has_run();
+    let (tokens, cancel) = (prompt(&model, 12), Cancel::new());
+    engine.session().decode(tokens[0], &cancel).unwrap();
+    let adapter = ScaledAdapter { adapter: adapters::random(&model, 1, |_| true), scale: 1.0 };
+    let mut adapted = engine.session();
+    adapted.set_adapters(&Adapters::new(vec![adapter]).unwrap()).unwrap();
+    adapted.prefill(&tokens, &cancel, |_| {}).unwrap();
+    engine.session().observe(&tokens, &cancel, &mut |_, _, _| {}).unwrap();
+    assert!(!has_run());
+    engine.session().prefill(&tokens, &cancel, |_| {}).unwrap();
+    assert!(has_run());
 }
 
 #[test]
