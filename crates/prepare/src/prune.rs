@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Model};
+use triad_model::description::{BlockDescription, LinearShape, ModelDescription};
 
 use super::held_out::held_out;
 use super::plan::{self, InputSummary};
@@ -12,7 +13,12 @@ use crate::error::{Error, Result};
 /// Steps of [`Prune::Auto`]: rates are tried to 1/16, a step of which costs less than the noise of a loss.
 const STEPS: u32 = 4;
 
-/// Prunes `inputs` as `options` say; the share that was pruned. With [`Prune::Auto`] and nothing held out, no shadow is.
+/// Weights of linear layers up to which [`Prune::Auto`] searches: it holds them in INT8 in memory, some of them twice, and
+/// reads the held-out text with them [`STEPS`] + 1 times.
+const SEARCHED: usize = 1 << 30;
+
+/// Prunes `inputs` as `options` say; the share that was pruned. With [`Prune::Auto`], where nothing is held out or the model is
+/// too large to search, every shadow is kept.
 pub(super) fn prune(
     model: &Arc<Model>,
     inputs: &mut [InputSummary],
@@ -22,7 +28,7 @@ pub(super) fn prune(
 ) -> Result<f64> {
     let rate = match options.prune {
         Prune::Rate(rate) => rate,
-        Prune::Auto { .. } if held_out.is_empty() => 0.0,
+        Prune::Auto { .. } if held_out.is_empty() || !is_searched(model.description()) => 0.0,
         Prune::Auto { budget } => {
             let loss = |model: &Arc<Model>| Ok::<_, Error>(self::held_out(model, held_out, cancel, |_| {})?.loss);
             let float = loss(model)?;
@@ -39,6 +45,13 @@ pub(super) fn prune(
     };
     plan::prune(inputs, rate);
     Ok(rate)
+}
+
+/// Whether the model is small enough to search.
+fn is_searched(description: &ModelDescription) -> bool {
+    let of_block =
+        |block: &BlockDescription| block.linears(description.hidden).iter().map(LinearShape::parameters).sum();
+    description.blocks.iter().map(of_block).sum::<usize>() <= SEARCHED
 }
 
 /// The highest rate for which `within` holds, to 1/16, by bisection: losses grow with the rate but for noise. 0 if there
@@ -65,6 +78,13 @@ mod tests {
             let rate = highest(&mut |rate| Ok(rate <= limit)).unwrap();
             assert!(rate <= limit && limit - rate < 1.0 / 16.0, "{rate} for {limit}");
         }
+    }
+
+    #[test]
+    fn models_of_a_billion_weights_and_more_are_not_searched() {
+        let is_searched = |name| super::is_searched(&triad_model::family::shape(name).unwrap());
+        assert!(is_searched("smollm2-135m"));
+        assert!(!is_searched("qwen1.5-1.8b") && !is_searched("llama-2-7b"));
     }
 
     #[test]

@@ -68,7 +68,8 @@ struct Int8Arguments {
     #[arg(long, value_enum)]
     decode_weights: Option<Decode>,
     /// Which inputs lose their shadow: a share of them from 0 to 1, the least important first; none of them; or as
-    /// many as --budget allows; 0.85 is llm.npu's [default: auto]
+    /// many as --budget allows, which is searched in models of up to 2^30 weights, and none in larger ones; 0.85 is llm.npu's
+    /// [default: auto]
     #[arg(long, value_name = "RATE|none|auto", value_parser = arguments::prune)]
     prune: Option<Prune>,
     /// Loss on held-out text that --prune auto may cost, as a share of the float model's [default: 0.003]
@@ -157,9 +158,9 @@ impl Arguments {
             ..usual.plan
         };
         let prune = match (self.int8.prune, self.int8.budget) {
-            (None, _) => usual.prune,
-            (Some(Prune::Auto { .. }), Some(budget)) => Prune::Auto { budget },
-            (Some(prune), _) => prune,
+            (None | Some(Prune::Auto { .. }), Some(budget)) => Prune::Auto { budget },
+            (Some(Prune::Rate(_)), Some(_)) => bail!("--budget is for --prune auto: expected it, or no --budget"),
+            (prune, None) => prune.unwrap_or(usual.prune),
         };
         Ok(PrepareOptions { plan, prune, tokens: self.calibration.tokens })
     }
@@ -236,8 +237,10 @@ mod tests {
         assert_eq!(options(&[]).unwrap(), usual);
         assert_eq!(options(&["--prune", "auto"]).unwrap(), usual);
         assert_eq!(options(&["--prune", "0.85"]).unwrap().prune, Prune::PAPER);
-        let budget = ["--prune", "auto", "--budget", "0.01"];
-        assert_eq!(options(&budget).unwrap().prune, Prune::Auto { budget: 0.01 });
+        for budget in [&["--budget", "0.01"][..], &["--prune", "auto", "--budget", "0.01"]] {
+            assert_eq!(options(budget).unwrap().prune, Prune::Auto { budget: 0.01 });
+        }
+        assert!(options(&["--prune", "0.5", "--budget", "0.01"]).is_err());
         let w4a16 = PlanOptions { linears: LinearFormat::W4a16, ..usual.plan };
         assert_eq!(options(&["--weights", "int4"]).unwrap(), PrepareOptions { plan: w4a16, ..usual });
         for int8 in [

@@ -35,7 +35,8 @@ impl Default for PrepareOptions {
 pub enum Prune {
     /// This share of them: 0 none, 1 all.
     Rate(f64),
-    /// As many as cost no more than this share of the loss on held-out text; none where no text is held out.
+    /// As many as cost no more than this share of the loss on held-out text; none where no text is held out, and none of models
+    /// with more than 2³⁰ weights, for which the search would take too much memory and time.
     Auto {
         /// Share of the float model's negative log-likelihood of a token.
         budget: f64,
