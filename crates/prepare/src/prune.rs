@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use triad_engine::{Cancel, Model};
-use triad_model::description::{BlockDescription, LinearShape, ModelDescription};
+use triad_model::description::ModelDescription;
 
 use super::held_out::held_out;
 use super::plan::{self, InputSummary};
@@ -49,9 +49,8 @@ pub(super) fn prune(
 
 /// Whether the model is small enough to search.
 fn is_searched(description: &ModelDescription) -> bool {
-    let of_block =
-        |block: &BlockDescription| block.linears(description.hidden).iter().map(LinearShape::parameters).sum();
-    description.blocks.iter().map(of_block).sum::<usize>() <= SEARCHED
+    let linears = description.blocks.iter().flat_map(|block| block.linears(description.hidden));
+    linears.map(|linear| linear.parameters()).sum::<usize>() <= SEARCHED
 }
 
 /// The highest rate for which `within` holds, to 1/16, by bisection: losses grow with the rate but for noise. 0 if there
