@@ -244,7 +244,9 @@ fn the_bits_are_the_same_on_every_machine() {
         };
         let fixed = FixedPoint::new(&middle).unwrap();
         let mut sums = || -> Vec<i32> {
-            (0..width).map(|channel| (next() % (600 * 127 * 127)) * (1 - 2 * (channel & 1)) >> (next() % 20)).collect()
+            (0..width)
+                .map(|channel| ((next() % (600 * 127 * 127)) * (1 - 2 * (channel & 1))) >> (next() % 20))
+                .collect()
         };
         let (up, gate) = (sums(), sums());
         let mut out = vec![0u8; width as usize];
