@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn models_of_a_billion_weights_and_more_are_not_searched() {
-        let is_searched = |name| super::is_searched(&triad_model::family::shape(name).unwrap());
-        assert!(is_searched("smollm2-135m"));
-        assert!(!is_searched("qwen1.5-1.8b") && !is_searched("llama-2-7b"));
+        let is_small = |name| is_searched(&triad_model::family::shape(name).unwrap());
+        assert!(is_small("smollm2-135m"));
+        assert!(!is_small("qwen1.5-1.8b") && !is_small("llama-2-7b"));
     }
 
     #[test]
