@@ -198,6 +198,13 @@ pub fn cases() -> Vec<Case> {
             1,
             &["--prune is for INT8", "--weights int4"],
         ),
+        case(
+            "budget of a pruning rate",
+            &["prepare", "model.gguf", "-o", "package", "--prune", "0.5", "--budget", "0.01"],
+            |place| place.write("model.gguf", Gguf::tiny().bytes()),
+            1,
+            &["--budget is for --prune auto"],
+        ),
         usage("pruning rate above 1", &["prepare", "--prune", "85"], &["--prune", "0 to 1", "auto"]),
     ]
 }
