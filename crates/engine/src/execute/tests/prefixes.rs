@@ -198,6 +198,8 @@ fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own
         // Both wait for the first one, and are computed together behind it.
         let short = std::thread::Builder::new().name("short".into());
         let short = short.spawn_scoped(scope, || prefill(10, &mut |_| {})).unwrap();
+        // In front of the long one, so that the first chunk has all of it.
+        until_reserved(2);
         let (sender, is_on_its_way) = std::sync::mpsc::channel();
         let long = scope.spawn(move || {
             let mut is_early = true;
