@@ -12,6 +12,8 @@ use triad_plan::processors::ProcessorKind;
 use triad_processors::Peaks;
 #[cfg(feature = "gpu")]
 use triad_processors::gpu::{Gpu, GpuOptions};
+#[cfg(feature = "hexagon")]
+use triad_processors::hexagon::{MOST_SESSIONS, MOST_THREADS};
 #[cfg(feature = "npu")]
 use triad_processors::npu::Provider;
 
@@ -190,23 +192,20 @@ pub fn gpu_options(name: Option<&str>, slice: f64) -> GpuOptions {
     GpuOptions { adapter: name.map(str::to_owned).or(options.adapter), slice, kept, ..options }
 }
 
+/// Without the feature there is no such NPU to name.
+#[cfg(not(feature = "hexagon"))]
+const MOST_THREADS: usize = 1;
+#[cfg(not(feature = "hexagon"))]
+const MOST_SESSIONS: usize = 1;
+
 /// Reads how many threads of Hexagon compute.
 fn npu_threads(text: &str) -> Result<usize, String> {
-    #[cfg(feature = "hexagon")]
-    const MOST: usize = triad_processors::hexagon::MOST_THREADS;
-    // Without it there is no such NPU to name.
-    #[cfg(not(feature = "hexagon"))]
-    const MOST: usize = 1;
-    crate::arguments::whole_number(text, 1, MOST)
+    crate::arguments::whole_number(text, 1, MOST_THREADS)
 }
 
 /// Reads how many sessions there are with Hexagon.
 fn npu_sessions(text: &str) -> Result<usize, String> {
-    #[cfg(feature = "hexagon")]
-    const MOST: usize = triad_processors::hexagon::MOST_SESSIONS;
-    #[cfg(not(feature = "hexagon"))]
-    const MOST: usize = 1;
-    crate::arguments::whole_number(text, 1, MOST)
+    crate::arguments::whole_number(text, 1, MOST_SESSIONS)
 }
 
 /// Reads how processors wait for each other.

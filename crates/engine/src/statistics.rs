@@ -38,7 +38,8 @@ pub enum Operator {
     Activation,
     /// Products of down.
     Down,
-    /// A feed-forward that a device computes by one program, in place of gate and up, activation and down.
+    /// A feed-forward that is computed whole, by a device's program or in fixed point, in place of gate and up, activation and
+    /// down.
     FeedForward,
     /// What outliers add to the products.
     Shadows,
@@ -100,7 +101,7 @@ impl Operator {
             Self::GateUp => "gate, up product",
             Self::Activation => "activation, quantize",
             Self::Down => "down product",
-            Self::FeedForward => "feed-forward program",
+            Self::FeedForward => "whole feed-forward",
             Self::Shadows => "shadows",
             Self::Adapters => "adapters",
             Self::Residual => "residual",

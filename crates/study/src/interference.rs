@@ -287,7 +287,7 @@ fn children() -> io::Result<Vec<Pid>> {
     Ok(all)
 }
 
-/// Of seconds and of what was taken, each by itself; of at least one.
+/// Of seconds, of what was taken and of joules, each by itself; of at least one prompt.
 fn medians(runs: &[Run]) -> Run {
     let of = |part: fn(&Run) -> f64| median(runs.iter().map(part).collect());
     let joules = runs.iter().map(|run| run.joules).collect::<Option<_>>().map(median);

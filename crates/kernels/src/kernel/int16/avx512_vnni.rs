@@ -7,18 +7,18 @@
 //! step's activations are five lines, which for each column would take as long again: two columns share a reading of them.
 
 use std::arch::x86_64::{
-    __m128, __m512, __m512i, _MM_HINT_T0, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_cvtsi32_si128,
-    _mm_cvtss_f32, _mm_loadu_ps, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_prefetch,
-    _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castpd_ps,
-    _mm256_castps256_ps128, _mm256_castsi256_si128, _mm256_extractf128_ps, _mm256_extracti128_si256,
-    _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_pd,
-    _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps,
-    _mm512_cvtepu8_epi16, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64, _mm512_fmadd_ps,
-    _mm512_loadu_si512, _mm512_mask_set1_epi16, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi16,
-    _mm512_mullo_epi32, _mm512_or_si512, _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps,
-    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
-    _mm512_sll_epi16, _mm512_srl_epi16, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi16,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m128, __m512, __m512i, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_cvtsi32_si128,
+    _mm_cvtss_f32, _mm_loadu_ps, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_set1_ps,
+    _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
+    _mm256_castsi256_si128, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_si256,
+    _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512,
+    _mm512_castps512_ps256, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16,
+    _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_loadu_si512,
+    _mm512_mask_set1_epi16, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi16, _mm512_mullo_epi32,
+    _mm512_or_si512, _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi16,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_sll_epi16,
+    _mm512_srl_epi16, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi16, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use std::arch::asm;
@@ -31,6 +31,7 @@ use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use super::registers::Registers;
 use super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
 use super::vector::Vector;
+use super::{AHEAD, prefetch_ahead};
 use crate::chunks::parts;
 use crate::int4::HALF;
 use crate::output::SharedOutput;
@@ -50,8 +51,6 @@ const INT4_ROWS: usize = 4;
 /// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
 /// longer together meet one row one by one.
 const STREAM: usize = 4096;
-/// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
-const AHEAD: usize = 8192;
 
 /// The kernel; having one proves that the processor can run it.
 pub(in crate::kernel) struct Avx512Vnni(());
@@ -141,16 +140,6 @@ macro_rules! products {
         }
         [first, second]
     }};
-}
-
-/// Prefetches weights that are needed later. What is beyond them is fetched in vain.
-#[inline(always)]
-fn prefetch_ahead<T>(place: *const T, ahead: usize) {
-    // SAFETY: fetching ahead reads nothing, wherever it points.
-    #[allow(unsafe_code)]
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T0>(place.wrapping_byte_add(ahead).cast());
-    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]

@@ -5,16 +5,12 @@ use triad_blocks::simple::{Block, ELEMENTS};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
 use triad_blocks::with_layout;
 
-use super::PART;
 use super::columns::BlockColumns;
 use super::tiles::{ROWS, each_tile};
+use super::{AHEAD, PART, prefetch_ahead};
 use crate::dot::sum;
 
-/// Bytes of blocks between what is computed and what is fetched.
-#[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 8192;
-/// Bytes that are fetched at once.
-#[cfg(target_arch = "x86_64")]
+/// Bytes that are prefetched at once.
 const LINE: usize = 64;
 /// Parts of a block of 32.
 const SIMPLE_PARTS: usize = ELEMENTS / PART;
@@ -91,7 +87,7 @@ fn simple<B: Block, S: Sums, const ROWS: usize>(task: &BlockColumns, row: usize,
     let mut pairs = task.column(column).chunks_exact(2 * B::BYTES);
     let mut index = 0;
     for pair in pairs.by_ref() {
-        fetch_ahead(pair);
+        prefetch_block(pair);
         let (first, second) = pair.split_at(B::BYTES);
         add_block::<B, S, ROWS>(first, index, &rows, &mut even);
         add_block::<B, S, ROWS>(second, index + 1, &rows, &mut odd);
@@ -150,7 +146,7 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
     let mut sums = [S::zero(); ROWS];
     let mut minimums = [0; PARTS];
     for (index, block) in task.column(column).chunks_exact(B::BYTES).enumerate() {
-        fetch_ahead(block);
+        prefetch_block(block);
         let mut x = [&[0; SUPER_BLOCK]; ROWS];
         for (x, (row, _)) in x.iter_mut().zip(&rows) {
             *x = row[index * SUPER_BLOCK..].first_chunk().expect("a super-block of activations");
@@ -170,22 +166,13 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
     totals
 }
 
-/// Has the processor fetch what is [`AHEAD`] bytes behind `bytes`, in vain where no weights are there: by itself it does not
-/// keep up with blocks, whose loads straddle lines.
+/// Prefetches what follows a block by [`AHEAD`]: by itself the processor does not keep up with blocks, whose loads straddle
+/// lines.
 #[inline(always)]
-fn fetch_ahead(bytes: &[u8]) {
-    #[cfg(target_arch = "x86_64")]
-    for line in bytes.chunks(LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
-        // SAFETY: fetching ahead reads nothing, wherever it points.
-        #[allow(unsafe_code)]
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(AHEAD).cast());
-        }
+fn prefetch_block(block: &[u8]) {
+    for line in block.chunks(LINE) {
+        prefetch_ahead(line.as_ptr(), AHEAD);
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
 }
 
 /// In plain Rust.

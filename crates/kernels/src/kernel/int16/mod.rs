@@ -28,6 +28,26 @@ use half::f16;
 use crate::int4::{self, GROUP};
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
+
+/// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
+const AHEAD: usize = 8192;
+
+/// Prefetches weights that are needed later, on x86. What is beyond them is fetched in vain.
+#[inline(always)]
+fn prefetch_ahead<T>(place: *const T, ahead: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
+        // SAFETY: fetching ahead reads nothing, wherever it points.
+        #[allow(unsafe_code)]
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(place.wrapping_byte_add(ahead).cast());
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (place, ahead);
+}
 pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
 use steps::{GROUPS, Step};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
