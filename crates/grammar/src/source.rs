@@ -11,9 +11,9 @@ const LONGEST_REGEX: usize = 1 << 16;
 /// Deepest brackets of grammars and regular expressions. JSON has a limit of its own, 128.
 const DEEPEST: usize = 200;
 
-/// Space between the parts of JSON: a space, or a new line with its indentation. A model that could go on for ever with
-/// spaces sometimes does.
-const SPACE: &str = r" |\n[ \t]{0,64}";
+/// Space between the parts of JSON: a space, or a new line with its indentation, of spaces or of tabs. A model that could go
+/// on for ever with spaces sometimes does; with both by turns it needs a token for each.
+const SPACE: &str = r" |\n( {0,64}|\t{0,16})";
 
 /// What an answer must be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

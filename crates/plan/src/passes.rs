@@ -133,14 +133,28 @@ impl<D: Borrow<Dag>> Passes<D> {
         if *self.is_lost.get(index)? || self.running[index].is_some() {
             return None;
         }
-        let due = self.decodes.partition_point(|(since, _)| now - since >= self.max_stall);
+        let due = self.due(now);
         let (first, last) = self.decodes.split_at_mut(due);
-        let of_step = |(_, pass): &'_ mut (f64, Pass<D>)| pass.next(processor);
-        let task = first.iter_mut().find_map(of_step);
-        let task = task.or_else(|| self.prefills.iter_mut().find_map(|pass| pass.next(processor)));
-        let task = task.or_else(|| last.iter_mut().find_map(of_step));
+        let [first, last] = [first, last].map(|steps| steps.iter_mut().map(|(_, pass)| pass));
+        let task = first.chain(&mut self.prefills).chain(last).find_map(|pass| pass.next(processor));
         self.running[index] = task;
         task
+    }
+
+    /// What [`Passes::next`] would return.
+    pub fn peek(&self, processor: ProcessorId, now: f64) -> Option<(PassId, usize)> {
+        let index = processor.index();
+        if *self.is_lost.get(index)? || self.running[index].is_some() {
+            return None;
+        }
+        let (first, last) = self.decodes.split_at(self.due(now));
+        let [first, last] = [first, last].map(|steps| steps.iter().map(|(_, pass)| pass));
+        first.chain(&self.prefills).chain(last).find_map(|pass| pass.peek(processor))
+    }
+
+    /// How many steps of decoding go before prompts.
+    fn due(&self, now: f64) -> usize {
+        self.decodes.partition_point(|(since, _)| now - since >= self.max_stall)
     }
 
     /// `task` of `pass`, which [`Passes::next`] returned, is done. Returns whether that was the last one of the pass; what
@@ -237,6 +251,13 @@ impl<D: Borrow<Dag>> Pass<D> {
             return None;
         }
         self.schedule.next(processor).map(|task| (self.id, task))
+    }
+
+    fn peek(&self, processor: ProcessorId) -> Option<(PassId, usize)> {
+        if self.is_cancelled {
+            return None;
+        }
+        self.schedule.peek(processor).map(|task| (self.id, task))
     }
 
     fn lose(&mut self, processor: ProcessorId) -> Lost {

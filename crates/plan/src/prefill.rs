@@ -290,7 +290,7 @@ impl Prefill {
                 [] => 0.0,
                 others => (ends(others, begin.processor, now, before + seconds) - (now + before + seconds)).max(0.0),
             };
-            Takes { before, seconds: seconds + late }
+            Takes { before, ..(seconds + late).into() }
         };
         let timeline = simulate_each(&self.tasks.dag, self.policy, takes);
         let seconds = self.prepare_seconds + timeline.seconds();

@@ -173,6 +173,23 @@ impl<D: Borrow<Dag>> Schedule<D> {
     /// The task that `processor` runs from now on; `None` if it runs one already (equation 4 of the paper), is lost, or has
     /// to wait, for another processor or for ever.
     pub fn next(&mut self, processor: ProcessorId) -> Option<usize> {
+        let (place, index) = (self.choice(processor)?, processor.index());
+        let task = self.ready[index].remove(place);
+        self.states[task] = State::Running;
+        self.running[index] = Some(task);
+        let (tasks, started) = &mut self.in_order[index];
+        let has_started = |task: &&usize| matches!(self.states[**task], State::Running | State::Complete);
+        *started += tasks[*started..].iter().take_while(has_started).count();
+        Some(task)
+    }
+
+    /// The task that [`Schedule::next`] would return.
+    pub fn peek(&self, processor: ProcessorId) -> Option<usize> {
+        self.choice(processor).map(|place| self.ready[processor.index()][place])
+    }
+
+    /// The place of a processor's next task among those that are ready for it.
+    fn choice(&self, processor: ProcessorId) -> Option<usize> {
         let index = processor.index();
         let ready = self.ready.get(index)?;
         if self.running[index].is_some() || ready.is_empty() {
@@ -199,13 +216,7 @@ impl<D: Borrow<Dag>> Schedule<D> {
             Policy::Paper => self.largest(ready, |task| self.contribution(task, processor)),
             Policy::CriticalPath => self.largest(ready, |task| self.ranks.0[task]),
         };
-        let task = self.ready[index].remove(place);
-        self.states[task] = State::Running;
-        self.running[index] = Some(task);
-        let (tasks, started) = &mut self.in_order[index];
-        let has_started = |task: &&usize| matches!(self.states[**task], State::Running | State::Complete);
-        *started += tasks[*started..].iter().take_while(has_started).count();
-        Some(task)
+        Some(place)
     }
 
     /// The first task in the order of a processor that has not started; there is one where one is ready.

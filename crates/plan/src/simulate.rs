@@ -1,40 +1,13 @@
 //! Schedules in virtual time: one prompt, or requests that arrive at any time. As in real time, a schedule gets to know what
 //! a task took when it ends, and not before.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use serde::Serialize;
 
 use crate::passes::{PassId, Passes, Urgency};
 use crate::processors::ProcessorId;
+use crate::random::{Random, mixed};
 use crate::schedule::{Dag, Policy};
 use crate::timeline::{Event, Timeline};
-
-/// When a processor is done, and the processor, pass and task, and the task's seconds. Of two at one time the lower processor
-/// comes first.
-#[derive(Debug)]
-struct Done(f64, ProcessorId, PassId, usize, f64);
-
-impl PartialEq for Done {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Done {}
-
-impl PartialOrd for Done {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Done {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0).then(self.1.cmp(&other.1))
-    }
-}
 
 /// A task that begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,13 +27,44 @@ pub struct Begin {
 pub struct Takes {
     /// Seconds in front of it, such as for waking up, which are nothing to do with the task.
     pub before: f64,
-    /// Its own seconds: what the schedule gets to know when it ends.
+    /// Its own seconds where no other processor works.
     pub seconds: f64,
+    /// What each of these seconds is longer by while another one does, since memory, caches and power are shared.
+    pub beside: f64,
 }
 
 impl From<f64> for Takes {
     fn from(seconds: f64) -> Self {
-        Self { before: 0.0, seconds }
+        Self { before: 0.0, seconds, beside: 0.0 }
+    }
+}
+
+/// A task that a processor is at.
+#[derive(Debug)]
+struct Running {
+    pass: PassId,
+    task: usize,
+    /// Index of its event.
+    event: usize,
+    /// When it ends, if as many processors work until then as do now.
+    end: f64,
+    /// Its own seconds until then: what the schedule gets to know when it ends.
+    seconds: f64,
+    beside: f64,
+    /// Whether another processor works.
+    is_beside: bool,
+}
+
+impl Running {
+    /// Others work from `now` on, or none.
+    fn set_beside(&mut self, is_beside: bool, now: f64) {
+        if self.is_beside != is_beside && self.beside != 0.0 {
+            let factor = 1.0 + self.beside;
+            let left = (self.end - now) * if is_beside { factor } else { 1.0 / factor };
+            self.seconds += now + left - self.end;
+            self.end = now + left;
+        }
+        self.is_beside = is_beside;
     }
 }
 
@@ -79,8 +83,38 @@ pub fn simulate(dag: &Dag, policy: Policy, takes: impl Fn(usize) -> f64) -> Time
 pub fn simulate_each(dag: &Dag, policy: Policy, takes: impl Fn(Begin) -> Takes) -> Timeline {
     let prompt = [Request { at: 0.0, dag, work: Work::Prompt }];
     let served = simulate_requests(dag.processors(), policy, 0.0, &prompt, |_, begin| takes(begin));
-    let events = served.events.into_iter().map(|(_, event)| event).collect();
-    Timeline::new(events, dag.processors())
+    served.timeline(dag.processors())
+}
+
+/// What happens in real time, by a `chance`, any number between 0 and 1.
+pub trait RealTime {
+    /// What a task takes.
+    fn takes(&self, begin: Begin, chance: f64) -> Takes;
+
+    /// Seconds until an idle processor notices that a task is ready. Then it chooses between those that are ready, which may
+    /// be others by now.
+    fn notices(&self, begin: Begin, chance: f64) -> f64;
+}
+
+/// As [`simulate_each`] in real time: `runs` times, by each of `schedules` in turn, which expect something of the same tasks.
+/// Returns them by their time, the shortest first, each with its policy: by most policies little decides which of two chunks
+/// is ahead of the other from then on, so that one run would be any of several.
+///
+/// # Panics
+/// If a task takes a negative time or one that is not finite, or if there is no schedule.
+pub fn simulate_varied(schedules: &[(Dag, Policy)], runs: usize, real_time: &impl RealTime) -> Vec<(Policy, Timeline)> {
+    let run = |run: usize| {
+        let (dag, policy) = &schedules[run % schedules.len()];
+        let chance = |task: usize, of: usize| Random::new(mixed(((run * dag.len() + task) * 2 + of) as u64)).uniform();
+        let takes = |_: &Dag, begin: Begin| real_time.takes(begin, chance(begin.task, 0));
+        let notices = |begin: Begin| real_time.notices(begin, chance(begin.task, 1));
+        let prompt = [Request { at: 0.0, dag, work: Work::Prompt }];
+        let served = simulate_noticed(dag.processors(), *policy, 0.0, &prompt, takes, Some(&notices));
+        (*policy, served.timeline(dag.processors()))
+    };
+    let mut runs: Vec<_> = (0..runs).map(run).collect();
+    runs.sort_by(|one, other| one.1.seconds().total_cmp(&other.1.seconds()));
+    runs
 }
 
 /// What arrives at some time.
@@ -142,6 +176,18 @@ pub fn simulate_requests(
     requests: &[Request],
     takes: impl Fn(&Dag, Begin) -> Takes,
 ) -> Served {
+    simulate_noticed(processors, policy, max_stall, requests, takes, None)
+}
+
+/// As [`simulate_requests`] with processors that have been idle and notice so many seconds later that a task is ready.
+fn simulate_noticed(
+    processors: usize,
+    policy: Policy,
+    max_stall: f64,
+    requests: &[Request],
+    takes: impl Fn(&Dag, Begin) -> Takes,
+    notices: Option<&dyn Fn(Begin) -> f64>,
+) -> Served {
     let is_valid = |request: &Request| request.at >= 0.0 && request.at.is_finite() && request.dag.len() > 0;
     assert!(requests.iter().all(is_valid), "requests have tasks, and arrive at a time from 0 on");
     let mut passes = Passes::new(processors, policy, max_stall);
@@ -152,7 +198,9 @@ pub fn simulate_requests(
     let mut steps_left: Vec<usize> = requests.iter().map(|request| request.work.passes()).collect();
     // Since when each processor has nothing to do; none while it works.
     let mut idle_since = vec![Some(f64::NEG_INFINITY); processors];
-    let mut running = BinaryHeap::new();
+    let mut running: Vec<Option<Running>> = (0..processors).map(|_| None).collect();
+    // When each processor notices that it has something to do.
+    let mut noticed: Vec<Option<f64>> = vec![None; processors];
     let mut now = 0.0;
     let mut ids = Vec::new();
     // Requests whose next pass begins to wait now.
@@ -173,44 +221,66 @@ pub fn simulate_requests(
         }
         for (index, idle_since) in idle_since.iter_mut().enumerate() {
             let processor = ProcessorId::new(index);
-            if let Some(since) = *idle_since
-                && let Some((id, task)) = passes.next(processor, now)
-            {
+            let Some(since) = *idle_since else { continue };
+            if since < now && noticed[index].is_none() {
+                let first = notices.and_then(|notices| Some((notices, passes.peek(processor, now)?.1)));
+                noticed[index] =
+                    first.map(|(notices, task)| now + notices(Begin { task, processor, now, idle: true }).max(0.0));
+            }
+            if noticed[index].is_some_and(|at| at > now) {
+                continue;
+            }
+            noticed[index] = None;
+            if let Some((id, task)) = passes.next(processor, now) {
                 let pass = ids.binary_search(&id).expect("it was added");
                 let dag = requests[served.passes[pass].request].dag;
-                let Takes { before, seconds } = takes(dag, Begin { task, processor, now, idle: since < now });
+                let Takes { before, seconds, beside } = takes(dag, Begin { task, processor, now, idle: since < now });
                 let is_valid = before >= 0.0 && seconds >= 0.0 && (before + seconds).is_finite();
                 assert!(is_valid, "task {task} takes {seconds} seconds behind {before}");
+                assert!(beside > -1.0 && beside.is_finite(), "task {task} takes {beside} more beside others");
                 let end = now + before + seconds;
                 *idle_since = None;
-                served.events.push((pass, Event { task, processor, start: now, end }));
                 let start = &mut served.passes[pass].start;
                 *start = start.min(now);
-                running.push(Reverse(Done(end, processor, id, task, seconds)));
+                let event = served.events.len();
+                served.events.push((pass, Event { task, processor, start: now, end }));
+                running[index] = Some(Running { pass: id, task, event, end, seconds, beside, is_beside: false });
             }
         }
-        let end = running.peek().map_or(f64::INFINITY, |Reverse(Done(end, ..))| *end);
+        let is_beside = running.iter().flatten().count() > 1;
+        running.iter_mut().flatten().for_each(|running| running.set_beside(is_beside, now));
+        let end = running.iter().flatten().map(|running| running.end).fold(f64::INFINITY, f64::min);
         let arrival = arriving.last().map_or(f64::INFINITY, |request| requests[*request].at);
-        now = end.min(arrival);
+        let notice = noticed.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+        now = end.min(arrival).min(notice);
         if now.is_infinite() {
             break;
         }
         // All that end now, before the next tasks are chosen.
-        while let Some(Reverse(Done(end, processor, id, task, seconds))) = running.peek()
-            && *end == now
-        {
-            idle_since[processor.index()] = Some(now);
-            passes.observe(*id, *task, *seconds);
-            if passes.complete(*id, *task) {
-                let pass = &mut served.passes[ids.binary_search(id).expect("it was added")];
+        for (running, idle_since) in running.iter_mut().zip(&mut idle_since) {
+            let Some(Running { pass: id, task, event, seconds, .. }) = running.take_if(|running| running.end == now)
+            else {
+                continue;
+            };
+            *idle_since = Some(now);
+            served.events[event].1.end = now;
+            passes.observe(id, task, seconds);
+            if passes.complete(id, task) {
+                let pass = &mut served.passes[ids.binary_search(&id).expect("it was added")];
                 pass.end = now;
                 waiting.push(pass.request);
             }
-            running.pop();
         }
     }
     assert!(passes.is_empty(), "a task is ready as long as one is left, since none waits for a later one");
     served
+}
+
+impl Served {
+    /// What ran where and when.
+    fn timeline(self, processors: usize) -> Timeline {
+        Timeline::new(self.events.into_iter().map(|(_, event)| event).collect(), processors)
+    }
 }
 
 impl Work {
@@ -285,7 +355,10 @@ mod tests {
                 let mut choices = choices.iter().cycle();
                 while !schedule.is_complete() {
                     for (processor, running) in dag.processor_ids().zip(&mut running) {
-                        *running = running.take().or_else(|| schedule.next(processor));
+                        let first = schedule.peek(processor);
+                        *running = running.take().or_else(|| schedule.next(processor).inspect(|task| {
+                            assert_eq!(first, Some(*task), "{policy:?}: another task than the one that was shown");
+                        }));
                     }
                     let busy: Vec<_> = (0..running.len()).filter(|processor| running[*processor].is_some()).collect();
                     prop_assert!(!busy.is_empty(), "{policy:?} does not go on");
@@ -294,6 +367,51 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn tasks_are_longer_while_another_processor_works() {
+        let dag = Dag::new([(0, 4.0, vec![]), (1, 2.0, vec![]), (0, 3.0, vec![0]), (1, 1.0, vec![2])]);
+        let takes = |begin: Begin| {
+            let beside = [0.5, 0.0, 9.0, 9.0][begin.task];
+            Takes { beside, ..dag.seconds(begin.task).into() }
+        };
+        let timeline = simulate_each(&dag, Policy::Fifo, takes);
+        let ends: Vec<_> = timeline.events().iter().map(|event| (event.task, event.end)).collect();
+        // Two seconds beside the other do what 4/3 do alone.
+        let first = 2.0 + 4.0 - 2.0 / 1.5;
+        assert_eq!(ends, [(0, first), (1, 2.0), (2, first + 3.0), (3, first + 4.0)]);
+    }
+
+    /// Processors notice after so many seconds, and tasks take what is expected.
+    struct Noticed<'a>(&'a Dag, f64);
+
+    impl RealTime for Noticed<'_> {
+        fn takes(&self, begin: Begin, _: f64) -> Takes {
+            self.0.seconds(begin.task).into()
+        }
+
+        fn notices(&self, begin: Begin, chance: f64) -> f64 {
+            assert!(begin.idle && (0.0..1.0).contains(&chance));
+            self.1
+        }
+    }
+
+    #[test]
+    fn an_idle_processor_chooses_when_it_notices() {
+        // The CPU makes a short path of the NPU's ready, and half a second later a long one.
+        let dag = Dag::new([(0, 1.0, vec![]), (0, 0.5, vec![0]), (1, 1.0, vec![0]), (1, 2.0, vec![1])]);
+        let on_npu = |seconds: f64| {
+            let schedule = [(dag.clone(), Policy::CriticalPath)];
+            let (policy, timeline) = simulate_varied(&schedule, 3, &Noticed(&dag, seconds)).swap_remove(1);
+            assert_eq!(policy, Policy::CriticalPath);
+            let events = timeline.events().iter().filter(|event| event.processor == NPU);
+            events.map(|event| (event.task, event.start)).collect::<Vec<_>>()
+        };
+        assert_eq!(on_npu(0.0), [(2, 1.0), (3, 2.0)]);
+        // The CPU's first task is late, too.
+        assert_eq!(on_npu(0.25), [(2, 1.5), (3, 2.5)]);
+        assert_eq!(on_npu(0.75), [(3, 2.5), (2, 4.5)], "by then both are ready");
     }
 
     #[test]

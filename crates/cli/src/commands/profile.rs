@@ -25,8 +25,8 @@ use crate::{output, progress};
 /// Measure what the parts of a model take on each processor, and keep it in the package.
 ///
 /// Schedules go by what tasks are expected to take. Without this a process learns it from its first prompt; with it the
-/// first one is scheduled as well as later ones. Measured are the processors together, and the CPU alone, which takes over
-/// when the NPU fails.
+/// first one is scheduled as well as later ones. Measured are the processors together, one after the other and at once, and
+/// the CPU alone, which takes over when the NPU fails.
 ///
 /// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
 /// the others, and what it takes to join their parts (HeteroLLM's profiler): what --partition cuts products by. With --predict, predictions are fitted to
@@ -48,7 +48,7 @@ pub struct Arguments {
     /// Tokens of the prompt that go through the model at once
     #[arg(long, value_name = "N", default_value = "256", value_parser = arguments::tokens)]
     chunk: usize,
-    /// Measured runs of each set of processors, and of each product
+    /// Measured runs of each set of processors and order, and of each product
     #[arg(long, value_name = "N", default_value = "3", value_parser = arguments::repeats)]
     repeat: usize,
     /// Measure no products by themselves
@@ -135,7 +135,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let cut = DeviceArguments { partition: Some(Restriction::Tensor), cuts: Vec::new(), ..devices.clone() };
         engines.push(processors.engine(&cut, &model, options())?);
     }
-    let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), engines.len() * (repeat + 1));
+    let prompts = execute::profiled_prompts(&engines, *repeat);
+    let bar = progress::prompts(format!("measuring prompts of {tokens} tokens"), prompts);
     let measured = execute::profile(&engines, *repeat, &cancel, |done| bar.set(done));
     drop(bar);
     let costs = measured.map_err(interrupted)?;

@@ -1,5 +1,7 @@
 //! How long subgraphs take: what a schedule expects, learned from what was seen.
 
+mod beside;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -8,14 +10,15 @@ use triad_plan::processors::{Processors, label};
 use triad_plan::tasks::{KINDS, Operation, PrefillTask};
 
 use super::Execution;
+use beside::MOST_LONGER;
 
 /// Before anything was seen: operations and bytes a second of an ordinary core.
 const OPERATIONS_PER_SECOND: f64 = 5e10;
 const BYTES_PER_SECOND: f64 = 5e9;
 
 /// Seconds of one role on one processor: linear in the tokens of a chunk, beside a part that does not depend on them, as
-/// on a processor of static shapes; of attention in the positions that they see.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// on a processor of static shapes; of attention in the positions that they see. More while other processors work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// For each token of the chunk.
     pub seconds_per_token: f64,
@@ -23,6 +26,22 @@ pub struct Cost {
     pub seconds_per_chunk: f64,
     /// For each token and each position that it attends to; of attention.
     pub seconds_per_token_and_position: f64,
+    /// Seconds until an idle processor notices that a task is ready, each as likely as the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notice_seconds: Vec<f64>,
+    /// What a task is longer by where its processor was idle before, and its caches and clock are not ready. 0 where that was
+    /// not measured apart.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longer_behind_idleness: f64,
+    /// What each second is longer by while another processor works. 0 where that was not measured apart.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub longer_beside: f64,
+    /// What tasks of each block take as a part of these seconds: shadows differ by their outliers. 1 where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_block: Vec<f64>,
+    /// What tasks took as parts of these seconds, each as often as the others. Empty where that was not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub variation: Vec<f64>,
 }
 
 /// What each role and its shadow take on each processor, where it has been seen there.
@@ -53,11 +72,12 @@ impl Cost {
         [self.seconds_per_token, self.seconds_per_chunk, self.seconds_per_token_and_position]
     }
 
-    fn scaled(self, factor: f64) -> Self {
+    fn scaled(&self, factor: f64) -> Self {
         Self {
             seconds_per_token: factor * self.seconds_per_token,
             seconds_per_chunk: factor * self.seconds_per_chunk,
             seconds_per_token_and_position: factor * self.seconds_per_token_and_position,
+            ..Self::default()
         }
     }
 
@@ -76,16 +96,22 @@ impl Costs {
     /// Seconds of a task of a prompt that begins at `position`; `None` if its like was not seen on this processor. A
     /// part takes its share of the seconds of tokens, and all of those of a chunk.
     pub fn seconds(&self, processor: &str, graph: &Graph, task: &PrefillTask, position: usize) -> Option<f64> {
+        let cost = self.of_task(processor, graph, task)?;
+        let of_block = cost.by_block.get(graph.subgraphs()[task.task.subgraph].block).unwrap_or(&1.0);
+        Some(of_block * cost.seconds(sizes(graph, task, position)))
+    }
+
+    /// What the like of a task takes on a processor, where it was seen there.
+    pub fn of_task(&self, processor: &str, graph: &Graph, task: &PrefillTask) -> Option<&Cost> {
         let role = graph.subgraphs()[task.task.subgraph].role;
-        let cost = self.processors.get(processor)?[task.operation.kind(role)]?;
-        Some(cost.seconds(sizes(graph, task, position)))
+        self.processors.get(processor)?[task.operation.kind(role)].as_ref()
     }
 
     /// Of each kind of tasks that was seen on a processor.
     pub fn seen(&self) -> impl Iterator<Item = Seen> {
         self.processors.iter().flat_map(|(processor, costs)| {
             kinds().zip(costs).filter_map(|((role, operation), cost)| {
-                Some(Seen { processor: processor.clone(), role, operation, cost: (*cost)? })
+                Some(Seen { processor: processor.clone(), role, operation, cost: cost.clone()? })
             })
         })
     }
@@ -94,17 +120,8 @@ impl Costs {
     pub(super) fn fill(&mut self, other: &Self) {
         for (processor, costs) in &other.processors {
             let mine = self.processors.entry(processor.clone()).or_default();
-            mine.iter_mut().zip(costs).for_each(|(mine, other)| *mine = mine.or(*other));
+            mine.iter_mut().zip(costs).for_each(|(mine, other)| *mine = mine.take().or_else(|| other.clone()));
         }
-    }
-
-    /// What tasks took in the runs in the middle, of which a quarter is faster and a quarter slower: so what disturbs a few
-    /// of them does not count.
-    pub fn of_runs(processors: &Processors, mut runs: Vec<Execution>) -> Self {
-        runs.sort_by(|one, other| one.timeline.seconds().total_cmp(&other.timeline.seconds()));
-        let (mut costs, outside) = (Self::default(), runs.len() / 4);
-        costs.learn(processors, &runs[outside..runs.len() - outside]);
-        costs
     }
 
     /// Takes what runs took in place of what was known.
@@ -124,10 +141,16 @@ impl Costs {
             }
             let costs = self.processors.entry(processor.name.clone()).or_default();
             for ((cost, sums), (role, _)) in costs.iter_mut().zip(sums).zip(kinds()) {
-                *cost = sums.fit(role, *cost).or(*cost);
+                let Some(seen) = sums.fit(role, cost.as_ref()) else { continue };
+                let by_block = cost.take().map_or(Vec::new(), |known| known.by_block);
+                *cost = Some(Cost { by_block, ..seen });
             }
         }
     }
+}
+
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 /// Role and operation of all kinds, by number.
@@ -156,6 +179,17 @@ impl TryFrom<Vec<Seen>> for Costs {
             let name = || format!("{shadow}{} on the {}", role.name(), label(&processor));
             if !cost.parts().iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
                 return Err(format!("{}: expected seconds that are finite and not negative", name()));
+            }
+            let mut others = cost.by_block.iter().chain(&cost.variation).chain(&cost.notice_seconds);
+            if !others.all(|number| number.is_finite() && *number >= 0.0) {
+                return Err(format!(
+                    "{}: expected parts of blocks, variations, and seconds to notice it, that are not negative",
+                    name()
+                ));
+            }
+            let longer = [cost.longer_beside, cost.longer_behind_idleness];
+            if !longer.iter().all(|longer| (-MOST_LONGER..=MOST_LONGER).contains(longer)) {
+                return Err(format!("{}: expected it to be longer by at most {MOST_LONGER} in some cases", name()));
             }
             let is_twice = costs.processors.get(&processor).is_some_and(|costs| costs[operation.kind(role)].is_some());
             if is_twice {
@@ -222,7 +256,7 @@ impl Sums {
 
     /// Least squares; `None` without a task. Times are never negative, so neither are their parts. Chunks of one size
     /// don't say which part is whose: what was `known` then keeps its proportions.
-    fn fit(&self, role: Role, known: Option<Cost>) -> Option<Cost> {
+    fn fit(&self, role: Role, known: Option<&Cost>) -> Option<Cost> {
         if !self.has_tasks() {
             return None;
         }
@@ -339,10 +373,10 @@ mod tests {
         let mut costs = Costs::default();
         costs.learn(&processors, [&seen]);
         let kind = Operation::Compute.kind(Role::FeedForward);
-        let cost = |costs: &Costs| costs.processors["npu"][kind].unwrap();
+        let cost = |costs: &Costs| costs.processors["npu"][kind].clone().unwrap();
         let alone = cost(&costs);
         assert!((alone.seconds_per_token / 6e-6 - 1.0).abs() < 1e-9 && alone.parts()[1..] == [0.0; 2]);
-        let known = Cost { seconds_per_token: 1e-6, seconds_per_chunk: 2e-4, seconds_per_token_and_position: 0.0 };
+        let known = Cost { seconds_per_token: 1e-6, seconds_per_chunk: 2e-4, ..Cost::default() };
         costs.processors.get_mut("npu").unwrap()[kind] = Some(known);
         costs.learn(&processors, [&seen]);
         let Cost { seconds_per_token, seconds_per_chunk, .. } = cost(&costs);
@@ -352,7 +386,8 @@ mod tests {
     #[test]
     fn only_times_are_read_as_costs_each_once() {
         let cost = Cost { seconds_per_token: 1e-6, ..Cost::default() };
-        let seen = Seen { processor: "cpu".into(), role: Role::Attention, operation: Operation::Compute, cost };
+        let seen =
+            Seen { processor: "cpu".into(), role: Role::Attention, operation: Operation::Compute, cost: cost.clone() };
         let shadow = Seen { role: Role::Down, operation: Operation::Shadow, ..seen.clone() };
         let costs = Costs::try_from(vec![seen.clone(), shadow.clone()]).unwrap();
         assert_eq!(serde_json::from_value::<Costs>(serde_json::to_value(&costs).unwrap()).unwrap(), costs);
@@ -361,8 +396,21 @@ mod tests {
             assert_eq!(refused, format!("{name} is there twice"));
         }
         for wrong in [-1.0, f64::NAN, f64::INFINITY] {
-            let cost = Cost { seconds_per_token: wrong, ..cost };
-            assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("not negative"));
+            for cost in [
+                Cost { seconds_per_token: wrong, ..cost.clone() },
+                Cost { by_block: vec![wrong], ..cost.clone() },
+                Cost { variation: vec![1.0, wrong], ..cost.clone() },
+                Cost { notice_seconds: vec![wrong], ..cost.clone() },
+            ] {
+                assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("not negative"));
+            }
+        }
+        for wrong in [-1.0, 1.0, f64::NAN] {
+            for cost in
+                [Cost { longer_beside: wrong, ..cost.clone() }, Cost { longer_behind_idleness: wrong, ..cost.clone() }]
+            {
+                assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("at most 0.75"));
+            }
         }
     }
 }

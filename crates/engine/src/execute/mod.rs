@@ -59,7 +59,7 @@ pub use products::{
     DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts,
     ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins, measure_products,
 };
-pub use profile::{CostTable, profile};
+pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};
 pub use simulation::SimulatedPrompt;
 pub use triad_processors::Device;

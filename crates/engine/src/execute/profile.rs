@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use triad_plan::schedule::Policy;
 
 use super::{Costs, Engine};
 use crate::cancel::Cancel;
@@ -96,34 +97,50 @@ pub(super) fn write(measurements: &impl Serialize, package: &Path, path: PathBuf
     written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
 }
 
-/// Has each engine run a prompt that fills its context, `repeat` times after one that does not count, and returns what
-/// subgraphs took in the [runs in the middle](Costs::of_runs). What the first has not run, such as INT8 on the CPU, is taken from those behind it. `progress` is
-/// called with the number of prompts that are done.
+/// Has each engine run a prompt that fills its context, `repeat` times in order and, on several processors, as often out of
+/// order, after one that does not count, and returns what subgraphs took [in these runs](Costs::of_runs). What the first
+/// has not run, such as INT8 on the CPU, is taken from those behind it. `progress` is called with the number of prompts that
+/// are done, of [`profiled_prompts`].
 ///
 /// # Errors
 /// If `cancel` is set, or a processor fails on the way.
 pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress: impl FnMut(usize)) -> Result<Costs> {
-    let mut costs = Costs::default();
-    for (index, engine) in engines.iter().enumerate() {
+    let (mut costs, mut done) = (Costs::default(), 0);
+    for engine in engines {
         let mut session = engine.session();
         let prompt = super::any_tokens(session.context(), engine.model().description().vocab);
-        let mut executions = Vec::new();
-        for round in 0..=repeat {
+        let mut run = |policy| {
+            engine.set_policy(policy);
             session.truncate(0);
             session.prefill(&prompt, cancel, |_| {})?;
             let latest = session.execution().expect("a prompt ran");
             if let Some(failure) = latest.failures.first() {
                 return Err(Error::Processor(Box::new(failure.clone())));
             }
-            if round > 0 {
-                executions.push(latest.clone());
+            done += 1;
+            progress(done);
+            Ok(latest.clone())
+        };
+        run(Policy::InOrder)?;
+        let (mut in_order, mut out_of_order) = (Vec::new(), Vec::new());
+        for _ in 0..repeat {
+            in_order.push(run(Policy::InOrder)?);
+            if engine.processors().len() > 1 {
+                out_of_order.push(run(BESIDE)?);
             }
-            progress(index * (repeat + 1) + round + 1);
         }
-        costs.fill(&Costs::of_runs(engine.processors(), executions));
+        costs.fill(&Costs::of_runs(engine.processors(), in_order, out_of_order));
     }
     Ok(costs)
 }
+
+/// How many prompts [`profile`] runs.
+pub fn profiled_prompts(engines: &[Engine], repeat: usize) -> usize {
+    engines.iter().map(|engine| 1 + repeat * engine.processors().len().min(2)).sum()
+}
+
+/// The policy of runs that show what tasks take beside others: it expects nothing, so that it can expect nothing wrong.
+pub const BESIDE: Policy = Policy::Fifo;
 
 #[cfg(test)]
 mod tests {

@@ -241,7 +241,7 @@ impl<'a> Division<'a> {
                 self.gap(dag.home(task), &on)
             })
             .collect();
-        let takes = |begin: Begin| Takes { before: gaps[begin.task], seconds: dag.seconds(begin.task) };
+        let takes = |begin: Begin| Takes { before: gaps[begin.task], ..dag.seconds(begin.task).into() };
         Ok(simulate_each(dag, policy, takes).seconds())
     }
 

@@ -51,7 +51,10 @@ pub fn plan(dag: &Dag, wake: f64, effort: Effort, go_on: &mut dyn FnMut() -> boo
 }
 
 fn of_policy(dag: &Dag, policy: Policy, wake: f64) -> Plan {
-    let takes = |begin: Begin| Takes { before: if begin.idle { wake } else { 0.0 }, seconds: dag.seconds(begin.task) };
+    let takes = |begin: Begin| {
+        let before = if begin.idle { wake } else { 0.0 };
+        Takes { before, ..dag.seconds(begin.task).into() }
+    };
     let timeline = simulate_each(dag, policy, takes);
     Plan { seconds: timeline.seconds(), order: timeline.events().iter().map(|event| event.task).collect() }
 }

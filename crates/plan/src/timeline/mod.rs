@@ -67,6 +67,32 @@ impl Timeline {
         of_processor.map(|event| event.end - event.start).sum()
     }
 
+    /// Of each event, in their order, the seconds in which another processor worked, too.
+    pub fn overlaps(&self) -> Vec<f64> {
+        let edge = |(index, event): (usize, &Event)| [(event.start, true, index), (event.end, false, index)];
+        let mut edges: Vec<_> = self.events.iter().enumerate().flat_map(edge).collect();
+        edges.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut overlaps = vec![0.0; self.events.len()];
+        // Of each processor: events that it is at, and the seconds so far in which others worked.
+        let mut processors = vec![(0usize, 0.0); self.processors];
+        let (mut working, mut now) = (0, 0.0);
+        for (time, is_start, index) in edges {
+            for (own, beside) in &mut processors {
+                *beside += if working > *own { time - now } else { 0.0 };
+            }
+            now = time;
+            let (own, beside) = &mut processors[self.events[index].processor.index()];
+            if is_start {
+                (*own, working) = (*own + 1, working + 1);
+                overlaps[index] -= *beside;
+            } else {
+                (*own, working) = (*own - 1, working - 1);
+                overlaps[index] += *beside;
+            }
+        }
+        overlaps
+    }
+
     /// Share of the time in which a processor did not run anything.
     pub fn bubble_rate(&self, processor: ProcessorId) -> f64 {
         let seconds = self.seconds();
@@ -87,5 +113,19 @@ mod tests {
         assert_eq!((timeline.seconds(), timeline.busy(first), timeline.busy(second)), (8.0, 2.0, 6.0));
         assert_eq!((timeline.bubble_rate(first), timeline.bubble_rate(second)), (0.75, 0.25));
         assert_eq!(Timeline::new(Vec::new(), 1).bubble_rate(first), 0.0);
+    }
+
+    #[test]
+    fn events_overlap_while_another_processor_works() {
+        let [first, second, third] = [0, 1, 2].map(ProcessorId::new);
+        let event = |processor, start, end| Event { task: 0, processor, start, end };
+        let events = vec![
+            event(first, 0.0, 4.0),
+            event(second, 1.0, 3.0),
+            event(third, 2.0, 6.0),
+            event(first, 5.0, 5.0),
+            event(second, 6.0, 8.0),
+        ];
+        assert_eq!(Timeline::new(events, 3).overlaps(), [3.0, 2.0, 2.0, 0.0, 0.0]);
     }
 }

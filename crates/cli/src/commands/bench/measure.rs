@@ -74,7 +74,7 @@ pub struct Measurement {
 pub enum MeasuredBy {
     /// `triad profile`, kept in the package.
     Package,
-    /// A run in order in each round.
+    /// A run in order and one out of order in each round.
     Rounds,
     /// The unmeasured runs in front.
     FirstRuns,
@@ -85,8 +85,12 @@ pub enum MeasuredBy {
 pub struct Expected {
     /// Those runs.
     pub by: MeasuredBy,
-    /// Seconds of its schedule in virtual time.
+    /// Seconds of its schedule in virtual time, of the run in the middle.
     pub simulated_seconds: f64,
+    /// Of the fastest of these runs.
+    pub fastest_seconds: f64,
+    /// Of the slowest.
+    pub slowest_seconds: f64,
     /// Seconds that those runs took beside their tasks, such as for the logits of the last token.
     pub outside_seconds: f64,
     /// No schedule of these tasks takes less than these seconds.

@@ -121,8 +121,8 @@ pub struct Arguments {
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = Policy::default().name(),
           value_parser = processors::policy, requires = "processors")]
     policy: Vec<Policy>,
-    /// Measure what tasks take between the prompts, by a prompt in order in each round, and simulate by that: a machine
-    /// that has become faster or slower since `triad profile` does not count then
+    /// Measure what tasks take between the prompts, by a prompt in order and one by fifo in each round, and simulate by
+    /// that: a machine that has become faster or slower since `triad profile` does not count then
     #[arg(long, requires = "processors")]
     profile: bool,
 }

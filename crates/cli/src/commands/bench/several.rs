@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use triad_engine::execute::{Costs, Execution};
+use triad_engine::execute::{BESIDE, Costs, Execution};
 use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
 use triad_frontend::machine::{self, Resident};
 use triad_plan::bound::lower_bound;
@@ -22,7 +22,7 @@ pub struct Several<'a> {
     /// Measured in turns.
     pub policies: &'a [Policy],
     pub chunks_in_flight: usize,
-    /// Whether each round has a run in order beside those that count, and expectations are by these.
+    /// Whether each round has a run in order and one out of order beside those that count, and expectations are by these.
     pub profile: bool,
 }
 
@@ -34,12 +34,14 @@ struct Takes {
 }
 
 impl Takes {
-    /// What a prefill is expected to take by that.
-    fn expected(&self, engine: &Engine, tokens: usize, policy: Policy) -> Expected {
-        let simulated = engine.simulate(tokens, policy, &self.costs);
+    /// What a prefill is expected to take by that, where its schedule goes by one of `expected`.
+    fn expected(&self, engine: &Engine, tokens: usize, policy: Policy, expected: &[Costs]) -> Expected {
+        let simulated = engine.simulate(tokens, policy, expected, &self.costs);
         Expected {
             by: self.by,
             simulated_seconds: simulated.timeline.seconds(),
+            fastest_seconds: simulated.seconds.start,
+            slowest_seconds: simulated.seconds.end,
             outside_seconds: self.outside_seconds,
             bound_seconds: lower_bound(&simulated.tasks.dag),
         }
@@ -89,28 +91,35 @@ impl Bench<'_> {
         let first: Vec<_> = policies.iter().map(|policy| self.run_tasks(tokens, *policy)).collect::<Result<_, _>>()?;
         let of_first_runs = self.engine.costs();
         let mut each = vec![Vec::new(); policies.len()];
-        let mut in_order = Vec::new();
+        // By run, what its schedule goes by.
+        let mut known = vec![Vec::new(); policies.len()];
+        let (mut in_order, mut out_of_order) = (Vec::new(), Vec::new());
         for _ in 0..repeat {
             if self.several.profile {
                 in_order.push(self.run_tasks(tokens, Policy::InOrder)?);
+                out_of_order.push(self.run_tasks(tokens, BESIDE)?.0);
             }
-            for (policy, runs) in policies.iter().zip(&mut each) {
+            for (policy, (runs, known)) in policies.iter().zip(each.iter_mut().zip(&mut known)) {
+                known.push(self.engine.costs());
                 runs.push(self.run(tokens, *policy)?);
             }
         }
         let (executions, outside): (Vec<_>, Vec<_>) =
             if in_order.is_empty() { first } else { in_order }.into_iter().unzip();
         let (costs, by) = if self.several.profile {
-            (Costs::of_runs(self.engine.processors(), executions), MeasuredBy::Rounds)
+            (Costs::of_runs(self.engine.processors(), executions, out_of_order), MeasuredBy::Rounds)
         } else if kept.seen().next().is_some() {
             (kept.clone(), MeasuredBy::Package)
         } else {
             (of_first_runs, MeasuredBy::FirstRuns)
         };
         let takes = Takes { by, costs, outside_seconds: Spread::of(outside).median };
-        let runs = policies.iter().zip(each);
-        let expected = |policy| takes.expected(self.engine, tokens, policy);
-        Ok(runs.map(|(policy, each)| Runs { expected: expected(*policy), each }).collect())
+        let runs = policies.iter().zip(known).zip(each);
+        let runs = runs.map(|((policy, known), each)| {
+            let expected = takes.expected(self.engine, tokens, *policy, &known);
+            Runs { expected, each }
+        });
+        Ok(runs.collect())
     }
 }
 

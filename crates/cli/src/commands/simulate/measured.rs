@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
         processors.list_key(devices)
     );
     engine.plan_ahead(prompt);
-    let simulated = engine.simulate(prompt, *policy, &costs);
+    let simulated = engine.simulate(prompt, *policy, std::slice::from_ref(&costs), &costs);
     let labels = simulated.tasks.labels(&simulated.graph);
     let names = processors.names(devices);
     let short: Vec<_> = names.iter().map(String::as_str).collect();

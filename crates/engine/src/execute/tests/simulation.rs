@@ -21,7 +21,7 @@ fn a_simulated_prompt_has_the_tasks_of_the_run_each_once_where_it_runs_behind_wh
             let mut session = engine.session();
             session.prefill(&prompt(&model, 45), &Cancel::new(), |_| {}).unwrap();
             engine.plan_ahead(45);
-            let simulated = engine.simulate(45, policy, &engine.costs());
+            let simulated = engine.simulate(45, policy, &[engine.costs()], &engine.costs());
             assert_eq!(simulated.policy, policy);
             session.truncate(0);
             session.prefill(&prompt(&model, 45), &Cancel::new(), |_| {}).unwrap();
@@ -51,14 +51,24 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
     let engine = engine(&model, options(Policy::InOrder));
     engine.session().prefill(&prompt(&model, 32), &Cancel::new(), |_| {}).unwrap();
     let costs = engine.costs();
-    let twice = serde_json::to_value(&costs).unwrap();
-    let Some(list) = twice.as_array() else { panic!("a list of costs") };
-    let twice = list.iter().cloned().map(|mut seen| {
-        let cost = seen["cost"].as_object_mut().unwrap();
+    let seconds = |policy, change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let mut list = serde_json::to_value(&costs).unwrap();
+        list.as_array_mut().unwrap().iter_mut().for_each(|seen| change(seen["cost"].as_object_mut().unwrap()));
+        let changed = serde_json::from_value(list).unwrap();
+        engine.plan_ahead(32);
+        engine.simulate(32, policy, std::slice::from_ref(&costs), &changed).timeline.seconds()
+    };
+    let twice = |cost: &mut serde_json::Map<_, serde_json::Value>| {
         cost.values_mut().for_each(|seconds| *seconds = (2.0 * seconds.as_f64().unwrap()).into());
-        seen
-    });
-    let twice = serde_json::from_value(twice.collect()).unwrap();
-    let [once, twice] = [&costs, &twice].map(|costs| engine.simulate(32, Policy::InOrder, costs).timeline.seconds());
-    assert!(once > 0.0 && (twice / once - 2.0).abs() < 1e-9, "{once} and {twice} s");
+    };
+    let once = seconds(Policy::InOrder, |_| {});
+    assert!(once > 0.0 && (seconds(Policy::InOrder, twice) / once - 2.0).abs() < 1e-9);
+    let varied = seconds(Policy::InOrder, |cost| _ = cost.insert("variation".into(), [3.0].as_slice().into()));
+    assert!((varied / once - 3.0).abs() < 1e-9, "{varied}");
+    let noticed = seconds(Policy::InOrder, |cost| _ = cost.insert("notice_seconds".into(), [once].as_slice().into()));
+    assert!(noticed > 3.0 * once, "each task that follows one elsewhere is late: {noticed}");
+    // One by one nothing is beside anything: out of order, two chunks are.
+    let longer = |cost: &mut serde_json::Map<_, serde_json::Value>| _ = cost.insert("longer_beside".into(), 0.5.into());
+    assert!((seconds(Policy::InOrder, longer) / once - 1.0).abs() < 1e-9);
+    assert!(seconds(Policy::Fifo, longer) > 1.01 * seconds(Policy::Fifo, |_| {}));
 }
