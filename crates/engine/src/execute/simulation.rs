@@ -44,7 +44,7 @@ impl Engine {
         let prompts = |costs| Prompts::new(shared, costs, planned.as_ref(), (tokens, 0));
         let Prompts { graph, tasks, .. } = prompts(costs);
         let scheduled = |expected| state.scheduled(prompts(expected).tasks.dag.clone(), policy);
-        let scheduled: Vec<_> = expected.iter().map(|expected| scheduled(expected)).collect();
+        let scheduled: Vec<_> = expected.iter().map(scheduled).collect();
         drop(state);
         let takes = Measured { shared, graph: &graph, tasks: &tasks, costs };
         let mut runs = simulate_varied(&scheduled, RUNS, &takes);

@@ -105,7 +105,7 @@ fn notices(dag: &Dag, timeline: &Timeline) -> Vec<Option<f64>> {
         for place in (1..own.len()).rev() {
             let [before, event] = [own[place - 1], own[place]].map(|index| &events[index]);
             first = first.min(ready(event));
-            notices[own[place]] = (first > before.end).then(|| event.start - first);
+            notices[own[place]] = (first > before.end).then_some(event.start - first);
         }
     }
     notices
@@ -158,11 +158,12 @@ impl Effects {
 
 impl Observed {
     /// Whether its processor was idle before, the part of its time in which another one worked, and its time as a part of
-    /// what is known.
+    /// what is known, if anything is.
     fn row(&self) -> [f64; 3] {
         let seconds = self.alone + self.beside;
         let beside = if seconds > 0.0 { self.beside / seconds } else { 0.0 };
-        [f64::from(self.notice.is_some()), beside, (seconds / self.known).min(MOST_SHARE)]
+        let share = if self.known > 0.0 { (seconds / self.known).min(MOST_SHARE) } else { f64::NAN };
+        [f64::from(self.notice.is_some()), beside, share]
     }
 }
 
@@ -203,14 +204,39 @@ mod tests {
         Observed { block: 0, known, alone, beside, notice: None }
     }
 
+    /// A task of so many seconds, a part of it beside another, perhaps behind idleness.
+    fn varied(seconds: f64, part: f64, is_idle: bool) -> Observed {
+        Observed { notice: is_idle.then_some(1e-5), ..observed(1.0, (1.0 - part) * seconds, part * seconds) }
+    }
+
     #[test]
-    fn what_is_longer_beside_others_is_found_whatever_the_share_beside_them() {
-        // A second alone, and two as if they were one and a half.
-        let longer = longer_beside(&[observed(1.0, 1.0, 0.0), observed(3.0, 0.0, 4.0), observed(2.5, 1.0, 2.0)]);
-        assert!((longer - 1.0 / 3.0).abs() < 1e-12, "{longer}");
-        assert_eq!(longer_beside(&[observed(2.0, 2.5, 0.1)]), 0.0, "too little to know");
-        assert_eq!(longer_beside(&[observed(1.0, 0.0, 9.0)]), MOST_LONGER_BESIDE);
-        assert_eq!(longer_beside(&[]), 0.0);
+    fn effects_are_told_apart() {
+        let seconds = |part: f64, is_idle: bool| 1.1 * (1.0 + 0.3 * part + if is_idle { 0.2 } else { 0.0 });
+        let mut tasks = Vec::new();
+        for (part, is_idle) in [0.0, 0.4, 1.0].into_iter().flat_map(|part| [(part, true), (part, false), (part, false)])
+        {
+            tasks.push(varied(seconds(part, is_idle), part, is_idle));
+        }
+        let Effects { scale, idle, beside } = Effects::of(&tasks);
+        for (found, expected) in [(scale, 1.1), (idle, 0.2), (beside, 0.3)] {
+            assert!((found - expected).abs() < 0.02, "{found} for {expected}");
+        }
+        let shares = Effects::of(&tasks).variation(&tasks);
+        assert!(shares.iter().all(|share| (share - 1.0).abs() < 0.02), "nothing is left that varies: {shares:?}");
+    }
+
+    #[test]
+    fn what_is_the_same_for_all_tasks_is_no_effect() {
+        let tasks: Vec<_> = (0..9).map(|_| varied(1.25, 0.5, true)).collect();
+        let Effects { scale, idle, beside } = Effects::of(&tasks);
+        assert!((scale - 1.25).abs() < 1e-12 && idle == 0.0 && beside == 0.0, "{scale} {idle} {beside}");
+        for nothing in [&[][..], &[observed(0.0, 1.0, 0.0)]] {
+            let Effects { scale, idle, beside } = Effects::of(nothing);
+            assert_eq!((scale, idle, beside), (1.0, 0.0, 0.0));
+        }
+        let mut disturbed = vec![varied(1.0, 0.0, false), varied(99.0, 0.0, true)];
+        disturbed.extend((0..9).map(|_| varied(1.0, 1.0, false)));
+        assert!(Effects::of(&disturbed).idle <= MOST_LONGER);
     }
 
     #[test]
@@ -223,13 +249,14 @@ mod tests {
     #[test]
     fn a_variation_stands_for_many_tasks_and_keeps_their_mean() {
         let tasks: Vec<_> = (0..1000).map(|task| observed(2.0, 1.0 + f64::from(task) / 1000.0, 1.0)).collect();
-        let shares = variation(&tasks);
+        let none = Effects { scale: 1.0, idle: 0.0, beside: 0.0 };
+        let shares = none.variation(&tasks);
         assert_eq!(shares.len(), MOST_RANKS);
         assert!((shares.iter().sum::<f64>() / MOST_RANKS as f64 - 1.0).abs() < 1e-12);
         assert!((shares[0] / shares[MOST_RANKS - 1] - 2.0 / 3.0).abs() < 0.01);
-        assert!(variation(&[]).is_empty());
+        assert!(none.variation(&[]).is_empty());
         assert_eq!(
-            variation(&[observed(0.0, 1.0, 0.0), observed(1.0, 3.0, 0.0)]),
+            none.variation(&[observed(0.0, 1.0, 0.0), observed(1.0, 3.0, 0.0)]),
             [1.0],
             "nothing is known of the first"
         );

@@ -51,7 +51,7 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
     let engine = engine(&model, options(Policy::InOrder));
     engine.session().prefill(&prompt(&model, 32), &Cancel::new(), |_| {}).unwrap();
     let costs = engine.costs();
-    let seconds = |policy, change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
+    let seconds = |policy, change: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
         let mut list = serde_json::to_value(&costs).unwrap();
         list.as_array_mut().unwrap().iter_mut().for_each(|seen| change(seen["cost"].as_object_mut().unwrap()));
         let changed = serde_json::from_value(list).unwrap();
@@ -61,14 +61,15 @@ fn a_simulated_prompt_takes_what_its_costs_are() {
     let twice = |cost: &mut serde_json::Map<_, serde_json::Value>| {
         cost.values_mut().for_each(|seconds| *seconds = (2.0 * seconds.as_f64().unwrap()).into());
     };
-    let once = seconds(Policy::InOrder, |_| {});
-    assert!(once > 0.0 && (seconds(Policy::InOrder, twice) / once - 2.0).abs() < 1e-9);
-    let varied = seconds(Policy::InOrder, |cost| _ = cost.insert("variation".into(), [3.0].as_slice().into()));
+    let once = seconds(Policy::InOrder, &|_| {});
+    assert!(once > 0.0 && (seconds(Policy::InOrder, &twice) / once - 2.0).abs() < 1e-9);
+    let varied = seconds(Policy::InOrder, &|cost| _ = cost.insert("variation".into(), [3.0].as_slice().into()));
     assert!((varied / once - 3.0).abs() < 1e-9, "{varied}");
-    let noticed = seconds(Policy::InOrder, |cost| _ = cost.insert("notice_seconds".into(), [once].as_slice().into()));
+    let noticed = seconds(Policy::InOrder, &|cost| _ = cost.insert("notice_seconds".into(), [once].as_slice().into()));
     assert!(noticed > 3.0 * once, "each task that follows one elsewhere is late: {noticed}");
-    // One by one nothing is beside anything: out of order, two chunks are.
+    // In order, shadows alone are beside something.
     let longer = |cost: &mut serde_json::Map<_, serde_json::Value>| _ = cost.insert("longer_beside".into(), 0.5.into());
-    assert!((seconds(Policy::InOrder, longer) / once - 1.0).abs() < 1e-9);
-    assert!(seconds(Policy::Fifo, longer) > 1.01 * seconds(Policy::Fifo, |_| {}));
+    let [in_order, fifo] =
+        [Policy::InOrder, Policy::Fifo].map(|policy| seconds(policy, &longer) / seconds(policy, &|_| {}));
+    assert!(in_order >= 1.0 && fifo > in_order && fifo < 1.5, "{in_order} and {fifo}");
 }
