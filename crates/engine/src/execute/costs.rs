@@ -1,6 +1,6 @@
 //! How long subgraphs take: what a schedule expects, learned from what was seen.
 
-mod beside;
+mod effects;
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use triad_plan::processors::{Processors, label};
 use triad_plan::tasks::{KINDS, Operation, PrefillTask};
 
 use super::Execution;
-use beside::MOST_LONGER;
+use effects::LONGER;
 
 /// Before anything was seen: operations and bytes a second of an ordinary core.
 const OPERATIONS_PER_SECOND: f64 = 5e10;
@@ -188,8 +188,9 @@ impl TryFrom<Vec<Seen>> for Costs {
                 ));
             }
             let longer = [cost.longer_beside, cost.longer_behind_idleness];
-            if !longer.iter().all(|longer| (-MOST_LONGER..=MOST_LONGER).contains(longer)) {
-                return Err(format!("{}: expected it to be longer by at most {MOST_LONGER} in some cases", name()));
+            if !longer.iter().all(|longer| LONGER.contains(longer)) {
+                let [least, most] = [LONGER.start(), LONGER.end()];
+                return Err(format!("{}: expected it to be longer by {least} to {most} in some cases", name()));
             }
             let is_twice = costs.processors.get(&processor).is_some_and(|costs| costs[operation.kind(role)].is_some());
             if is_twice {
@@ -409,7 +410,11 @@ mod tests {
             for cost in
                 [Cost { longer_beside: wrong, ..cost.clone() }, Cost { longer_behind_idleness: wrong, ..cost.clone() }]
             {
-                assert!(Costs::try_from(vec![Seen { cost, ..seen.clone() }]).unwrap_err().contains("at most 0.75"));
+                assert!(
+                    Costs::try_from(vec![Seen { cost, ..seen.clone() }])
+                        .unwrap_err()
+                        .contains("longer by -0.45 to 0.75")
+                );
             }
         }
     }

@@ -1,4 +1,7 @@
-//! What schedules out of order add to what tasks take: they run beside others, and they vary.
+//! What a mean does not say of what tasks take: by block, behind idleness, beside others, how soon they begin, and how much
+//! all that varies.
+
+use std::ops::RangeInclusive;
 
 use triad_plan::graph::Subgraph;
 use triad_plan::processors::Processors;
@@ -9,8 +12,9 @@ use triad_plan::timeline::{Event, Timeline};
 use super::{Cost, Costs};
 use crate::execute::Execution;
 
-/// More is a disturbance, or a file that something else wrote.
-pub(super) const MOST_LONGER: f64 = 0.75;
+/// What tasks are longer by, for either reason, as a part of themselves. Anything else is a disturbance, or a file that
+/// something else wrote; of both reasons together something is left of a task.
+pub(super) const LONGER: RangeInclusive<f64> = -0.45..=0.75;
 /// So many times of what is known, too.
 const MOST_SHARE: f64 = 3.0;
 /// Variance that is added to that of an effect's cause.
@@ -32,40 +36,41 @@ struct Observed {
 }
 
 impl Costs {
-    /// What tasks took in runs in order and out of order: by block, behind idleness and beside other processors, and how that
-    /// varied. Of each kind of runs those in the middle count, of which a quarter is faster and a
-    /// quarter slower: so what disturbs a few of them does not count.
+    /// What tasks took in runs in order and out of order. Of either those in the middle count, of which a quarter is faster
+    /// and a quarter slower: so what disturbs a few of them does not count.
     pub fn of_runs(processors: &Processors, in_order: Vec<Execution>, out_of_order: Vec<Execution>) -> Self {
         let [in_order, out_of_order] = [in_order, out_of_order].map(in_the_middle);
         let mut costs = Self::default();
         costs.learn(processors, &in_order);
-        let of_blocks = costs.observed(processors, &in_order);
-        for (index, (_, processor)) in processors.iter().enumerate() {
-            let of_processor = costs.processors.get_mut(&processor.name).into_iter().flatten();
-            for (cost, tasks) in of_processor.zip(&of_blocks[index]) {
-                if let Some(cost) = cost {
-                    cost.by_block = by_block(tasks);
-                }
-            }
-        }
+        let observed = costs.observed(processors, &in_order);
+        costs.change(processors, &observed, |cost, tasks| cost.by_block = by_block(tasks));
         let observed = costs.observed(processors, in_order.iter().chain(&out_of_order));
-        for ((_, processor), observed) in processors.iter().zip(observed) {
-            let of_processor = costs.processors.get_mut(&processor.name).into_iter().flatten();
-            for (cost, tasks) in of_processor.zip(&observed) {
-                if let Some(cost) = cost {
-                    let effects = Effects::of(tasks);
-                    *cost = Cost {
-                        by_block: std::mem::take(&mut cost.by_block),
-                        variation: effects.variation(tasks),
-                        notice_seconds: at_ranks(tasks.iter().filter_map(|task| task.notice).collect()),
-                        longer_behind_idleness: effects.idle,
-                        longer_beside: effects.beside,
-                        ..cost.scaled(effects.scale)
-                    };
-                }
-            }
-        }
+        costs.change(processors, &observed, |cost, tasks| {
+            let effects = Effects::of(tasks);
+            *cost = Cost {
+                by_block: std::mem::take(&mut cost.by_block),
+                variation: effects.variation(tasks),
+                notice_seconds: at_ranks(tasks.iter().filter_map(|task| task.notice).collect()),
+                longer_behind_idleness: effects.idle,
+                longer_beside: effects.beside,
+                ..cost.scaled(effects.scale)
+            };
+        });
         costs
+    }
+
+    /// Changes what is known of each kind, by its tasks.
+    fn change(
+        &mut self,
+        processors: &Processors,
+        observed: &[[Vec<Observed>; KINDS]],
+        change: impl Fn(&mut Cost, &[Observed]),
+    ) {
+        for ((_, processor), observed) in processors.iter().zip(observed) {
+            let costs = self.processors.get_mut(&processor.name).into_iter().flatten();
+            let known = costs.zip(observed).filter_map(|(cost, tasks)| Some((cost.as_mut()?, tasks)));
+            known.for_each(|(cost, tasks)| change(cost, tasks));
+        }
     }
 
     /// All tasks of runs of which something is known, by processor and kind.
@@ -139,7 +144,7 @@ impl Effects {
         if !(tasks.iter().any(|task| task.known > 0.0) && scale > 0.0) {
             return Self { scale: 1.0, idle: 0.0, beside: 0.0 };
         }
-        let [idle, beside] = parts.map(|part| (part / scale).clamp(-MOST_LONGER, MOST_LONGER));
+        let [idle, beside] = parts.map(|part| (part / scale).clamp(*LONGER.start(), *LONGER.end()));
         Self { scale, idle, beside }
     }
 
@@ -151,7 +156,7 @@ impl Effects {
         };
         let mut shares = at_ranks(tasks.iter().map(share).collect());
         let mean = shares.iter().sum::<f64>() / shares.len() as f64;
-        shares.iter_mut().for_each(|share| *share /= mean);
+        shares.iter_mut().filter(|_| mean > 0.0).for_each(|share| *share /= mean);
         shares
     }
 }
@@ -236,7 +241,7 @@ mod tests {
         }
         let mut disturbed = vec![varied(1.0, 0.0, false), varied(99.0, 0.0, true)];
         disturbed.extend((0..9).map(|_| varied(1.0, 1.0, false)));
-        assert!(Effects::of(&disturbed).idle <= MOST_LONGER);
+        assert!(LONGER.contains(&Effects::of(&disturbed).idle));
     }
 
     #[test]
