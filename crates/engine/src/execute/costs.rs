@@ -3,6 +3,7 @@
 mod effects;
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use triad_plan::graph::{Graph, Role};
@@ -149,6 +150,9 @@ impl Costs {
     }
 }
 
+/// What a number of a cost may be: of any more, sums of tasks would not be finite.
+const NUMBERS: RangeInclusive<f64> = 0.0..=1e9;
+
 fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
@@ -177,11 +181,11 @@ impl TryFrom<Vec<Seen>> for Costs {
         for Seen { processor, role, operation, cost } in list {
             let shadow = if operation == Operation::Shadow { "the shadow of " } else { "" };
             let name = || format!("{shadow}{} on the {}", role.name(), label(&processor));
-            if !cost.parts().iter().all(|seconds| seconds.is_finite() && *seconds >= 0.0) {
+            if !cost.parts().iter().all(|seconds| NUMBERS.contains(seconds)) {
                 return Err(format!("{}: expected seconds that are finite and not negative", name()));
             }
             let mut others = cost.by_block.iter().chain(&cost.variation).chain(&cost.notice_seconds);
-            if !others.all(|number| number.is_finite() && *number >= 0.0) {
+            if !others.all(|number| NUMBERS.contains(number)) {
                 return Err(format!(
                     "{}: expected parts of blocks, variations, and seconds to notice it, that are not negative",
                     name()
@@ -396,7 +400,7 @@ mod tests {
             let refused = Costs::try_from(vec![twice.clone(), twice]).unwrap_err();
             assert_eq!(refused, format!("{name} is there twice"));
         }
-        for wrong in [-1.0, f64::NAN, f64::INFINITY] {
+        for wrong in [-1.0, 1e300, f64::NAN, f64::INFINITY] {
             for cost in [
                 Cost { seconds_per_token: wrong, ..cost.clone() },
                 Cost { by_block: vec![wrong], ..cost.clone() },

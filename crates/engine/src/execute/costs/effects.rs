@@ -110,7 +110,7 @@ fn notices(dag: &Dag, timeline: &Timeline) -> Vec<Option<f64>> {
         for place in (1..own.len()).rev() {
             let [before, event] = [own[place - 1], own[place]].map(|index| &events[index]);
             first = first.min(ready(event));
-            notices[own[place]] = (first > before.end).then_some(event.start - first);
+            notices[own[place]] = (first > before.end).then_some((event.start - first).max(0.0));
         }
     }
     notices

@@ -28,6 +28,9 @@ use half::f16;
 use crate::int4::{self, GROUP};
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
+pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
+use steps::{GROUPS, Step};
+use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
 
 /// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
@@ -48,9 +51,6 @@ fn prefetch_ahead<T>(place: *const T, ahead: usize) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (place, ahead);
 }
-pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
-use steps::{GROUPS, Step};
-use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
 
 /// Rows of activations, each with a scale so small that neither a number nor a sum of products overflows.
 #[derive(Debug, Default)]
