@@ -183,7 +183,7 @@ fn dequantize_super_blocks<B: SuperBlock>(bytes: &[u8], out: &mut [f32]) {
 
 /// The bits of the f16 at a place of a block.
 #[inline(always)]
-fn bits_at(block: &[u8], place: usize) -> u16 {
+pub fn bits_at(block: &[u8], place: usize) -> u16 {
     u16::from_le_bytes([block[place], block[place + 1]])
 }
 

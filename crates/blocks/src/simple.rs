@@ -14,6 +14,8 @@ pub trait Block {
     const BYTES: usize;
     /// Whether there is a minimum.
     const HAS_MINIMUM: bool;
+    /// The byte where the fifth bits of all numbers begin, before the other four, where numbers have five.
+    const FIFTH_BITS: Option<usize> = None;
 
     /// Writes the numbers `q` of a block of [`Block::BYTES`], and returns the bits of `d` and `m`, in f16; `m` is 0
     /// where there is none.
@@ -54,6 +56,7 @@ pub struct Q5_0;
 impl Block for Q5_0 {
     const BYTES: usize = 22;
     const HAS_MINIMUM: bool = false;
+    const FIFTH_BITS: Option<usize> = Some(2);
 
     #[inline(always)]
     fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
@@ -68,6 +71,7 @@ pub struct Q5_1;
 impl Block for Q5_1 {
     const BYTES: usize = 24;
     const HAS_MINIMUM: bool = true;
+    const FIFTH_BITS: Option<usize> = Some(4);
 
     #[inline(always)]
     fn unpack(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {

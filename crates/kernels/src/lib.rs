@@ -31,6 +31,7 @@ pub mod int4;
 pub mod int8;
 mod kernel;
 pub mod lease;
+mod lines;
 pub mod log_softmax;
 mod magnitude;
 pub mod matmul;

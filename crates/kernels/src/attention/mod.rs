@@ -20,6 +20,7 @@ mod tests;
 use std::cell::RefCell;
 use std::ops::Range;
 
+use crate::lines::Lines;
 use crate::output::{OutputMut, SharedOutput};
 use crate::product::{Arithmetic, Operand};
 use crate::vectorize::vectorize;
@@ -120,9 +121,9 @@ struct Scratch {
     keys: Operand,
     values: Operand,
     /// Of a strip `[rows, heads of the group, PAGE]`.
-    scores: Vec<f32>,
+    scores: Lines<f32>,
     /// Those scores as weights, in words.
-    weights: Vec<u32>,
+    weights: Lines<u32>,
     /// Weighted values of the tile `[rows, heads of the group, head_dim]`.
     output: Vec<f32>,
     /// Of the tile `[rows, heads of the group]`.
@@ -221,11 +222,11 @@ impl Pass<'_> {
         let (dim, count) = (self.shape.head_dim, keys.len());
         let of_tile = before * self.group..(before + strip.len()) * self.group;
         let words = self.arithmetic.words(dim);
-        scores.resize(STRIP.max(of_tile.len()) * PAGE, 0.0);
+        scores.resize(STRIP.max(of_tile.len()) * PAGE);
         let scores = &mut scores[..of_tile.len() * count];
         packed.multiply(&queries[of_tile.start * words..of_tile.end * words], count, scores, false);
         let words = self.arithmetic.words(count);
-        weights.resize(STRIP.max(of_tile.len()) * PAGE, 0);
+        weights.resize(STRIP.max(of_tile.len()) * PAGE);
         let weights = &mut weights[..of_tile.len() * words];
         let output = &mut output[of_tile.start * dim..of_tile.end * dim];
         let rows = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(words));

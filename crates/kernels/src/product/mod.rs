@@ -14,6 +14,7 @@ use std::ops::Range;
 use crate::Matrix;
 use crate::kernel::best;
 use crate::kernel::float::{Bf16Kernel, FloatKernel, PANEL, Panel};
+use crate::lines::Lines;
 use crate::output::SharedOutput;
 pub(crate) use operand::{Arithmetic, Operand};
 use pack::{Source, Wide};
@@ -34,7 +35,7 @@ pub(crate) enum Write {
 struct Scratch {
     wide: Wide,
     /// A panel `[DEPTH, PANEL]`.
-    panel: Vec<u32>,
+    panel: Lines<u32>,
 }
 
 thread_local! {
@@ -121,7 +122,7 @@ unsafe fn panels(
     let count = columns.len();
     assert_eq!(right.len(), depth * count, "right operand has {count} columns");
     SCRATCH.with_borrow_mut(|Scratch { wide, panel }| {
-        panel.resize(DEPTH * PANEL, 0);
+        panel.resize(DEPTH * PANEL);
         for first in (0..count).step_by(PANEL) {
             let of_panel = first..(first + PANEL).min(count);
             for start in (0..depth).step_by(DEPTH) {

@@ -8,6 +8,7 @@ use crate::Matrix;
 use crate::activation::exp2;
 use crate::kernel::best;
 use crate::kernel::float::{Bf16Kernel, FloatKernel, LANES, PANEL, Panel};
+use crate::lines::Lines;
 use crate::log_softmax::largest;
 use crate::output::OutputMut;
 use crate::vectorize::vectorize_fused;
@@ -99,7 +100,7 @@ fn exp2_and_sum(exponents: &[f32], visible: Range<usize>, before: f32, exponenti
 #[derive(Default)]
 pub(crate) struct Operand {
     arithmetic: Option<Arithmetic>,
-    words: Vec<u32>,
+    words: Lines<u32>,
     /// Words of the depth.
     depth: usize,
     columns: usize,
@@ -111,7 +112,7 @@ impl Operand {
     /// Allocates the memory that [`Operand::pack_transposed`] needs for so many columns.
     pub(crate) fn reserve(&mut self, arithmetic: Arithmetic, columns: usize, depth: usize) {
         let words = columns.next_multiple_of(PANEL) * arithmetic.words(depth);
-        self.words.reserve(words.saturating_sub(self.words.len()));
+        self.words.reserve(words);
     }
 
     /// Packs the transpose of `matrix[columns, depth]`.
@@ -120,7 +121,7 @@ impl Operand {
         self.depth = arithmetic.words(depth);
         self.arithmetic = Some(arithmetic);
         assert!(self.depth <= DEPTH, "{depth} numbers in a panel");
-        self.words.resize(self.columns.div_ceil(PANEL) * PANEL * self.depth, 0);
+        self.words.resize(self.columns.div_ceil(PANEL) * PANEL * self.depth);
         let source = match arithmetic.bf16 {
             Some(bf16) => Source::Bf16(bf16, matrix, depth),
             None => Source::F32(matrix),
@@ -143,7 +144,7 @@ impl Operand {
         // The last of an odd number of rows is paired with zeros.
         wide[matrix.len()..matrix.len() + columns].fill(0.0);
         let panels = columns.div_ceil(PANEL);
-        self.words.resize(panels * PANEL * self.depth, 0);
+        self.words.resize(panels * PANEL * self.depth);
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
             let of_panel = index * PANEL..((index + 1) * PANEL).min(columns);
             for (step, words) in panel.chunks_exact_mut(PANEL).enumerate() {

@@ -3,12 +3,13 @@
 
 use std::arch::x86_64::{
     __m256, __m256i, _mm_add_epi32, _mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_loadl_epi64,
-    _mm_loadu_si128, _mm_shuffle_epi32, _mm256_add_epi32, _mm256_and_si256, _mm256_castps128_ps256,
-    _mm256_castsi256_si128, _mm256_cvtepi8_epi16, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_dpwssd_avx_epi32,
-    _mm256_extracti128_si256, _mm256_fmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi16,
-    _mm256_mullo_epi32, _mm256_or_si256, _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_setr_epi32, _mm256_sll_epi16, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_srli_epi32,
-    _mm256_storeu_ps, _mm256_sub_epi16,
+    _mm_loadu_si128, _mm_movehdup_ps, _mm_set1_epi16, _mm_shuffle_epi32, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_broadcastss_ps, _mm256_castps128_ps256, _mm256_castsi256_si128, _mm256_cmpeq_epi16, _mm256_cvtepi8_epi16,
+    _mm256_cvtepi32_ps, _mm256_cvtepu8_epi16, _mm256_cvtph_ps, _mm256_dpwssd_avx_epi32, _mm256_extracti128_si256,
+    _mm256_fmadd_ps, _mm256_fnmadd_ps, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_mullo_epi16, _mm256_mullo_epi32,
+    _mm256_or_si256, _mm256_permutevar8x32_ps, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi16,
+    _mm256_setr_epi32, _mm256_sll_epi16, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_srli_epi32, _mm256_storeu_ps,
+    _mm256_storeu_si256, _mm256_sub_epi16,
 };
 
 use super::blocks;
@@ -111,6 +112,14 @@ macro_rules! kernel {
             }
 
             #[inline(always)]
+            unsafe fn fifth_bits(bits: u32, register: usize) -> __m256i {
+                let places =
+                    _mm256_setr_epi16(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, i16::MIN);
+                let set = _mm256_and_si256(_mm256_set1_epi16((bits >> (16 * register)) as i16), places);
+                _mm256_and_si256(_mm256_cmpeq_epi16(set, places), _mm256_set1_epi16(16))
+            }
+
+            #[inline(always)]
             unsafe fn splat_i16(number: i16) -> __m256i {
                 _mm256_set1_epi16(number)
             }
@@ -185,14 +194,29 @@ macro_rules! kernel {
             }
 
             #[inline(always)]
+            unsafe fn multiply_subtract(a: __m256, b: __m256, c: __m256) -> __m256 {
+                _mm256_fnmadd_ps(a, b, c)
+            }
+
+            #[inline(always)]
+            unsafe fn store_integers(numbers: __m256i, to: *mut i16) {
+                _mm256_storeu_si256(to.cast(), numbers);
+            }
+
+            #[inline(always)]
             unsafe fn store(numbers: __m256, to: *mut f32) {
                 _mm256_storeu_ps(to, numbers);
             }
 
             #[inline(always)]
-            fn widen(bits: u16) -> f32 {
-                // SAFETY: as above.
-                unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+            unsafe fn splat_f16(bits: u16) -> __m256 {
+                _mm256_cvtph_ps(_mm_set1_epi16(bits as i16))
+            }
+
+            #[inline(always)]
+            unsafe fn splat_and_widen(bits: [u16; 2]) -> (__m256, f32) {
+                let both = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits[0]) | i32::from(bits[1]) << 16));
+                (_mm256_broadcastss_ps(both), _mm_cvtss_f32(_mm_movehdup_ps(both)))
             }
         }
 

@@ -8,17 +8,19 @@
 
 use std::arch::x86_64::{
     __m128, __m512, __m512i, _mm_add_epi32, _mm_add_ps, _mm_cvtepi32_ps, _mm_cvtph_ps, _mm_cvtsi32_si128,
-    _mm_cvtss_f32, _mm_loadu_ps, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps, _mm_set1_ps,
-    _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
-    _mm256_castsi256_si128, _mm256_extractf128_ps, _mm256_extracti128_si256, _mm256_loadu_si256,
-    _mm256_maskz_loadu_epi8, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512,
-    _mm512_castps512_ps256, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps, _mm512_cvtepu8_epi16,
-    _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_loadu_si512,
-    _mm512_mask_set1_epi16, _mm512_maskz_loadu_epi8, _mm512_maskz_loadu_epi16, _mm512_mullo_epi16, _mm512_mullo_epi32,
-    _mm512_or_si512, _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi16,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_sll_epi16,
-    _mm512_srl_epi16, _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_epi16, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm_cvtss_f32, _mm_loadu_ps, _mm_loadu_si128, _mm_maskz_loadu_epi16, _mm_movehdup_ps, _mm_movehl_ps, _mm_movelh_ps,
+    _mm_mul_ps, _mm_set1_ps, _mm_shuffle_ps, _mm_srli_epi16, _mm_storeu_ps, _mm256_add_epi32, _mm256_add_ps,
+    _mm256_and_si256, _mm256_castpd_ps, _mm256_castps256_ps128, _mm256_castsi256_si128, _mm256_extractf128_ps,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm256_set_m128i, _mm256_set1_epi8,
+    _mm256_set1_epi16, _mm512_add_epi32, _mm512_and_si512, _mm512_broadcastss_ps, _mm512_castps_pd,
+    _mm512_castps128_ps512, _mm512_castps512_ps256, _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi16, _mm512_cvtph_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_extracti64x4_epi64,
+    _mm512_fmadd_ps, _mm512_fnmadd_ps, _mm512_loadu_si512, _mm512_mask_set1_epi16, _mm512_maskz_loadu_epi8,
+    _mm512_maskz_loadu_epi16, _mm512_maskz_set1_epi16, _mm512_mullo_epi16, _mm512_mullo_epi32, _mm512_or_si512,
+    _mm512_permutexvar_ps, _mm512_reduce_add_epi32, _mm512_reduce_add_ps, _mm512_set1_epi16, _mm512_set1_epi32,
+    _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_sll_epi16, _mm512_srl_epi16,
+    _mm512_srli_epi16, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_sub_epi16,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use std::arch::asm;
@@ -555,6 +557,18 @@ impl Vector for Wide {
     }
 
     #[inline(always)]
+    unsafe fn four_bits(from: *const u8, _: usize) -> __m512i {
+        let bytes = _mm_loadu_si128(from.cast());
+        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(bytes), bytes);
+        _mm512_cvtepu8_epi16(_mm256_and_si256(both, _mm256_set1_epi8(15)))
+    }
+
+    #[inline(always)]
+    unsafe fn fifth_bits(bits: u32, _: usize) -> __m512i {
+        _mm512_maskz_set1_epi16(bits, 16)
+    }
+
+    #[inline(always)]
     unsafe fn splat_i16(number: i16) -> __m512i {
         _mm512_set1_epi16(number)
     }
@@ -629,13 +643,28 @@ impl Vector for Wide {
     }
 
     #[inline(always)]
+    unsafe fn multiply_subtract(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fnmadd_ps(a, b, c)
+    }
+
+    #[inline(always)]
+    unsafe fn store_integers(numbers: __m512i, to: *mut i16) {
+        _mm512_storeu_si512(to.cast(), numbers);
+    }
+
+    #[inline(always)]
     unsafe fn store(numbers: __m512, to: *mut f32) {
         _mm512_storeu_ps(to, numbers);
     }
 
     #[inline(always)]
-    fn widen(bits: u16) -> f32 {
-        // SAFETY: as above.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
+    unsafe fn splat_f16(bits: u16) -> __m512 {
+        _mm512_cvtph_ps(_mm256_set1_epi16(bits as i16))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_and_widen(bits: [u16; 2]) -> (__m512, f32) {
+        let both = _mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits[0]) | i32::from(bits[1]) << 16));
+        (_mm512_broadcastss_ps(both), _mm_cvtss_f32(_mm_movehdup_ps(both)))
     }
 }

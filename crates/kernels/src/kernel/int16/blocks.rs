@@ -17,15 +17,18 @@ const SIMPLE_PARTS: usize = ELEMENTS / PART;
 
 /// Sixteen sums of a row and column, in registers of a set of instructions.
 pub(super) trait Sums: Copy {
+    /// What sums are multiplied by.
+    type Scale: Copy;
+
     /// Of nothing.
     fn zero() -> Self;
 
     /// Adds, times `scale`, the exact sums of the products of neighbouring pairs: of those at 2 i and 2 i + 1 of each 32 to
     /// sum i. The numbers are a multiple of 32, and none of the sums overflows.
-    fn add_products(self, integers: &[i16], x: &[i16], scale: f32) -> Self;
+    fn add_products(self, integers: &[i16], x: &[i16], scale: Self::Scale) -> Self;
 
     /// Subtracts, times `scale`, the exact product of each minimum and sum.
-    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self;
+    fn subtract_products(self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: Self::Scale) -> Self;
 
     /// Adds the products of all rows with a super-block, times its scale, to the rows' sums; writes what
     /// [`SuperBlock::scales`] does of minimums, and returns what a minimum is worth.
@@ -34,10 +37,19 @@ pub(super) trait Sums: Copy {
         block: &[u8],
         x: [&[i16; SUPER_BLOCK]; ROWS],
         minimums: &mut [i32; PARTS],
-    ) -> f32;
+    ) -> Self::Scale;
 
     /// The value of an f16 with these bits.
-    fn widen(bits: u16) -> f32;
+    fn scale(bits: u16) -> Self::Scale;
+
+    /// The values of two, the second as a number.
+    fn scale_and_number(bits: [u16; 2]) -> (Self::Scale, f32);
+
+    /// Writes the numbers of a block, and returns what [`Block::unpack`] does.
+    #[inline(always)]
+    fn unpack<B: Block>(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
+        B::unpack(block, integers)
+    }
 
     /// `a · b + c`, rounded once where the others are.
     fn multiply_add(a: f32, b: f32, c: f32) -> f32;
@@ -125,13 +137,13 @@ fn add_block<B: Block, S: Sums, const ROWS: usize>(
     totals: &mut [(S, f32); ROWS],
 ) {
     let mut integers = [0; ELEMENTS];
-    let [scale, minimum] = B::unpack(block, &mut integers);
-    let scale = S::widen(scale);
+    let bits = S::unpack::<B>(block, &mut integers);
+    let (scale, minimum) = if B::HAS_MINIMUM { S::scale_and_number(bits) } else { (S::scale(bits[0]), 0.0) };
     for ((x, sums), (total, offset)) in rows.iter().zip(totals) {
         *total = total.add_products(&integers, &x[index * ELEMENTS..][..ELEMENTS], scale);
         if B::HAS_MINIMUM {
             let sums = &sums[index * SIMPLE_PARTS..][..SIMPLE_PARTS];
-            *offset = S::multiply_add((sums[0] + sums[1]) as f32, S::widen(minimum), *offset);
+            *offset = S::multiply_add((sums[0] + sums[1]) as f32, minimum, *offset);
         }
     }
 }
@@ -180,6 +192,8 @@ fn prefetch_block(block: &[u8]) {
 pub(super) struct Plain([f32; PARTS]);
 
 impl Sums for Plain {
+    type Scale = f32;
+
     #[inline(always)]
     fn zero() -> Self {
         Self([0.0; PARTS])
@@ -218,16 +232,21 @@ impl Sums for Plain {
         let mut integers = [0; SUPER_BLOCK];
         // Sixteen products of numbers of these sizes are added to each sum: 16 · 4096 · 32512 < 2³¹.
         let [scale, minimum_scale] = B::unpack(block, &mut integers, minimums);
-        let scale = Self::widen(scale);
+        let scale = Self::scale(scale);
         for (sums, x) in sums.iter_mut().zip(x) {
             *sums = sums.add_products(&integers, x, scale);
         }
-        Self::widen(minimum_scale)
+        Self::scale(minimum_scale)
     }
 
     #[inline(always)]
-    fn widen(bits: u16) -> f32 {
+    fn scale(bits: u16) -> f32 {
         triad_blocks::widen(bits)
+    }
+
+    #[inline(always)]
+    fn scale_and_number(bits: [u16; 2]) -> (f32, f32) {
+        (Self::scale(bits[0]), Self::scale(bits[1]))
     }
 
     #[inline(always)]

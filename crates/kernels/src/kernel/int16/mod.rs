@@ -15,6 +15,7 @@ mod columns;
 pub(super) mod neon;
 pub(super) mod reference;
 mod registers;
+mod simple_blocks;
 mod steps;
 mod super_blocks;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod vector;
 use half::f16;
 
 use crate::int4::{self, GROUP};
+use crate::lines::Lines;
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
 pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
@@ -57,7 +59,7 @@ fn prefetch_ahead<T>(place: *const T, ahead: usize) {
 pub(crate) struct Int16Rows {
     in_features: usize,
     /// `[rows, stride]`.
-    values: Vec<i16>,
+    values: Lines<i16>,
     scales: Vec<f32>,
     /// `[rows, steps_of_row]`, by [`fill_steps`](Self::fill_steps).
     steps: Vec<Step>,
@@ -87,7 +89,7 @@ impl Int16Rows {
         assert!(in_features <= MOST_FEATURES, "{in_features} input features");
         self.in_features = in_features;
         let stride = self.stride();
-        self.values.resize(x.len() / in_features * stride, 0);
+        self.values.resize(x.len() / in_features * stride);
         self.scales.clear();
         self.steps.clear();
         self.sums.clear();

@@ -2,10 +2,10 @@
 
 use std::arch::aarch64::{
     float32x4_t, int16x8_t, int32x4_t, vaddq_s32, vaddvq_s32, vandq_s16, vandq_s32, vcvtq_f32_s32, vdupq_laneq_f32,
-    vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32, vget_low_s16, vld1_s8, vld1_u8, vld1q_s16, vmlal_high_s16,
-    vmlal_s16, vmovl_s8, vmovl_u8, vmulq_s16, vmulq_s32, vorrq_s16, vpaddq_s32, vreinterpretq_s16_s32,
+    vdupq_n_f32, vdupq_n_s16, vdupq_n_s32, vfmaq_f32, vfmsq_f32, vget_low_s16, vld1_s8, vld1_u8, vld1q_s16,
+    vmlal_high_s16, vmlal_s16, vmovl_s8, vmovl_u8, vmulq_s16, vmulq_s32, vorrq_s16, vpaddq_s32, vreinterpretq_s16_s32,
     vreinterpretq_s16_u16, vreinterpretq_s32_s16, vreinterpretq_s32_u32, vreinterpretq_u16_s16, vreinterpretq_u32_s16,
-    vshlq_u16, vshrq_n_u16, vshrq_n_u32, vst1q_f32, vsubq_s16,
+    vshlq_u16, vshrq_n_u16, vshrq_n_u32, vst1q_f32, vst1q_s16, vsubq_s16, vtstq_s16,
 };
 use std::arch::asm;
 
@@ -72,6 +72,13 @@ impl Vector for Quarter {
     #[inline(always)]
     unsafe fn widen_unsigned(from: *const u8) -> int16x8_t {
         vreinterpretq_s16_u16(vmovl_u8(vld1_u8(from)))
+    }
+
+    #[inline(always)]
+    unsafe fn fifth_bits(bits: u32, register: usize) -> int16x8_t {
+        let places = vld1q_s16([1, 2, 4, 8, 16, 32, 64, 128].as_ptr());
+        let set = vtstq_s16(vdupq_n_s16((bits >> (8 * register) & 0xff) as i16), places);
+        vandq_s16(vreinterpretq_s16_u16(set), vdupq_n_s16(16))
     }
 
     #[inline(always)]
@@ -145,19 +152,28 @@ impl Vector for Quarter {
     }
 
     #[inline(always)]
+    unsafe fn multiply_subtract(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
+        vfmsq_f32(c, a, b)
+    }
+
+    #[inline(always)]
+    unsafe fn store_integers(numbers: int16x8_t, to: *mut i16) {
+        vst1q_s16(to, numbers);
+    }
+
+    #[inline(always)]
     unsafe fn store(numbers: float32x4_t, to: *mut f32) {
         vst1q_f32(to, numbers);
     }
 
     #[inline(always)]
-    fn widen(bits: u16) -> f32 {
-        let wide: f32;
-        // SAFETY: one instruction on a register, which every aarch64 has.
-        unsafe {
-            asm!("fcvt {wide:s}, {bits:h}", bits = in(vreg) f32::from_bits(u32::from(bits)), wide = lateout(vreg) wide,
-                options(pure, nomem, nostack, preserves_flags));
-        }
-        wide
+    unsafe fn splat_f16(bits: u16) -> float32x4_t {
+        vdupq_n_f32(widen(bits))
+    }
+
+    #[inline(always)]
+    unsafe fn splat_and_widen(bits: [u16; 2]) -> (float32x4_t, f32) {
+        (vdupq_n_f32(widen(bits[0])), widen(bits[1]))
     }
 }
 
@@ -191,6 +207,19 @@ impl WeightVector for Quarter {
         let four = widen_four(scales);
         [vdupq_laneq_f32::<0>(four), vdupq_laneq_f32::<1>(four), vdupq_laneq_f32::<2>(four), vdupq_laneq_f32::<3>(four)]
     }
+}
+
+/// The value of an f16 with these bits.
+#[inline(always)]
+fn widen(bits: u16) -> f32 {
+    let wide: f32;
+    // SAFETY: one instruction on a register, which every aarch64 has.
+    #[allow(unsafe_code)]
+    unsafe {
+        asm!("fcvt {wide:s}, {bits:h}", bits = in(vreg) f32::from_bits(u32::from(bits)), wide = lateout(vreg) wide,
+            options(pure, nomem, nostack, preserves_flags));
+    }
+    wide
 }
 
 /// Four numbers in f16 as f32.

@@ -1,11 +1,12 @@
 //! The sums of products with blocks in registers of any set of instructions.
 
+use triad_blocks::simple::{Block, ELEMENTS};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK, SuperBlock};
 
 use super::blocks::Sums;
 use super::steps::SUMS;
-use super::super_blocks;
 use super::vector::Vector;
+use super::{simple_blocks, super_blocks};
 use crate::dot::sum;
 
 /// Sixteen sums of a row and column, in as many of these registers as they take.
@@ -15,6 +16,8 @@ pub(super) struct Registers<V: Vector>(pub V::Sixteen<V::Floats>);
 // SAFETY (of all functions): they are inlined into functions that are called where the processor has the instructions.
 #[allow(unsafe_code)]
 impl<V: Vector> Sums for Registers<V> {
+    type Scale = V::Floats;
+
     #[inline(always)]
     fn zero() -> Self {
         // SAFETY: as above.
@@ -22,7 +25,7 @@ impl<V: Vector> Sums for Registers<V> {
     }
 
     #[inline(always)]
-    fn add_products(mut self, integers: &[i16], x: &[i16], scale: f32) -> Self {
+    fn add_products(mut self, integers: &[i16], x: &[i16], scale: V::Floats) -> Self {
         assert!(integers.len() == x.len() && x.len().is_multiple_of(2 * SUMS));
         // SAFETY: as above; 32 numbers each.
         unsafe {
@@ -41,14 +44,13 @@ impl<V: Vector> Sums for Registers<V> {
     }
 
     #[inline(always)]
-    fn subtract_products(mut self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: f32) -> Self {
+    fn subtract_products(mut self, minimums: &[i32; PARTS], sums: &[i32; PARTS], scale: V::Floats) -> Self {
         // SAFETY: as above; sixteen numbers each.
         unsafe {
-            let scale = V::splat(-scale);
             for (register, to) in self.0.as_mut().iter_mut().enumerate() {
                 let place = register * V::LANES;
                 let exact = V::multiply_i32(V::load(minimums.as_ptr().add(place)), V::load(sums.as_ptr().add(place)));
-                *to = V::multiply_add(V::to_floats(exact), scale, *to);
+                *to = V::multiply_subtract(V::to_floats(exact), scale, *to);
             }
         }
         self
@@ -60,19 +62,19 @@ impl<V: Vector> Sums for Registers<V> {
         block: &[u8],
         x: [&[i16; SUPER_BLOCK]; ROWS],
         minimums: &mut [i32; PARTS],
-    ) -> f32 {
+    ) -> V::Floats {
         if !super_blocks::is_faster::<B, V>() {
             let mut integers = [0; SUPER_BLOCK];
             let [scale, minimum_scale] = B::unpack(block, &mut integers, minimums);
-            let scale = V::widen(scale);
+            let scale = Self::scale(scale);
             for (sums, x) in sums.iter_mut().zip(x) {
                 *sums = sums.add_products(&integers, x, scale);
             }
-            return V::widen(minimum_scale);
+            return Self::scale(minimum_scale);
         }
         let mut scales = [0; PARTS];
         let [scale, minimum_scale] = B::scales(block, &mut scales, minimums);
-        let scale = V::widen(scale);
+        let scale = Self::scale(scale);
         // SAFETY: as above.
         unsafe {
             let exact = super_blocks::products::<B, V, ROWS>(block, &scales, x);
@@ -80,12 +82,28 @@ impl<V: Vector> Sums for Registers<V> {
                 sums.add(exact, V::splat_i16(0), scale);
             }
         }
-        V::widen(minimum_scale)
+        Self::scale(minimum_scale)
     }
 
     #[inline(always)]
-    fn widen(bits: u16) -> f32 {
-        V::widen(bits)
+    fn scale(bits: u16) -> V::Floats {
+        // SAFETY: as above.
+        unsafe { V::splat_f16(bits) }
+    }
+
+    #[inline(always)]
+    fn scale_and_number(bits: [u16; 2]) -> (V::Floats, f32) {
+        // SAFETY: as above.
+        unsafe { V::splat_and_widen(bits) }
+    }
+
+    #[inline(always)]
+    fn unpack<B: Block>(block: &[u8], integers: &mut [i16; ELEMENTS]) -> [u16; 2] {
+        let Some(fifth) = B::FIFTH_BITS else {
+            return B::unpack(block, integers);
+        };
+        // SAFETY: as above.
+        unsafe { simple_blocks::five_bits::<B, V>(block, fifth, integers) }
     }
 
     #[inline(always)]
@@ -108,10 +126,9 @@ impl<V: Vector> Registers<V> {
     /// Adds exact sums, times `scale`.
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(super) fn add(&mut self, exact: &V::Sixteen<V::Exact>, offset: V::Integers, scale: f32) {
+    pub(super) fn add(&mut self, exact: &V::Sixteen<V::Exact>, offset: V::Integers, scale: V::Floats) {
         // SAFETY: as above.
         unsafe {
-            let scale = V::splat(scale);
             for (to, exact) in self.0.as_mut().iter_mut().zip(exact.as_ref()) {
                 *to = V::multiply_add(V::to_floats(V::end(*exact, offset)), scale, *to);
             }

@@ -27,6 +27,19 @@ pub(super) trait Vector: Copy {
     unsafe fn load<T>(from: *const T) -> Self::Integers;
     /// As many unsigned bytes as there are numbers of 16 bits.
     unsafe fn widen_unsigned(from: *const u8) -> Self::Integers;
+    /// Of numbers of four bits in sixteen bytes, those in the low halves before those in the high halves, a register.
+    #[inline(always)]
+    unsafe fn four_bits(from: *const u8, register: usize) -> Self::Integers {
+        const { assert!(Self::LANES < 16, "a register with numbers of both halves has its own function") };
+        let first = register * 2 * Self::LANES;
+        // SAFETY: as the caller promises: as many of the sixteen bytes as a register takes.
+        unsafe {
+            let bytes = Self::widen_unsigned(from.add(first % 16));
+            if first < 16 { Self::and(bytes, Self::splat_i16(15)) } else { Self::shift_i16(bytes, 4) }
+        }
+    }
+    /// Of 32 numbers, one for each bit, a register: 16 where the bit is set, 0 elsewhere.
+    unsafe fn fifth_bits(bits: u32, register: usize) -> Self::Integers;
     /// One number of 16 bits everywhere.
     unsafe fn splat_i16(number: i16) -> Self::Integers;
     /// Of two numbers, one for each half of 32 numbers of 16 bits, what a register of these has.
@@ -57,10 +70,16 @@ pub(super) trait Vector: Copy {
     unsafe fn to_floats(numbers: Self::Integers) -> Self::Floats;
     /// `a · b + c`, rounded once.
     unsafe fn multiply_add(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c − a · b`, rounded once.
+    unsafe fn multiply_subtract(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Writes a register of integers.
+    unsafe fn store_integers(numbers: Self::Integers, to: *mut i16);
     /// Writes a register.
     unsafe fn store(numbers: Self::Floats, to: *mut f32);
-    /// The value of an f16 with these bits.
-    fn widen(bits: u16) -> f32;
+    /// The value of an f16 with these bits everywhere.
+    unsafe fn splat_f16(bits: u16) -> Self::Floats;
+    /// The values of two, the first everywhere.
+    unsafe fn splat_and_widen(bits: [u16; 2]) -> (Self::Floats, f32);
 }
 
 /// What products with weights in INT8 and INT4 need besides.

@@ -1,0 +1,71 @@
+//! Buffers that begin at a cache line.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::{Pod, Zeroable};
+
+/// Bytes of a cache line, and of the widest registers: a load of such a register that straddles two lines takes twice as long.
+const LINE: usize = 64;
+
+/// The bytes of one.
+#[derive(Clone, Copy, Debug, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+/// Numbers that begin at a cache line, in memory that is used again.
+#[derive(Debug, Default)]
+pub(crate) struct Lines<T> {
+    lines: Vec<Line>,
+    /// Numbers.
+    length: usize,
+    of: PhantomData<T>,
+}
+
+impl<T: Pod> Lines<T> {
+    /// Allocates memory for so many numbers.
+    pub(crate) fn reserve(&mut self, length: usize) {
+        let lines = (length * size_of::<T>()).div_ceil(LINE);
+        self.lines.reserve(lines.saturating_sub(self.lines.len()));
+    }
+
+    /// Changes how many numbers there are. Those that stay are what they were; what new ones are is not specified.
+    pub(crate) fn resize(&mut self, length: usize) {
+        self.lines.resize((length * size_of::<T>()).div_ceil(LINE), Line::zeroed());
+        self.length = length;
+    }
+}
+
+impl<T: Pod> Deref for Lines<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &bytemuck::cast_slice(&self.lines)[..self.length]
+    }
+}
+
+impl<T: Pod> DerefMut for Lines<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_begin_at_a_cache_line_and_stay_what_they_were() {
+        let mut numbers = Lines::<u32>::default();
+        assert!(numbers.is_empty());
+        for length in [1, 16, 17, 1000, 5] {
+            let before = numbers.to_vec();
+            numbers.resize(length);
+            assert_eq!(numbers.len(), length);
+            assert!((numbers.as_ptr() as usize).is_multiple_of(LINE));
+            let stay = length.min(before.len());
+            assert_eq!(numbers[..stay], before[..stay]);
+            numbers.fill(length as u32);
+        }
+    }
+}
