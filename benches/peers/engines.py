@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from install import LLAMA, PYTHON, ROOT, SCRIPTS, Missing, reason
+from install import LLAMA, MNN, PYTHON, ROOT, SCRIPTS, Missing, reason
 
 # Tokens that decode starts behind.
 CONTEXT = 64
@@ -116,12 +116,30 @@ def openvino():
     )
 
 
+def mnn(bits, block, kinds):
+    def command(_model, folder, threads, test):
+        return [MNN / "mnn_bench", folder, threads, test.kind, test.tokens, CONTEXT]
+
+    return Engine(
+        name=f"MNN int{bits}",
+        needs="mnn",
+        bits=bits,
+        kinds=kinds,
+        weights=lambda weights: weights.mnn(bits, block),
+        command=command,
+        # Behind a line of MNN's own about the processor.
+        rate=lambda printed: printed[-1]["tokens_per_second"],
+    )
+
+
 def engines(binary):
     every = ("prefill", "decode", "batched")
     return [
         triad(binary, 8, every),
         triad(binary, 4, ("decode", "batched")),  # prefill is the same in both
         openvino(),
+        mnn(8, 0, ("prefill", "decode")),
+        mnn(4, 64, ("decode",)),  # prefill is slower than with INT8
         llama("Q4_0", 4, every),
         llama("Q8_0", 8, every),
         llama("BF16", 16, ("prefill",)),

@@ -1,0 +1,185 @@
+// Measures MNN once: `mnn_bench FOLDER THREADS prefill|decode TOKENS CONTEXT`, a folder of mnn_convert.py.
+//
+// Prefill is the time of a prompt of TOKENS random tokens until its most probable next one is known; decode makes TOKENS
+// behind CONTEXT others. Prints tokens a second as JSON. `mnn_bench FOLDER THREADS generate TOKENS ID...` prints the
+// tokens that the most probable ones are behind a prompt, to see that the model computes what it should.
+//
+// It does what MNN's own class for language models does, which no source package has: a module for prompts, a clone of it
+// for single tokens, and how much is in the KV cache told before each step. Rows of embeddings are looked up, and sines and
+// cosines computed, outside the module.
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <MNN/Interpreter.hpp>
+#include <MNN/expr/Executor.hpp>
+#include <MNN/expr/ExecutorScope.hpp>
+#include <MNN/expr/Expr.hpp>
+#include <MNN/expr/ExprCreator.hpp>
+#include <MNN/expr/Module.hpp>
+
+#include "core/KVMeta.hpp"
+
+using namespace MNN;
+using namespace MNN::Express;
+
+static void fail(const std::string& why) {
+    std::fprintf(stderr, "error: %s\n", why.c_str());
+    std::exit(1);
+}
+
+static int option(const char* name, int otherwise) {
+    const char* value = std::getenv(name);
+    return value ? std::atoi(value) : otherwise;
+}
+
+class Model {
+public:
+    Model(const std::string& folder, int threads) {
+        std::ifstream description(folder + "/model.txt");
+        if (!(description >> vocabulary >> hidden >> headDim >> ropeBase)) {
+            fail("no " + folder + "/model.txt");
+        }
+        int file = open((folder + "/embeddings.f16").c_str(), O_RDONLY);
+        size_t bytes = size_t(vocabulary) * hidden * sizeof(_Float16);
+        void* mapped = file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, file, 0);
+        if (mapped == MAP_FAILED) {
+            fail("no " + folder + "/embeddings.f16");
+        }
+        embeddings = static_cast<const _Float16*>(mapped);
+
+        BackendConfig backend;
+        backend.memory = BackendConfig::Memory_Low;  // weights stay quantized, activations become INT8
+        backend.precision = BackendConfig::Precision_Low;
+        ScheduleConfig schedule;
+        schedule.type = MNN_FORWARD_CPU;
+        schedule.numThread = threads;
+        schedule.backendConfig = &backend;
+        runtime.reset(Executor::RuntimeManager::createRuntimeManager(schedule), Executor::RuntimeManager::destroy);
+        runtime->setHint(Interpreter::INIT_THREAD_NUMBER, 4);
+        runtime->setHint(Interpreter::MEM_ALLOCATOR_TYPE, 0);
+        runtime->setHint(Interpreter::ATTENTION_OPTION, option("MNN_ATTENTION", 8));
+        runtime->setHint(Interpreter::DYNAMIC_QUANT_OPTIONS, option("MNN_DYNAMIC", 0));
+        runtime->setHintPtr(Interpreter::KVCACHE_INFO, &cache);
+        runtime->setExternalFile(folder + "/llm.mnn.weight");
+        Module::Config config;
+        config.shapeMutable = true;
+        config.rearrange = true;
+        std::vector<std::string> inputs{"hidden", "cos", "sin", "last"};
+        prompt.reset(Module::load(inputs, {"logits"}, (folder + "/llm.mnn").c_str(), runtime, &config), Module::destroy);
+        if (!prompt) {
+            fail("no model in " + folder);
+        }
+        runtime->setExternalFile("");
+        runtime->setHintPtr(Interpreter::KVCACHE_INFO, &cache);
+        single.reset(Module::clone(prompt.get()), Module::destroy);
+    }
+
+    // Forgets what it has seen.
+    void reset() {
+        position = 0;
+    }
+
+    // The most probable token behind these, which follow all that it has seen.
+    int next(const std::vector<int>& tokens) {
+        int count = tokens.size();
+        auto rows = _Input({count, hidden, 1, 1}, NCHW, halide_type_of<float>());
+        auto cosines = _Input({count, headDim}, NCHW, halide_type_of<float>());
+        auto sines = _Input({count, headDim}, NCHW, halide_type_of<float>());
+        auto last = _Input({1}, NCHW, halide_type_of<int>());
+        float *row = rows->writeMap<float>(), *cosine = cosines->writeMap<float>(), *sine = sines->writeMap<float>();
+        for (int index = 0; index < count; ++index) {
+            const _Float16* embedding = embeddings + size_t(tokens[index]) * hidden;
+            std::copy(embedding, embedding + hidden, row + size_t(index) * hidden);
+            for (int pair = 0; pair < headDim / 2; ++pair) {
+                double angle = (position + index) * std::pow(ropeBase, -2.0 * pair / headDim);
+                for (int half = 0; half < 2; ++half) {
+                    size_t place = size_t(index) * headDim + half * headDim / 2 + pair;
+                    cosine[place] = std::cos(angle);
+                    sine[place] = std::sin(angle);
+                }
+            }
+        }
+        last->writeMap<int>()[0] = count - 1;
+        cache.remove = position == 0 ? cache.previous : 0;
+        cache.add = count;
+        auto outputs = (count == 1 ? single : prompt)->onForward({rows, cosines, sines, last});
+        const float* logits = outputs.empty() ? nullptr : outputs[0]->readMap<float>();
+        if (!logits || outputs[0]->getInfo()->size != vocabulary) {
+            fail("no logits");
+        }
+        cache.sync();
+        position += count;
+        return std::max_element(logits, logits + vocabulary) - logits;
+    }
+
+    int vocabulary = 0;
+
+private:
+    int hidden = 0, headDim = 0, position = 0;
+    double ropeBase = 0;
+    const _Float16* embeddings = nullptr;
+    KVMeta cache;
+    std::shared_ptr<Executor::RuntimeManager> runtime;
+    std::shared_ptr<Module> prompt, single;
+};
+
+static double seconds() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Tokens a second of one run.
+static double measure(Model& model, std::mt19937& random, bool prefill, int tokens, int context) {
+    std::vector<int> prompt(prefill ? tokens : context);
+    for (int& token : prompt) {
+        token = 100 + random() % (std::min(model.vocabulary, 40000) - 100);
+    }
+    model.reset();
+    double start = seconds();
+    int token = model.next(prompt);
+    if (!prefill) {
+        start = seconds();
+        for (int index = 0; index < tokens; ++index) {
+            token = model.next({token});
+        }
+    }
+    return tokens / (seconds() - start);
+}
+
+int main(int count, char** words) {
+    if (count < 6) {
+        fail("mnn_bench FOLDER THREADS prefill|decode TOKENS CONTEXT, or FOLDER THREADS generate TOKENS ID...");
+    }
+    Model model(words[1], std::atoi(words[2]));
+    std::string kind = words[3];
+    int tokens = std::atoi(words[4]);
+    if (kind == "generate") {
+        std::vector<int> prompt;
+        for (int index = 5; index < count; ++index) {
+            prompt.push_back(std::atoi(words[index]));
+        }
+        for (int index = 0; index < tokens; ++index) {
+            prompt = {model.next(prompt)};
+            std::printf("%d ", prompt[0]);
+        }
+        std::printf("\n");
+        return 0;
+    }
+    std::mt19937 random(0);
+    measure(model, random, kind == "prefill", kind == "prefill" ? tokens : 4, std::atoi(words[5]));
+    double rate = measure(model, random, kind == "prefill", tokens, std::atoi(words[5]));
+    std::printf("{\"tokens_per_second\": %.3f}\n", rate);
+}
