@@ -116,7 +116,7 @@ def openvino():
     )
 
 
-def mnn(bits, block, kinds):
+def mnn(bits, options, kinds):
     def command(_model, folder, threads, test):
         return [MNN / "mnn_bench", folder, threads, test.kind, test.tokens, CONTEXT]
 
@@ -125,7 +125,7 @@ def mnn(bits, block, kinds):
         needs="mnn",
         bits=bits,
         kinds=kinds,
-        weights=lambda weights: weights.mnn(bits, block),
+        weights=lambda weights: weights.mnn(bits, options),
         command=command,
         # Behind a line of MNN's own about the processor.
         rate=lambda printed: printed[-1]["tokens_per_second"],
@@ -138,8 +138,8 @@ def engines(binary):
         triad(binary, 8, every),
         triad(binary, 4, ("decode", "batched")),  # prefill is the same in both
         openvino(),
-        mnn(8, 0, ("prefill", "decode")),
-        mnn(4, 64, ("decode",)),  # prefill is slower than with INT8
+        mnn(8, ["--symmetric"], ("prefill", "decode")),
+        mnn(4, ["--block", 64], ("decode",)),  # prefill is slower than with INT8
         llama("Q4_0", 4, every),
         llama("Q8_0", 8, every),
         llama("BF16", 16, ("prefill",)),

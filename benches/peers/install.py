@@ -105,7 +105,10 @@ def build_llama():
 
 
 def build_mnn():
-    """MNN from a crate that holds its source: the library within the Python package is built for AVX2."""
+    """MNN from a crate that holds its source: the library within the Python package is built for AVX2.
+
+    It chooses AVX-512 kernels when it runs; with `-march=native` for the rest of it, it was measured to be slower.
+    """
     say("building MNN")
     source = BASE / "source-mnn"
     shutil.rmtree(ROOT / source, ignore_errors=True)
@@ -208,9 +211,9 @@ class Weights:
 
         return self.cached("openvino-int8", make)
 
-    def mnn(self, bits, block):
+    def mnn(self, bits, options):
         def make(part):
-            call(PYTHON, SCRIPTS / "mnn_convert.py", self.f16(), part, "--bits", bits, "--block", block)
+            call(PYTHON, SCRIPTS / "mnn_convert.py", self.f16(), part, "--bits", bits, *options)
 
         return self.cached(f"mnn-int{bits}", make)
 

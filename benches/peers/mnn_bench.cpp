@@ -10,14 +10,12 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -52,6 +50,9 @@ public:
         std::ifstream description(folder + "/model.txt");
         if (!(description >> vocabulary >> hidden >> headDim >> ropeBase)) {
             fail("no " + folder + "/model.txt");
+        }
+        for (int pair = 0; pair < headDim / 2; ++pair) {
+            frequencies.push_back(std::pow(ropeBase, -2.0 * pair / headDim));
         }
         int file = open((folder + "/embeddings.f16").c_str(), O_RDONLY);
         size_t bytes = size_t(vocabulary) * hidden * sizeof(_Float16);
@@ -105,12 +106,10 @@ public:
             const _Float16* embedding = embeddings + size_t(tokens[index]) * hidden;
             std::copy(embedding, embedding + hidden, row + size_t(index) * hidden);
             for (int pair = 0; pair < headDim / 2; ++pair) {
-                double angle = (position + index) * std::pow(ropeBase, -2.0 * pair / headDim);
-                for (int half = 0; half < 2; ++half) {
-                    size_t place = size_t(index) * headDim + half * headDim / 2 + pair;
-                    cosine[place] = std::cos(angle);
-                    sine[place] = std::sin(angle);
-                }
+                float angle = (position + index) * frequencies[pair];
+                size_t place = size_t(index) * headDim + pair, other = place + headDim / 2;
+                cosine[place] = cosine[other] = std::cos(angle);
+                sine[place] = sine[other] = std::sin(angle);
             }
         }
         last->writeMap<int>()[0] = count - 1;
@@ -118,7 +117,7 @@ public:
         cache.add = count;
         auto outputs = (count == 1 ? single : prompt)->onForward({rows, cosines, sines, last});
         const float* logits = outputs.empty() ? nullptr : outputs[0]->readMap<float>();
-        if (!logits || outputs[0]->getInfo()->size != vocabulary) {
+        if (!logits || outputs[0]->getInfo()->size != size_t(vocabulary)) {
             fail("no logits");
         }
         cache.sync();
@@ -131,6 +130,7 @@ public:
 private:
     int hidden = 0, headDim = 0, position = 0;
     double ropeBase = 0;
+    std::vector<float> frequencies;
     const _Float16* embeddings = nullptr;
     KVMeta cache;
     std::shared_ptr<Executor::RuntimeManager> runtime;
