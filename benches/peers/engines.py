@@ -19,6 +19,9 @@ CONTEXT = 64
 # The best dynamic quantization group of OpenVINO for each model: as wide as its rows allow.
 OPENVINO_GROUP = {"smollm2": 192, "1.8b": 2048}
 
+# MNN's option of attention for prompts as long as this, and for shorter ones and decode: the fastest for each.
+MNN_LONG, MNN_ATTENTION_LONG, MNN_ATTENTION = 512, 9, 8
+
 
 @dataclass(frozen=True)
 class Test:
@@ -118,7 +121,9 @@ def openvino():
 
 def mnn(bits, options, kinds):
     def command(_model, folder, threads, test):
-        return [MNN / "mnn_bench", folder, threads, test.kind, test.tokens, CONTEXT]
+        long = test.kind == "prefill" and test.tokens >= MNN_LONG
+        attention = MNN_ATTENTION_LONG if long else MNN_ATTENTION
+        return [MNN / "mnn_bench", folder, threads, attention, test.kind, test.tokens, CONTEXT]
 
     return Engine(
         name=f"MNN int{bits}",

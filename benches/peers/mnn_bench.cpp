@@ -1,10 +1,11 @@
-// Measures MNN once: `mnn_bench FOLDER THREADS prefill|decode TOKENS CONTEXT`, a folder of mnn_convert.py.
+// Measures MNN once: `mnn_bench FOLDER THREADS ATTENTION prefill|decode TOKENS CONTEXT`, a folder of mnn_convert.py.
 //
+// ATTENTION is MNN's option of that name: 8 keeps queries and keys as they are, 9 makes them INT8, both in blocks of keys.
 // Prefill is the time of a prompt of TOKENS random tokens until its most probable next one is known; decode makes TOKENS
-// behind CONTEXT others. Prints tokens a second as JSON. `mnn_bench FOLDER THREADS generate TOKENS ID...` prints the
-// tokens that the most probable ones are behind a prompt, to see that the model computes what it should.
+// behind CONTEXT others. Prints tokens a second as JSON. `mnn_bench FOLDER THREADS ATTENTION generate TOKENS ID...`
+// prints the most probable tokens behind a prompt, to see that the model computes what it should.
 //
-// It does what MNN's own class for language models does, which no source package has: a module for prompts, a clone of it
+// It does what MNN's own class for language models does, which its crate leaves out: a module for prompts, a clone of it
 // for single tokens, and how much is in the KV cache told before each step. Rows of embeddings are looked up, and sines and
 // cosines computed, outside the module.
 
@@ -39,14 +40,9 @@ static void fail(const std::string& why) {
     std::exit(1);
 }
 
-static int option(const char* name, int otherwise) {
-    const char* value = std::getenv(name);
-    return value ? std::atoi(value) : otherwise;
-}
-
 class Model {
 public:
-    Model(const std::string& folder, int threads) {
+    Model(const std::string& folder, int threads, int attention) {
         std::ifstream description(folder + "/model.txt");
         if (!(description >> vocabulary >> hidden >> headDim >> ropeBase)) {
             fail("no " + folder + "/model.txt");
@@ -72,8 +68,7 @@ public:
         runtime.reset(Executor::RuntimeManager::createRuntimeManager(schedule), Executor::RuntimeManager::destroy);
         runtime->setHint(Interpreter::INIT_THREAD_NUMBER, 4);
         runtime->setHint(Interpreter::MEM_ALLOCATOR_TYPE, 0);
-        runtime->setHint(Interpreter::ATTENTION_OPTION, option("MNN_ATTENTION", 8));
-        runtime->setHint(Interpreter::DYNAMIC_QUANT_OPTIONS, option("MNN_DYNAMIC", 0));
+        runtime->setHint(Interpreter::ATTENTION_OPTION, attention);
         runtime->setHintPtr(Interpreter::KVCACHE_INFO, &cache);
         runtime->setExternalFile(folder + "/llm.mnn.weight");
         Module::Config config;
@@ -160,15 +155,15 @@ static double measure(Model& model, std::mt19937& random, bool prefill, int toke
 }
 
 int main(int count, char** words) {
-    if (count < 6) {
-        fail("mnn_bench FOLDER THREADS prefill|decode TOKENS CONTEXT, or FOLDER THREADS generate TOKENS ID...");
+    if (count < 7) {
+        fail("mnn_bench FOLDER THREADS ATTENTION, then prefill|decode TOKENS CONTEXT or generate TOKENS ID...");
     }
-    Model model(words[1], std::atoi(words[2]));
-    std::string kind = words[3];
-    int tokens = std::atoi(words[4]);
+    Model model(words[1], std::atoi(words[2]), std::atoi(words[3]));
+    std::string kind = words[4];
+    int tokens = std::atoi(words[5]);
     if (kind == "generate") {
         std::vector<int> prompt;
-        for (int index = 5; index < count; ++index) {
+        for (int index = 6; index < count; ++index) {
             prompt.push_back(std::atoi(words[index]));
         }
         for (int index = 0; index < tokens; ++index) {
@@ -178,8 +173,13 @@ int main(int count, char** words) {
         std::printf("\n");
         return 0;
     }
+    if (kind != "prefill" && kind != "decode") {
+        fail("no " + kind);
+    }
     std::mt19937 random(0);
-    measure(model, random, kind == "prefill", kind == "prefill" ? tokens : 4, std::atoi(words[5]));
-    double rate = measure(model, random, kind == "prefill", tokens, std::atoi(words[5]));
+    bool prefill = kind == "prefill";
+    int context = std::atoi(words[6]);
+    measure(model, random, prefill, prefill ? tokens : 4, context);
+    double rate = measure(model, random, prefill, tokens, context);
     std::printf("{\"tokens_per_second\": %.3f}\n", rate);
 }
