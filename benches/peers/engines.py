@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from install import LLAMA, PYTHON, ROOT, SCRIPTS, Missing, reason
+from install import LLAMA, MNN, PYTHON, ROOT, SCRIPTS, Missing, reason
 
 # Tokens that decode starts behind.
 CONTEXT = 64
 # The best dynamic quantization group of OpenVINO for each model: as wide as its rows allow.
 OPENVINO_GROUP = {"smollm2": 192, "1.8b": 2048}
+
+# MNN's option of attention for prompts as long as this, and for shorter ones and decode: the fastest for each.
+MNN_LONG, MNN_ATTENTION_LONG, MNN_ATTENTION = 512, 9, 8
 
 
 @dataclass(frozen=True)
@@ -116,12 +119,32 @@ def openvino():
     )
 
 
+def mnn(bits, options, kinds):
+    def command(_model, folder, threads, test):
+        long = test.kind == "prefill" and test.tokens >= MNN_LONG
+        attention = MNN_ATTENTION_LONG if long else MNN_ATTENTION
+        return [MNN / "mnn_bench", folder, threads, attention, test.kind, test.tokens, CONTEXT]
+
+    return Engine(
+        name=f"MNN int{bits}",
+        needs="mnn",
+        bits=bits,
+        kinds=kinds,
+        weights=lambda weights: weights.mnn(bits, options),
+        command=command,
+        # Behind a line of MNN's own about the processor.
+        rate=lambda printed: printed[-1]["tokens_per_second"],
+    )
+
+
 def engines(binary):
     every = ("prefill", "decode", "batched")
     return [
         triad(binary, 8, every),
         triad(binary, 4, ("decode", "batched")),  # prefill is the same in both
         openvino(),
+        mnn(8, ["--symmetric"], ("prefill", "decode")),
+        mnn(4, ["--block", 64], ("decode",)),  # prefill is slower than with INT8
         llama("Q4_0", 4, every),
         llama("Q8_0", 8, every),
         llama("BF16", 16, ("prefill",)),

