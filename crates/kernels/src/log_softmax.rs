@@ -34,7 +34,15 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
             *largest = if *x > *largest { *x } else { *largest };
         }
     }
-    largest.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+    // Halves first, in a register as long as it lasts; none of them is NaN.
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            largest[lane] = if largest[lane] > largest[lane + width] { largest[lane] } else { largest[lane + width] };
+        }
+    }
+    rest.iter().copied().fold(largest[0], f32::max)
 }
 
 #[inline(always)]

@@ -4,8 +4,13 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+#[cfg(target_arch = "aarch64")]
+mod arm;
+
 #[cfg(target_arch = "x86_64")]
 use crate::amx;
+#[cfg(target_arch = "aarch64")]
+use arm::{bf16_round, int8_round};
 use crate::vectorize::vectorize;
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
@@ -85,8 +90,8 @@ impl pulp::WithSimd for MultiplyAdd {
 
 /// Peak INT8 arithmetic of `threads` threads at once, in operations a second (a product and its addition
 /// count two), in registers, as [`f32_operations_per_second`] measures: tiles where x86-64 has AMX, dot-product instructions
-/// where it has AVX-512 with VNNI or AVX-VNNI, products of 16-bit numbers and their additions where it has AVX2. `None` on other
-/// processors, which are not measured.
+/// where it has AVX-512 with VNNI or AVX-VNNI, products of 16-bit numbers and their additions where it has AVX2; matrix
+/// products or dot products where ARM has these and no SME. `None` on other processors, which are not measured.
 pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     let round = int8_round()?;
     Some(best(threads, ROUNDS, || round))
@@ -161,7 +166,7 @@ fn int8_round() -> Option<fn() -> f64> {
     })
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn int8_round() -> Option<fn() -> f64> {
     None
 }
@@ -207,7 +212,7 @@ fn bf16_round() -> Option<fn() -> f64> {
     })
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn bf16_round() -> Option<fn() -> f64> {
     None
 }

@@ -20,7 +20,7 @@ pub enum Tier {
     Avx2,
     /// ARM with the Scalable Matrix Extension.
     Sme,
-    /// ARM with 8-bit matrix products.
+    /// ARM with 8-bit matrix products, and those of bf16 where it has them.
     I8mm,
     /// ARM with 8-bit dot products.
     Dotprod,

@@ -107,7 +107,14 @@ fn compiled() -> Vec<(Tier, OfTier)> {
         #[cfg(target_arch = "aarch64")]
         (Tier::Sme, OfTier { int8: kernel!(int8::sme::OuterProduct::new()), ..OfTier::default() }),
         #[cfg(target_arch = "aarch64")]
-        (Tier::I8mm, OfTier { int8: kernel!(int8::i8mm::MatrixProduct::new()), ..OfTier::default() }),
+        (
+            Tier::I8mm,
+            OfTier {
+                int8: kernel!(int8::i8mm::MatrixProduct::new()),
+                bf16: kernel!(float::neon_bf16::NeonBf16::new()),
+                ..OfTier::default()
+            },
+        ),
         #[cfg(target_arch = "aarch64")]
         (Tier::Dotprod, OfTier { int8: kernel!(int8::dotprod::DotProduct::new()), ..OfTier::default() }),
         #[cfg(target_arch = "aarch64")]

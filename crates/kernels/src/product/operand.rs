@@ -5,13 +5,10 @@ use std::ops::Range;
 use super::DEPTH;
 use super::pack::{Source, Wide, pack};
 use crate::Matrix;
-use crate::activation::exp2;
 use crate::kernel::best;
-use crate::kernel::float::{Bf16Kernel, FloatKernel, LANES, PANEL, Panel};
+use crate::kernel::float::{Bf16Kernel, FloatKernel, PANEL, Panel, powers_of_two};
 use crate::lines::Lines;
-use crate::log_softmax::largest;
 use crate::output::OutputMut;
-use crate::vectorize::vectorize_fused;
 
 /// The number format of a product's operands, f32 or pairs of bf16, with the kernel that multiplies it. Operands of
 /// either format are words of 32 bits.
@@ -67,33 +64,10 @@ impl Arithmetic {
     }
 }
 
+/// As [`Arithmetic::exp2_and_sum`], in f32.
 fn exp2_and_sum(exponents: &[f32], visible: Range<usize>, before: f32, exponentials: &mut [f32]) -> (f32, f32) {
-    exponentials[..visible.start].fill(0.0);
-    exponentials[visible.end..].fill(0.0);
-    // Lanes are counted from an index that does not depend on what is visible, so that neither does the order of the sum.
-    let first = visible.start / LANES * LANES;
-    exponentials[first..visible.end].copy_from_slice(&exponents[first..visible.end]);
-    exponentials[first..visible.start].fill(f32::MIN);
-    let exponentials = &mut exponentials[first..visible.end];
-    vectorize_fused(
-        #[inline(always)]
-        |fused| {
-            let largest = largest(exponentials).max(before);
-            let mut sums = [0.0f32; LANES];
-            let (blocks, rest) = exponentials.as_chunks_mut::<LANES>();
-            for block in blocks {
-                for lane in 0..LANES {
-                    block[lane] = exp2(block[lane] - largest, fused);
-                    sums[lane] += block[lane];
-                }
-            }
-            for (exponential, sum) in rest.iter_mut().zip(&mut sums) {
-                *exponential = exp2(*exponential - largest, fused);
-                *sum += *exponential;
-            }
-            (largest, sums.iter().sum())
-        },
-    )
+    exponentials[visible.clone()].copy_from_slice(&exponents[visible.clone()]);
+    powers_of_two(exponentials, visible, before)
 }
 
 /// The right operand of products, `[depth, columns]`. Packing another matrix reuses the memory.

@@ -10,13 +10,19 @@ pub(super) mod avx512;
 pub(super) mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon_bf16;
 pub(super) mod portable;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;
 
 use std::ops::Range;
 
+use crate::activation::exp2;
+use crate::dot::sum;
+use crate::log_softmax::largest;
 use crate::output::SharedOutput;
+use crate::vectorize::vectorize_fused;
 
 /// Columns of a panel: those of the widest tile of a kernel.
 pub(crate) const PANEL: usize = 64;
@@ -73,6 +79,40 @@ impl Panel<'_> {
         assert!(self.steps > 0 && (rows - 1) * self.left_stride + self.steps <= self.left.len());
         assert!((self.steps - 1) * self.right_stride + blocks * LANES <= self.right.len());
     }
+}
+
+/// Replaces each x of the exponents in `visible` by 2^(x − m), and all others by zero, where m is the largest of those
+/// exponents and of `before`. Returns m, which is never NaN, and the sum of the powers.
+pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before: f32) -> (f32, f32) {
+    // Whole blocks of lanes where there are as many exponents. Lanes are counted from an index that does not depend on what
+    // is visible, so that neither does the order of the sum.
+    let first = visible.start / LANES * LANES;
+    let end = visible.end.next_multiple_of(LANES).min(exponents.len());
+    exponents[..first].fill(0.0);
+    exponents[end..].fill(0.0);
+    // Their powers are zero.
+    exponents[first..visible.start].fill(f32::MIN);
+    exponents[visible.end..end].fill(f32::MIN);
+    let exponents = &mut exponents[first..end];
+    vectorize_fused(
+        #[inline(always)]
+        |fused| {
+            let largest = largest(exponents).max(before);
+            let mut sums = [0.0f32; LANES];
+            let (blocks, rest) = exponents.as_chunks_mut::<LANES>();
+            for block in blocks {
+                for lane in 0..LANES {
+                    block[lane] = exp2(block[lane] - largest, fused);
+                    sums[lane] += block[lane];
+                }
+            }
+            for (exponent, sum) in rest.iter_mut().zip(&mut sums) {
+                *exponent = exp2(*exponent - largest, fused);
+                *sum += *exponent;
+            }
+            (largest, sum(sums))
+        },
+    )
 }
 
 /// Asserts that both slices contain sixteen words of sixteen rows.

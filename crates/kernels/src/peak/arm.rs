@@ -1,0 +1,76 @@
+//! Rounds of ARM's products in registers.
+
+use std::arch::aarch64::{
+    float32x4_t, int8x16_t, int32x4_t, uint32x4_t, vdupq_n_f32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u32,
+};
+use std::arch::asm;
+use std::hint::black_box;
+
+use super::{ACCUMULATORS, ITERATIONS};
+use crate::tier::Tier;
+
+/// One instruction on registers of 16 bytes that adds products of `$operand` to sums.
+macro_rules! instruction {
+    ($name:ident, $features:literal, $instruction:literal, $sums:ty, $operand:ty) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn $name(mut sums: $sums, a: $operand, b: $operand) -> $sums {
+            // SAFETY: one instruction on registers, which the target feature promises.
+            #[allow(unsafe_code)]
+            unsafe {
+                asm!($instruction, sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
+                    options(pure, nomem, nostack, preserves_flags));
+            }
+            sums
+        }
+    };
+}
+
+instruction!(smmla, "neon,i8mm", "smmla {sums:v}.4s, {a:v}.16b, {b:v}.16b", int32x4_t, int8x16_t);
+instruction!(sdot, "neon,dotprod", "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b", int32x4_t, int8x16_t);
+instruction!(bfmmla, "neon,bf16", "bfmmla {sums:v}.4s, {a:v}.8h, {b:v}.8h", float32x4_t, uint32x4_t);
+
+/// A round of an instruction that makes so many products.
+macro_rules! round {
+    ($name:ident, $features:literal, $products:literal, $sum:expr, $operand:expr, $instruction:expr) => {
+        #[target_feature(enable = $features)]
+        fn $name() -> f64 {
+            let (a, b, mut sums) = ($operand, $operand, [$sum; ACCUMULATORS]);
+            for _ in 0..ITERATIONS {
+                for sum in &mut sums {
+                    *sum = $instruction(*sum, a, b);
+                }
+            }
+            black_box(sums);
+            (2 * $products * ACCUMULATORS * ITERATIONS) as f64
+        }
+    };
+}
+
+round!(matrix_products, "neon,i8mm", 32, vdupq_n_s32(black_box(0)), vdupq_n_s8(black_box(1)), smmla);
+round!(dot_products, "neon,dotprod", 16, vdupq_n_s32(black_box(0)), vdupq_n_s8(black_box(1)), sdot);
+round!(bf16_products, "neon,bf16", 16, vdupq_n_f32(black_box(0.0)), vdupq_n_u32(black_box(0x3f80_3f80)), bfmmla);
+
+/// `None` with SME, whose outer products are not measured, and where there are neither matrix nor dot products.
+pub(super) fn int8_round() -> Option<fn() -> f64> {
+    if Tier::Sme.is_supported() {
+        return None;
+    }
+    // SAFETY (of both closures): they exist only where the instructions do.
+    #[allow(unsafe_code)]
+    match () {
+        () if Tier::I8mm.is_supported() => Some(|| unsafe { matrix_products() }),
+        () if Tier::Dotprod.is_supported() => Some(|| unsafe { dot_products() }),
+        () => None,
+    }
+}
+
+pub(super) fn bf16_round() -> Option<fn() -> f64> {
+    std::arch::is_aarch64_feature_detected!("bf16").then_some(|| {
+        // SAFETY: this closure exists only where the instructions do.
+        #[allow(unsafe_code)]
+        unsafe {
+            bf16_products()
+        }
+    })
+}
