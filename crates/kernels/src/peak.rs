@@ -9,9 +9,9 @@ mod arm;
 
 #[cfg(target_arch = "x86_64")]
 use crate::amx;
+use crate::vectorize::vectorize;
 #[cfg(target_arch = "aarch64")]
 use arm::{bf16_round, int8_round};
-use crate::vectorize::vectorize;
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
 const ACCUMULATORS: usize = 16;

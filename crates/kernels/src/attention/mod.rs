@@ -156,9 +156,10 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     let arithmetic = Arithmetic::new(shape.precision == Precision::Fast);
     let out = OutputMut::new(out, width).into_shared();
     let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
-    // The last tiles see the most keys: they start first, so that no thread is left with a long one.
+    // In the order of rows, so that a thread has those that it has in other operators. The last see the most keys; threads that
+    // have finished theirs take from these first.
     pool::for_each(shape.kv_heads * tiles, 1, |task| {
-        let (tile, kv_head) = (tiles - 1 - task / shape.kv_heads, task % shape.kv_heads);
+        let (tile, kv_head) = (task / shape.kv_heads, task % shape.kv_heads);
         let rows = tile * tile_rows..((tile + 1) * tile_rows).min(rows);
         SCRATCH.with_borrow_mut(|scratch| pass.tile(kv_head, rows, scratch));
     });

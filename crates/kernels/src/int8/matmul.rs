@@ -12,6 +12,8 @@ use crate::pool;
 const PANEL: usize = 64;
 /// Rows of one task: enough that a panel of weights, once in the cache, is used well.
 const TASK_ROWS: usize = 96;
+/// Rows of a thread from which on each thread has rows of its own: it then reads all weights for as many.
+const GROUP_ROWS: usize = 64;
 /// Up to so many rows, reading the weights takes longer than multiplying.
 const FEW_ROWS: usize = 16;
 /// Tasks of each thread with few rows, in case one has less of its core.
@@ -64,28 +66,35 @@ pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     if rows == 0 {
         return;
     }
-    let task_rows = rows.min(TASK_ROWS);
-    let down = rows.div_ceil(task_rows);
+    // Many rows are cut for the threads first, each of which then has the same rows in all operators.
+    let groups = if rows >= GROUP_ROWS * pool::threads() { pool::threads() } else { 1 };
+    let group_rows = rows.div_ceil(groups);
+    let (task_rows, down) = (group_rows.min(TASK_ROWS), group_rows.div_ceil(TASK_ROWS));
     let least_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
     let task_columns = |product: &Int8Product| {
         // Few rows are bound by memory: long stretches of weights, which the processor and the kernels fetch ahead.
         let stretch = product.weight.out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
         if rows <= FEW_ROWS { least_columns.max(stretch) } else { least_columns }
     };
-    // Of each product, columns of a task and tasks: once, not for every task.
+    // Of each product, columns of a task and a group's tasks: once, not for every task.
     let tasks = products.iter().map(|product| {
         let columns = task_columns(product);
         (columns, down * product.weight.out_features.div_ceil(columns))
     });
     let tasks: SmallVec<[_; 4]> = tasks.collect();
-    let counts = tasks.iter().map(|(_, count)| *count);
+    let counts = (0..groups).flat_map(|_| tasks.iter().map(|(_, count)| *count));
     pool::for_each_of(&counts, |index, task| {
+        let (group, index) = (index / products.len(), index % products.len());
         let (task_columns, _) = tasks[index];
         let Int8Product { weight, bias, out } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
-        let (row, column) = (task % down * task_rows, task / down * task_columns);
-        let rows = row..(row + task_rows).min(rows);
+        let (row, column) = (group * group_rows + task % down * task_rows, task / down * task_columns);
+        let rows = row.min(rows)..(row + task_rows).min((group + 1) * group_rows).min(rows);
         let columns = column..(column + task_columns).min(weight.out_features);
+        if rows.is_empty() {
+            // Groups are rounded up, so that the last ones of very many have fewer.
+            return;
+        }
         kernel.multiply(&Rectangle { x, rows, weight, columns, bias, out });
     });
 }

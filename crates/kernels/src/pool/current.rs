@@ -53,8 +53,9 @@ pub fn threads() -> usize {
     THREADS.get()
 }
 
-/// Calls `work` with each number below `tasks`, on the threads of the pool that is installed here. Threads take `grain`
-/// numbers at a time (at least one), the lowest first.
+/// Calls `work` with each number below `tasks`, on the threads of the pool that is installed here. Each thread has as many
+/// numbers that follow each other, the caller the lowest ones, and takes `grain` of them at a time (at least one); one that has no
+/// more takes those of others.
 ///
 /// # Panics
 /// If a call panics, with the same payload.

@@ -19,11 +19,11 @@ fn check(workers: usize, preemptions: usize, caller: impl Fn(&Team) + Sync + Sen
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
     model.check(move || {
-        let team = Arc::new(Team::new());
+        let team = Arc::new(Team::new(workers + 1));
         let workers: Vec<_> = (0..workers)
-            .map(|_| {
+            .map(|worker| {
                 let team = Arc::clone(&team);
-                thread::spawn(move || team.serve())
+                thread::spawn(move || team.serve(worker + 1))
             })
             .collect();
         caller(&team);

@@ -1,7 +1,9 @@
 //! Threads that compute the tasks of one operator together.
 //!
 //! A [`Pool`] is entered by [`Pool::install`]. Inside, [`for_each`] runs the tasks of an operator, its *job*, on the calling
-//! thread, the *caller*, and on the *workers* of the pool; each thread takes the next task when it has finished one.
+//! thread, the *caller*, and on the *workers* of the pool. Each thread has a share of the tasks, takes the next of it when it
+//! has finished one, and at the end those that are left of others' shares. So rows that a thread has computed in one operator
+//! are in its cache in the next, where tasks are in the order of rows.
 //! Outside a pool, and inside a task, [`for_each`] is a loop. Operators follow each other within microseconds: a worker
 //! without a job spins for a while, since waking a thread takes longer, and then sleeps. Nothing is allocated for a job.
 //!
@@ -38,7 +40,7 @@
 //!   to the caller, so that a job and its results are seen; all transitions are read-modify-writes, which continue
 //!   each other's release sequences.
 //! - *Closures live long enough*, for the same reason: `run` returns, or panics, after all workers have left.
-//! - *Each task runs once*: threads take numbers from one counter, which is reset between jobs.
+//! - *Each task runs once*: threads take the numbers of a share from one counter, which is set between jobs.
 //! - *No wake-up is lost.* Publish and begin sleep change the same word, so one of the two sees the other. If begin
 //!   sleep comes second, it returns the new job, and the worker does not wait. If publish comes second, it returns that a
 //!   worker is asleep, and the caller takes the lock, which the worker holds until it waits, before it notifies.
@@ -130,7 +132,7 @@ impl Pool {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let mut pool = Self {
-            team: Arc::new(Team::new()),
+            team: Arc::new(Team::new(threads)),
             workers: Vec::new(),
             cores: cores(0),
             installed: Mutex::new(()),
@@ -142,7 +144,7 @@ impl Pool {
                 // Where the system refuses, the thread runs on any core.
                 let _ = cores.map_or(Ok(()), |cores| cores.keep_this_thread());
                 current::become_worker(threads);
-                team.serve();
+                team.serve(index);
             });
             pool.workers.push(worker?);
         }

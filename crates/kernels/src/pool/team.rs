@@ -8,14 +8,17 @@ use super::spin::{SpinBeforeSleep, spin_until};
 use super::state::{AtomicState, State};
 use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, UnsafeCell, lock, wait};
 
+/// The caller's place among the threads of a team.
+const CALLER: usize = 0;
+
 /// A caller and its workers. At most one thread at a time is the caller: [`Pool::install`](super::Pool::install) sees to
 /// it.
 pub(super) struct Team {
     state: AtomicState,
     /// Written by the caller while no worker is active, read by active workers.
     job: UnsafeCell<Option<Job>>,
-    /// The first task of the job that no thread has taken.
-    next_task: AtomicUsize,
+    /// For each thread, the caller first, the first task of its share of the job that none has taken.
+    next_tasks: Box<[NextTask]>,
     /// Held by a worker from before it is counted as sleeping until it waits; taken by wakers before they notify.
     sleep: Mutex<()>,
     wake: Condvar,
@@ -31,6 +34,10 @@ unsafe impl Sync for Team {}
 #[allow(unsafe_code)]
 unsafe impl Send for Team {}
 
+/// On a cache line of its own, since its thread alone counts it up, but at the end of a job.
+#[repr(align(64))]
+struct NextTask(AtomicUsize);
+
 /// The tasks of an operator.
 #[derive(Clone, Copy)]
 struct Job {
@@ -39,6 +46,14 @@ struct Job {
     grain: usize,
     /// Valid while a worker is active.
     work: *const (dyn Fn(usize) + Sync),
+}
+
+impl Job {
+    /// The first task of a thread's share: as many tasks, to a grain, as each other thread's.
+    fn share(&self, thread: usize, threads: usize) -> usize {
+        let grains = self.tasks.div_ceil(self.grain);
+        (grains * thread / threads * self.grain).min(self.tasks)
+    }
 }
 
 /// A published job. Dropping it closes it and waits until all workers have left.
@@ -53,11 +68,12 @@ impl Drop for Published<'_> {
 }
 
 impl Team {
-    pub(super) fn new() -> Self {
+    /// A team of so many threads, the caller among them.
+    pub(super) fn new(threads: usize) -> Self {
         Self {
             state: AtomicState::new(),
             job: UnsafeCell::new(None),
-            next_task: AtomicUsize::new(0),
+            next_tasks: (0..threads).map(|_| NextTask(AtomicUsize::new(0))).collect(),
             sleep: Mutex::new(()),
             wake: Condvar::new(),
             panic: Mutex::new(None),
@@ -83,13 +99,15 @@ impl Team {
                 *place = Some(job);
             }
         });
-        self.next_task.store(0, Ordering::Relaxed);
+        for (thread, next) in self.next_tasks.iter().enumerate() {
+            next.0.store(job.share(thread, self.next_tasks.len()), Ordering::Relaxed);
+        }
         let worker_sleeps = self.state.publish();
         let published = Published(&self.state);
         if worker_sleeps {
             self.wake_workers();
         }
-        self.take_tasks(job);
+        self.take_tasks(job, CALLER);
         drop(published);
         let panic = lock(&self.panic).take();
         if let Some(payload) = panic {
@@ -97,8 +115,8 @@ impl Team {
         }
     }
 
-    /// Runs a worker: takes part in jobs until [`Team::shut_down`].
-    pub(super) fn serve(&self) {
+    /// Runs the worker that is this thread of the team: takes part in jobs until [`Team::shut_down`].
+    pub(super) fn serve(&self, thread: usize) {
         let mut last = 0;
         while let Some(state) = self.wait_for_job(last) {
             last = state.job();
@@ -106,7 +124,7 @@ impl Team {
                 // SAFETY: this worker is active, so nobody writes the job.
                 #[allow(unsafe_code)]
                 let job = self.job.with(|job| unsafe { *job });
-                self.take_tasks(job.expect("a published job"));
+                self.take_tasks(job.expect("a published job"), thread);
                 self.state.leave();
             }
         }
@@ -118,25 +136,32 @@ impl Team {
         self.wake_workers();
     }
 
-    /// Takes tasks until none is left. Does not panic: the first payload is kept, and ends the job.
-    fn take_tasks(&self, job: Job) {
+    /// Takes tasks until none is left: those of this thread's share, then of the others', from the one before backwards and
+    /// around. Does not panic: the first payload is kept, and ends the job.
+    fn take_tasks(&self, job: Job, thread: usize) {
+        let threads = self.next_tasks.len();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                let first = self.next_task.fetch_add(job.grain, Ordering::Relaxed);
-                if first >= job.tasks {
-                    break;
-                }
-                for task in first..(first + job.grain).min(job.tasks) {
-                    // SAFETY: this thread is active or the caller, so the closure exists.
-                    #[allow(unsafe_code)]
-                    unsafe {
-                        (*job.work)(task);
+            for share in (0..=thread).rev().chain((thread + 1..threads).rev()) {
+                let end = job.share(share + 1, threads);
+                loop {
+                    let first = self.next_tasks[share].0.fetch_add(job.grain, Ordering::Relaxed);
+                    if first >= end {
+                        break;
+                    }
+                    for task in first..(first + job.grain).min(end) {
+                        // SAFETY: this thread is active or the caller, so the closure exists.
+                        #[allow(unsafe_code)]
+                        unsafe {
+                            (*job.work)(task);
+                        }
                     }
                 }
             }
         }));
         if let Err(payload) = outcome {
-            self.next_task.store(job.tasks, Ordering::Relaxed);
+            for next in &self.next_tasks {
+                next.0.store(job.tasks, Ordering::Relaxed);
+            }
             let mut first = lock(&self.panic);
             match &*first {
                 None => *first = Some(payload),

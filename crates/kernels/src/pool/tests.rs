@@ -28,6 +28,24 @@ proptest! {
 }
 
 #[test]
+fn a_thread_takes_the_tasks_of_its_share_before_those_of_others() {
+    let pool = Pool::anywhere(2).unwrap();
+    for _ in 0..20 {
+        // Two tasks at a time, one of each thread.
+        let (barrier, threads) = (std::sync::Barrier::new(2), Mutex::new(vec![0; 6]));
+        pool.install(|| {
+            for_each(6, 1, |task| {
+                barrier.wait();
+                lock(&threads)[task] = this_thread();
+            });
+        });
+        let threads = threads.into_inner().unwrap();
+        assert_eq!(threads[..3], [this_thread(); 3]);
+        assert!(threads[3..].iter().all(|thread| *thread == threads[3] && *thread != this_thread()));
+    }
+}
+
+#[test]
 fn sleeping_workers_wake_up() {
     let pool = Pool::new(3).unwrap();
     for _ in 0..3 {

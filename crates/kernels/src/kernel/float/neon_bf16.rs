@@ -2,8 +2,7 @@
 //! two by two sums in f32.
 
 use std::arch::aarch64::{
-    float32x4_t, uint32x4_t, vcombine_u32, vcreate_u32, vdupq_n_f32, vld1q_u32, vst1q_f32, vzip1q_u32,
-    vzip2q_u32,
+    float32x4_t, uint32x4_t, vcombine_u32, vcreate_u32, vdupq_n_f32, vld1q_u32, vst1q_f32, vzip1q_u32, vzip2q_u32,
 };
 use std::arch::asm;
 use std::ops::Range;
