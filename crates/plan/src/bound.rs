@@ -3,7 +3,9 @@
 //! All processors but one are relaxed, and on that one tasks may be interrupted: solved exactly by Jackson's rule (Carlier
 //! 1982).
 
-use crate::schedule::Dag;
+use crate::processors::ProcessorId;
+use crate::schedule::{Dag, Node};
+use crate::timeline::Timeline;
 
 /// Seconds that no schedule stays below: the best of the longest path and, for each processor, of the shortest schedule
 /// with interruptions in which no task begins before its longest path from the start nor is followed by less than its
@@ -15,6 +17,26 @@ pub fn lower_bound(dag: &Dag) -> f64 {
         jackson(all(processor).map(|task| (paths.heads[task], dag.seconds(task), paths.tails[task])).collect())
     };
     dag.processor_ids().map(of_processor).fold(dag.lower_bound(), f64::max)
+}
+
+/// [`lower_bound`] of tasks that take, where they ran, what they took there: a run is never shorter than its own bound, whatever
+/// its tasks were expected to take.
+///
+/// # Panics
+/// If not every task of `dag` is in the timeline once.
+pub fn lower_bound_of_run(dag: &Dag, timeline: &Timeline) -> f64 {
+    let mut ran = vec![None; dag.len()];
+    for event in timeline.events() {
+        let before = ran[event.task].replace((event.processor, event.end - event.start));
+        assert!(before.is_none(), "task {} ran twice", event.task);
+    }
+    let node = |(task, ran): (usize, Option<_>)| {
+        let (home, taken): (ProcessorId, f64) = ran.unwrap_or_else(|| panic!("task {task} did not run"));
+        let mut seconds = vec![None; dag.processors()];
+        seconds[home.index()] = Some(taken);
+        Node { home, seconds, predecessors: dag.predecessors(task).to_vec(), kind: dag.kind(task) }
+    };
+    lower_bound(&Dag::from_nodes(dag.processors(), ran.into_iter().enumerate().map(node)))
 }
 
 /// Longest paths: to the beginning of each task, and from its end.
@@ -71,11 +93,25 @@ fn jackson(mut tasks: Vec<(f64, f64, f64)>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Policy;
+    use crate::simulate::simulate;
 
     #[test]
     fn the_bound_includes_that_nothing_can_begin_at_once() {
         // The second processor's three tasks wait for the first's.
         let dag = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (1, 2.0, vec![0]), (1, 2.0, vec![0])]);
         assert_eq!((dag.lower_bound(), lower_bound(&dag)), (6.0, 7.0));
+    }
+
+    #[test]
+    fn the_bound_of_a_run_is_of_what_its_tasks_took() {
+        let dag = Dag::new([(0, 1.0, vec![]), (1, 2.0, vec![0]), (1, 2.0, vec![0]), (1, 2.0, vec![0])]);
+        let bound = |factor: f64| {
+            let timeline = simulate(&dag, Policy::Fifo, |task| factor * dag.seconds(task));
+            let bound = lower_bound_of_run(&dag, &timeline);
+            assert!(bound <= timeline.seconds() + 1e-9);
+            bound
+        };
+        assert_eq!([1.0, 0.5, 2.0].map(bound), [7.0, 3.5, 14.0]);
     }
 }

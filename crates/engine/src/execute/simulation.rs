@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use triad_plan::bound::lower_bound_of_run;
 use triad_plan::graph::Graph;
 use triad_plan::schedule::Policy;
 use triad_plan::simulate::{Begin, RealTime, Takes, simulate_varied};
@@ -29,6 +30,13 @@ pub struct SimulatedPrompt {
     pub timeline: Timeline,
     /// Of the fastest run and of the slowest.
     pub seconds: Range<f64>,
+}
+
+impl SimulatedPrompt {
+    /// Seconds that no schedule of these tasks stays below, if each takes what it took in the run in the middle.
+    pub fn bound_seconds(&self) -> f64 {
+        lower_bound_of_run(&self.tasks.dag, &self.timeline)
+    }
 }
 
 impl Engine {

@@ -93,7 +93,7 @@ pub struct Expected {
     pub slowest_seconds: f64,
     /// Seconds that those runs took beside their tasks, such as for the logits of the last token.
     pub outside_seconds: f64,
-    /// No schedule of these tasks takes less than these seconds.
+    /// No schedule of these tasks takes less than these seconds, if each takes what it took in the run in the middle.
     pub bound_seconds: f64,
 }
 

@@ -6,7 +6,6 @@ use anyhow::Result;
 use triad_engine::execute::{BESIDE, Costs, Execution};
 use triad_engine::{Cancel, Engine, EngineOptions, Error, Model, Session};
 use triad_frontend::machine::{self, Resident};
-use triad_plan::bound::lower_bound;
 use triad_plan::schedule::Policy;
 
 use super::measure::{Expected, MeasuredBy, Measurement, Plan, Spread, Test, failed, prefill};
@@ -43,7 +42,7 @@ impl Takes {
             fastest_seconds: simulated.seconds.start,
             slowest_seconds: simulated.seconds.end,
             outside_seconds: self.outside_seconds,
-            bound_seconds: lower_bound(&simulated.tasks.dag),
+            bound_seconds: simulated.bound_seconds(),
         }
     }
 }

@@ -7,7 +7,6 @@ use serde::Serialize;
 use triad_engine::execute::CostTable;
 use triad_engine::package::Package;
 use triad_engine::{EngineOptions, LoadOptions, Model, SessionOptions, Threads};
-use triad_plan::bound::lower_bound;
 use triad_plan::schedule::Policy;
 use triad_plan::timeline::{Record, Source, Summary};
 
@@ -83,7 +82,7 @@ pub fn run(arguments: &Arguments, processors: &Processors) -> Result<()> {
         tasks: dag.len(),
         seconds,
         tokens_per_second: prompt as f64 / seconds,
-        bound_seconds: lower_bound(dag),
+        bound_seconds: simulated.bound_seconds(),
         summary,
         processors: names,
     };
