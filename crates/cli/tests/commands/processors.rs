@@ -95,8 +95,9 @@ fn what_was_expected_is_what_the_simulation_finds_by_the_profile_and_never_below
         // Of several orders that are as good, another one may be found.
         if policy != "planned" {
             assert_eq!(simulated["seconds"], behind["simulated_seconds"], "{policy}");
-            assert_eq!(simulated["bound_seconds"], behind["bound_seconds"], "{policy}");
         }
+        // Of what tasks took in one of several runs that took as long.
+        assert!(seconds(&simulated, "bound_seconds") <= seconds(&simulated, "seconds") * (1.0 + 1e-9));
     }
     let text = succeed(&place.triad(&[&["simulate", "--prompt", "12", "--timeline", "run.svg"][..], &how].concat()));
     assert!(text.starts_with("simulated as measured by triad profile: package, 12 tokens in chunks of 4"), "{text}");
