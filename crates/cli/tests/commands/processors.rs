@@ -65,7 +65,7 @@ fn bench_measures_every_policy_and_reports_how_long_processors_waited() {
 }
 
 #[test]
-fn what_was_expected_is_what_the_simulation_finds_by_the_profile_and_never_below_the_bound() {
+fn what_is_expected_is_measured_as_asked_and_a_simulation_is_the_same_each_time_and_never_below_its_bound() {
     let place = packaged();
     let how = [&["-m", "package", "--chunk", "4"][..], &PROCESSORS].concat();
     let policies = POLICIES.join(",");
@@ -90,13 +90,13 @@ fn what_was_expected_is_what_the_simulation_finds_by_the_profile_and_never_below
             assert!(seconds(expected, "simulated_seconds") >= seconds(expected, "bound_seconds") * (1.0 - 1e-9));
         }
         let simulate = ["simulate", "--prompt", "12", "--policy", policy, "--json"];
-        let simulated = json(&place.triad(&[&simulate[..], &how].concat()));
+        let simulated = || json(&place.triad(&[&simulate[..], &how].concat()));
+        let [simulated, again] = [simulated(), simulated()];
         assert_eq!((&simulated["simulated"], &simulated["policy"]), (&true.into(), &policy.into()));
-        // Of several orders that are as good, another one may be found.
+        // A plan is looked for until it is time to begin. What `bench` expects is scheduled by what its own runs took, too.
         if policy != "planned" {
-            assert_eq!(simulated["seconds"], behind["simulated_seconds"], "{policy}");
+            assert_eq!(simulated["seconds"], again["seconds"], "{policy}");
         }
-        // Of what tasks took in one of several runs that took as long.
         assert!(seconds(&simulated, "bound_seconds") <= seconds(&simulated, "seconds") * (1.0 + 1e-9));
     }
     let text = succeed(&place.triad(&[&["simulate", "--prompt", "12", "--timeline", "run.svg"][..], &how].concat()));
