@@ -12,7 +12,7 @@ use crate::pool;
 const PANEL: usize = 64;
 /// Rows of one task: enough that a panel of weights, once in the cache, is used well.
 const TASK_ROWS: usize = 96;
-/// Rows of a thread from which on each thread has rows of its own: it then reads all weights for as many.
+/// With so many rows for each thread, each has rows of its own, for which it reads all weights.
 const GROUP_ROWS: usize = 64;
 /// Up to so many rows, reading the weights takes longer than multiplying.
 const FEW_ROWS: usize = 16;

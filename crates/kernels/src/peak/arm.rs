@@ -1,34 +1,13 @@
 //! Rounds of ARM's products in registers.
 
-use std::arch::aarch64::{
-    float32x4_t, int8x16_t, int32x4_t, uint32x4_t, vdupq_n_f32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u32,
-};
-use std::arch::asm;
+use std::arch::aarch64::{vdupq_n_f32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u32};
 use std::hint::black_box;
 
 use super::{ACCUMULATORS, ITERATIONS};
+use crate::kernel::float::neon_bf16::bfmmla;
+use crate::kernel::int8::dotprod::sdot;
+use crate::kernel::int8::i8mm::smmla;
 use crate::tier::Tier;
-
-/// One instruction on registers of 16 bytes that adds products of `$operand` to sums.
-macro_rules! instruction {
-    ($name:ident, $features:literal, $instruction:literal, $sums:ty, $operand:ty) => {
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn $name(mut sums: $sums, a: $operand, b: $operand) -> $sums {
-            // SAFETY: one instruction on registers, which the target feature promises.
-            #[allow(unsafe_code)]
-            unsafe {
-                asm!($instruction, sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
-                    options(pure, nomem, nostack, preserves_flags));
-            }
-            sums
-        }
-    };
-}
-
-instruction!(smmla, "neon,i8mm", "smmla {sums:v}.4s, {a:v}.16b, {b:v}.16b", int32x4_t, int8x16_t);
-instruction!(sdot, "neon,dotprod", "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b", int32x4_t, int8x16_t);
-instruction!(bfmmla, "neon,bf16", "bfmmla {sums:v}.4s, {a:v}.8h, {b:v}.8h", float32x4_t, uint32x4_t);
 
 /// A round of an instruction that makes so many products.
 macro_rules! round {

@@ -53,9 +53,9 @@ pub fn threads() -> usize {
     THREADS.get()
 }
 
-/// Calls `work` with each number below `tasks`, on the threads of the pool that is installed here. Each thread has as many
-/// numbers that follow each other, the caller the lowest ones, and takes `grain` of them at a time (at least one); one that has no
-/// more takes those of others.
+/// Calls `work` with each number below `tasks`, on the threads of the pool that is installed here. Each thread has a share
+/// of numbers that follow each other, the caller the lowest ones, and takes `grain` of them at a time (at least one); a
+/// thread that has none left takes those of others.
 ///
 /// # Panics
 /// If a call panics, with the same payload.

@@ -45,7 +45,7 @@ impl Arithmetic {
 
     /// Writes, as words, 2^(x − m) for each x of the exponents in `visible`, and zero for all others, where m is the
     /// largest of those exponents and of `largest`. Returns m, which is never NaN, and the sum of the powers before they
-    /// are rounded. Powers in bf16 are exact to 2⁻¹³. Overwrites exponents that are not visible.
+    /// are rounded. Powers in bf16 are exact to 2⁻¹³. Overwrites the exponents.
     ///
     /// # Panics
     /// As [`Arithmetic::to_words`], and if `visible` reaches beyond the exponents.

@@ -11,7 +11,7 @@ pub(super) mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 #[cfg(target_arch = "aarch64")]
-pub(super) mod neon_bf16;
+pub(crate) mod neon_bf16;
 pub(super) mod portable;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;
@@ -52,7 +52,7 @@ pub(crate) trait Bf16Kernel: FloatKernel {
 
     /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, in the layout of
     /// [`Bf16Kernel::to_bf16`], where m is the largest of those exponents and of `largest`. Powers are exact to 2⁻¹³.
-    /// Returns m and the sum of the powers before they are rounded. Overwrites exponents that are not visible.
+    /// Returns m and the sum of the powers before they are rounded. Overwrites the exponents.
     fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32])
     -> (f32, f32);
 }

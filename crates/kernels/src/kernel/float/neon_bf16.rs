@@ -7,6 +7,8 @@ use std::arch::aarch64::{
 use std::arch::asm;
 use std::ops::Range;
 
+use half::bf16;
+
 use super::{Bf16Kernel, FloatKernel, LANES, Panel, portable, powers_of_two};
 
 /// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
@@ -49,17 +51,17 @@ impl Bf16Kernel for NeonBf16 {
         assert_eq!(words.len(), row.len().div_ceil(2), "as many words as pairs");
         let (pairs, rest) = row.as_chunks::<2>();
         for (word, [even, odd]) in words.iter_mut().zip(pairs) {
-            *word = rounded(*even) | rounded(*odd) << 16;
+            *word = pair(*even, *odd);
         }
         if let ([even], Some(word)) = (rest, words.last_mut()) {
-            *word = rounded(*even);
+            *word = pair(*even, 0.0);
         }
     }
 
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]) {
         assert!(even.len() == words.len() && odd.len() == words.len(), "as many words as pairs");
         for ((word, even), odd) in words.iter_mut().zip(even).zip(odd) {
-            *word = rounded(*even) | rounded(*odd) << 16;
+            *word = pair(*even, *odd);
         }
     }
 
@@ -76,12 +78,10 @@ impl Bf16Kernel for NeonBf16 {
     }
 }
 
-/// The bits of a number rounded to bf16, to nearest and ties to even; those of one that is not a number stay so.
+/// Two numbers rounded to bf16.
 #[inline(always)]
-fn rounded(number: f32) -> u32 {
-    let bits = number.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    if number.is_nan() { bits >> 16 | 0x40 } else { rounded }
+fn pair(even: f32, odd: f32) -> u32 {
+    u32::from(bf16::from_f32(even).to_bits()) | u32::from(bf16::from_f32(odd).to_bits()) << 16
 }
 
 /// A checked panel.
@@ -179,7 +179,7 @@ fn two_rows(rows: [[u32; 2]; 2]) -> uint32x4_t {
 /// Two by two sums and the products of two rows of four by two others.
 #[inline]
 #[target_feature(enable = "neon,bf16")]
-fn bfmmla(mut sums: float32x4_t, a: uint32x4_t, b: uint32x4_t) -> float32x4_t {
+pub(crate) fn bfmmla(mut sums: float32x4_t, a: uint32x4_t, b: uint32x4_t) -> float32x4_t {
     // SAFETY: one instruction on registers, which the target feature promises.
     #[allow(unsafe_code)]
     unsafe {

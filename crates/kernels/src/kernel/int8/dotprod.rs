@@ -72,7 +72,7 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
 /// Each of four sums and the products of four pairs of bytes.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
-fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+pub(crate) fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     // SAFETY: one instruction on registers, which the target feature promises.
     #[allow(unsafe_code)]
     unsafe {

@@ -109,7 +109,7 @@ fn two_rows(a: [[u8; QUAD]; 2], b: [[u8; QUAD]; 2]) -> int8x16_t {
 /// Two by two sums and the products of two rows of eight by two others.
 #[inline]
 #[target_feature(enable = "neon,i8mm")]
-fn smmla(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+pub(crate) fn smmla(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     // SAFETY: one instruction on registers, which the target feature promises.
     #[allow(unsafe_code)]
     unsafe {
