@@ -20,6 +20,8 @@
 pub mod activation;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "aarch64")]
+mod arm;
 pub mod attention;
 pub mod chunks;
 mod cores;

@@ -4,9 +4,7 @@ use std::arch::aarch64::{vdupq_n_f32, vdupq_n_s8, vdupq_n_s32, vdupq_n_u32};
 use std::hint::black_box;
 
 use super::{ACCUMULATORS, ITERATIONS};
-use crate::kernel::float::neon_bf16::bfmmla;
-use crate::kernel::int8::dotprod::sdot;
-use crate::kernel::int8::i8mm::smmla;
+use crate::arm::{bfmmla, sdot, smmla};
 use crate::tier::Tier;
 
 /// A round of an instruction that makes so many products.

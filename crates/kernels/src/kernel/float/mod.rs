@@ -11,7 +11,7 @@ pub(super) mod avx512_bf16;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 #[cfg(target_arch = "aarch64")]
-pub(crate) mod neon_bf16;
+pub(super) mod neon_bf16;
 pub(super) mod portable;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;

@@ -4,12 +4,12 @@
 use std::arch::aarch64::{
     float32x4_t, uint32x4_t, vcombine_u32, vcreate_u32, vdupq_n_f32, vld1q_u32, vst1q_f32, vzip1q_u32, vzip2q_u32,
 };
-use std::arch::asm;
 use std::ops::Range;
 
 use half::bf16;
 
 use super::{Bf16Kernel, FloatKernel, LANES, Panel, portable, powers_of_two};
+use crate::arm::bfmmla;
 
 /// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
 const PAIRS: usize = 3;
@@ -174,20 +174,4 @@ fn add<const PAIRS: usize>(
 fn two_rows(rows: [[u32; 2]; 2]) -> uint32x4_t {
     let [a, b] = rows.map(|[first, second]| vcreate_u32(u64::from(first) | u64::from(second) << 32));
     vcombine_u32(a, b)
-}
-
-/// Two by two sums and the products of two rows of four by two others.
-#[inline]
-#[target_feature(enable = "neon,bf16")]
-pub(crate) fn bfmmla(mut sums: float32x4_t, a: uint32x4_t, b: uint32x4_t) -> float32x4_t {
-    // SAFETY: one instruction on registers, which the target feature promises.
-    #[allow(unsafe_code)]
-    unsafe {
-        asm!(
-            "bfmmla {sums:v}.4s, {a:v}.8h, {b:v}.8h",
-            sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sums
 }

@@ -1,11 +1,11 @@
 //! Dot products (ARMv8.2 and later): `sdot` adds four products of bytes to each of four sums.
 
-use std::arch::aarch64::{int8x16_t, int32x4_t, vdupq_n_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32, vst1q_s32};
-use std::arch::asm;
+use std::arch::aarch64::{vdupq_n_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32, vst1q_s32};
 
 use super::tile::{self, Rows, Sums};
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
+use crate::arm::sdot;
 use crate::tier::Tier;
 
 /// Rows of a tile: with [`PARTS`] they make 24 of 32 registers.
@@ -67,20 +67,4 @@ fn sum(x: Rows<ROWS>, weights: &[[i8; STEP]]) -> Sums<ROWS> {
         }
     }
     out
-}
-
-/// Each of four sums and the products of four pairs of bytes.
-#[inline]
-#[target_feature(enable = "neon,dotprod")]
-pub(crate) fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: one instruction on registers, which the target feature promises.
-    #[allow(unsafe_code)]
-    unsafe {
-        asm!(
-            "sdot {sums:v}.4s, {a:v}.16b, {b:v}.16b",
-            sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sums
 }

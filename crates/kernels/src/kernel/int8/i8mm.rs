@@ -5,11 +5,11 @@ use std::arch::aarch64::{
     int8x16_t, int32x4_t, vcombine_s8, vcreate_s8, vdupq_n_s32, vld1q_s8, vreinterpretq_s8_s32, vreinterpretq_s32_s8,
     vst1q_s32, vzip1q_s32, vzip2q_s32,
 };
-use std::arch::asm;
 
 use super::tile::{self, Rows, Sums};
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
+use crate::arm::smmla;
 use crate::tier::Tier;
 
 /// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
@@ -104,20 +104,4 @@ fn two_rows(a: [[u8; QUAD]; 2], b: [[u8; QUAD]; 2]) -> int8x16_t {
         u64::from(u32::from_le_bytes(quads[0])) | u64::from(u32::from_le_bytes(quads[1])) << 32
     };
     vcombine_s8(vcreate_s8(eight(a)), vcreate_s8(eight(b)))
-}
-
-/// Two by two sums and the products of two rows of eight by two others.
-#[inline]
-#[target_feature(enable = "neon,i8mm")]
-pub(crate) fn smmla(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
-    // SAFETY: one instruction on registers, which the target feature promises.
-    #[allow(unsafe_code)]
-    unsafe {
-        asm!(
-            "smmla {sums:v}.4s, {a:v}.16b, {b:v}.16b",
-            sums = inout(vreg) sums, a = in(vreg) a, b = in(vreg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sums
 }

@@ -11,9 +11,9 @@ pub(super) mod avx512_vnni;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx_vnni;
 #[cfg(target_arch = "aarch64")]
-pub(crate) mod dotprod;
+pub(super) mod dotprod;
 #[cfg(target_arch = "aarch64")]
-pub(crate) mod i8mm;
+pub(super) mod i8mm;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 pub(crate) mod quantize;
