@@ -166,17 +166,18 @@ fn record() -> Option<PathBuf> {
 /// What the file has, if it holds here. What is damaged or of another version is as good as none.
 fn read(path: &Path, here: &Timed) -> Option<KernelChoices> {
     let choices: KernelChoices = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    (choices.machine == *here).then_some(choices)
+    let has_all = ProductKind::ALL.iter().all(|kind| choices.of(*kind).is_some());
+    (choices.machine == *here && has_all).then_some(choices)
 }
 
 impl KernelChoices {
     /// Makes operators use these kernels.
     fn apply(&self) -> Result<(), String> {
-        let name = |kind: ProductKind| {
-            let choice = self.products.iter().find(|choice| choice.product == kind.name());
-            choice.map(|choice| choice.chosen.as_str())
-        };
-        use_kernels(name)
+        use_kernels(|kind| self.of(kind).map(|choice| choice.chosen.as_str()))
+    }
+
+    fn of(&self, kind: ProductKind) -> Option<&ProductChoice> {
+        self.products.iter().find(|choice| choice.product == kind.name())
     }
 }
 
@@ -205,6 +206,10 @@ mod tests {
         for other in others {
             assert_eq!(read(&path, &other), None, "{other:?}");
         }
+        let mut without_a_kind = choices;
+        without_a_kind.products.pop();
+        fs::write(&path, serde_json::to_vec(&without_a_kind).unwrap()).unwrap();
+        assert_eq!(read(&path, &here), None);
         fs::write(&path, "{").unwrap();
         assert_eq!(read(&path, &here), None);
     }

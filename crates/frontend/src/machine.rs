@@ -44,6 +44,8 @@ pub struct Kernels {
     pub bf16: Option<&'static str>,
     /// Of f32.
     pub f32: &'static str,
+    /// Of a prompt's attention, in INT16, bf16 or f32.
+    pub attention: &'static str,
     /// Those that compute a small product wrongly on this processor, and are not used.
     pub refused: Vec<RefusedKernel>,
 }
@@ -84,11 +86,18 @@ impl Machine {
         let refused = refused_kernels().iter();
         let refused =
             refused.map(|refused| RefusedKernel { kernel: refused.kernel, reason: &refused.reason }).collect();
+        let kernels = Kernels {
+            int8: kernels.int8,
+            bf16: kernels.bf16,
+            f32: kernels.f32,
+            attention: kernels.attention.or(kernels.bf16).unwrap_or(kernels.f32),
+            refused,
+        };
         Self {
             processor: processor(),
             architecture: std::env::consts::ARCH,
             instruction_sets: instruction_sets(),
-            kernels: Kernels { int8: kernels.int8, bf16: kernels.bf16, f32: kernels.f32, refused },
+            kernels,
             cores: cores(&cpus),
             threads: threads(),
             core_groups: core_groups(&cpus),

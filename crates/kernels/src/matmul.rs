@@ -10,8 +10,8 @@
 use std::cell::RefCell;
 
 use crate::dot::{dot, dot_bf16};
-use crate::kernel::float::PANEL;
 use crate::kernel::int16::{BlockColumns, Int4Columns, Int8Columns, Int16Rows};
+use crate::kernel::panel::PANEL;
 use crate::kernel::{Kernels, best};
 use crate::output::{OutputMut, SharedOutput};
 use crate::product::{Bf16Rows, Write, product};

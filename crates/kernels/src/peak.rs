@@ -6,18 +6,19 @@ use std::time::Instant;
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
-
 #[cfg(target_arch = "x86_64")]
-use crate::amx;
+mod x86;
+
 use crate::vectorize::vectorize;
 #[cfg(target_arch = "aarch64")]
-use arm::{bf16_round, int8_round};
+use arm::{bf16_round, int8_round, int16_round};
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+use none::{bf16_round, int8_round, int16_round};
+#[cfg(target_arch = "x86_64")]
+use x86::{bf16_round, int8_round, int16_round};
 
 /// Independent accumulators: enough to hide the latency of a fused multiply-add on two ports.
 const ACCUMULATORS: usize = 16;
-/// Of sixteen registers, those that can hold sums beside operands.
-#[cfg(target_arch = "x86_64")]
-const WIDENED_ACCUMULATORS: usize = 12;
 /// Iterations of one timed round, about a millisecond.
 const ITERATIONS: usize = 200_000;
 const ROUNDS: usize = 30;
@@ -97,78 +98,13 @@ pub fn int8_operations_per_second(threads: usize) -> Option<f64> {
     Some(best(threads, ROUNDS, || round))
 }
 
-#[cfg(target_arch = "x86_64")]
-fn int8_round() -> Option<fn() -> f64> {
-    use std::arch::x86_64::{
-        _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_madd_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
-        _mm512_dpbusd_epi32, _mm512_set1_epi32,
-    };
-
-    #[target_feature(enable = "avx512f,avx512vnni")]
-    fn dot_products() -> f64 {
-        let (a, b) = (_mm512_set1_epi32(black_box(0x0101_0101)), _mm512_set1_epi32(black_box(0x0202_0202)));
-        let mut sums = [_mm512_set1_epi32(black_box(0)); ACCUMULATORS];
-        for _ in 0..ITERATIONS {
-            for sum in &mut sums {
-                *sum = _mm512_dpbusd_epi32(*sum, a, b);
-            }
-        }
-        black_box(sums);
-        (2 * size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
-    }
-
-    #[target_feature(enable = "avx2,avxvnni")]
-    fn narrow_dot_products() -> f64 {
-        let (a, b) = (_mm256_set1_epi32(black_box(0x0101_0101)), _mm256_set1_epi32(black_box(0x0202_0202)));
-        let mut sums = [_mm256_set1_epi32(black_box(0)); WIDENED_ACCUMULATORS];
-        for _ in 0..ITERATIONS {
-            for sum in &mut sums {
-                *sum = _mm256_dpbusd_avx_epi32(*sum, a, b);
-            }
-        }
-        black_box(sums);
-        (2 * size_of_val(&a) * WIDENED_ACCUMULATORS * ITERATIONS) as f64
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn widened_products() -> f64 {
-        let factor = _mm256_set1_epi16(black_box(3));
-        let mut sums = [_mm256_set1_epi32(black_box(1)); WIDENED_ACCUMULATORS];
-        for _ in 0..ITERATIONS {
-            for sum in &mut sums {
-                // Each product reads its sum, so that none can be left out.
-                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*sum, factor));
-            }
-        }
-        black_box(sums);
-        (size_of_val(&factor) * WIDENED_ACCUMULATORS * ITERATIONS) as f64
-    }
-
-    if amx::Native::new().is_some() {
-        return Some(|| amx::Native::new().map_or(0.0, amx::int8_operations));
-    }
-    if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-        // SAFETY: this closure exists only where the instructions do.
-        #[allow(unsafe_code)]
-        return Some(|| unsafe { dot_products() });
-    }
-    if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("avxvnni") {
-        // SAFETY: as above.
-        #[allow(unsafe_code)]
-        return Some(|| unsafe { narrow_dot_products() });
-    }
-    is_x86_feature_detected!("avx2").then_some(|| {
-        // SAFETY: this closure exists only where the instructions do.
-        #[allow(unsafe_code)]
-        unsafe {
-            widened_products()
-        }
-    })
-}
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn int8_round() -> Option<fn() -> f64> {
-    None
+/// Peak INT16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two), in
+/// registers, as [`f32_operations_per_second`] measures: dot-product instructions where x86-64 has AVX-512 with VNNI or
+/// AVX-VNNI, products and their additions where it has AVX2. `None` on other processors, where no kernel multiplies pairs of
+/// INT16.
+pub fn int16_operations_per_second(threads: usize) -> Option<f64> {
+    let round = int16_round()?;
+    Some(best(threads, ROUNDS, || round))
 }
 
 /// Peak bf16 arithmetic of `threads` threads at once, in operations a second (a product and its addition count two):
@@ -179,42 +115,13 @@ pub fn bf16_operations_per_second(threads: usize) -> Option<f64> {
     Some(best(threads, ROUNDS, || round))
 }
 
-#[cfg(target_arch = "x86_64")]
-fn bf16_round() -> Option<fn() -> f64> {
-    use std::arch::x86_64::{_mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_set1_ps};
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    fn dot_products() -> f64 {
-        let pairs = |x: f32| _mm512_cvtne2ps_pbh(_mm512_set1_ps(x), _mm512_set1_ps(x));
-        let (a, b) = (pairs(black_box(0.999)), pairs(black_box(0.001)));
-        let mut sums = [_mm512_set1_ps(black_box(1.0)); ACCUMULATORS];
-        for _ in 0..ITERATIONS {
-            for sum in &mut sums {
-                *sum = _mm512_dpbf16_ps(*sum, a, b);
-            }
-        }
-        black_box(sums);
-        (size_of_val(&a) * ACCUMULATORS * ITERATIONS) as f64
-    }
-
-    if amx::Native::new().is_some() {
-        return Some(|| amx::Native::new().map_or(0.0, amx::bf16_operations));
-    }
-    let supported = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512bf16");
-    supported.then_some(|| {
-        // SAFETY: this closure exists only where the instructions do.
-        #[allow(unsafe_code)]
-        unsafe {
-            dot_products()
-        }
-    })
-}
-
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn bf16_round() -> Option<fn() -> f64> {
-    None
+mod none {
+    pub(super) fn int8_round() -> Option<fn() -> f64> {
+        None
+    }
+
+    pub(super) use {int8_round as bf16_round, int8_round as int16_round};
 }
 
 /// Bytes that are more than caches hold.

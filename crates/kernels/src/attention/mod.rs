@@ -22,7 +22,7 @@ use std::ops::Range;
 
 use crate::lines::Lines;
 use crate::output::{OutputMut, SharedOutput};
-use crate::product::{Arithmetic, Operand};
+use crate::product::{Arithmetic, Left, Operand};
 use crate::vectorize::vectorize;
 use crate::{Matrix, pool};
 pub use row::{Row, attention_of_rows};
@@ -102,7 +102,8 @@ impl Shape {
 pub enum Precision {
     /// Everything in f32.
     Exact,
-    /// bf16 on processors that multiply it, twice as fast as f32; f32 on others, and for rows that are decoded.
+    /// bf16, or INT16 with a scale for each row, where the processor multiplies one of these twice as fast as f32; f32 on others,
+    /// and for rows that are decoded.
     Fast,
 }
 
@@ -114,16 +115,20 @@ const STRIPS: usize = 16;
 /// Buffers of a task.
 #[derive(Default)]
 struct Scratch {
-    /// One row of queries, times the scale.
-    query: Vec<f32>,
+    /// The queries of the tile, times the scale.
+    scaled: Vec<f32>,
     /// All queries of the tile `[rows, heads of the group, words of a head]`.
     queries: Vec<u32>,
+    /// The units of these rows.
+    query_units: Vec<f32>,
     keys: Operand,
     values: Operand,
     /// Of a strip `[rows, heads of the group, PAGE]`.
     scores: Lines<f32>,
     /// Those scores as weights, in words.
     weights: Lines<u32>,
+    /// The units of these rows.
+    weight_units: Vec<f32>,
     /// Weighted values of the tile `[rows, heads of the group, head_dim]`.
     output: Vec<f32>,
     /// Of the tile `[rows, heads of the group]`.
@@ -153,7 +158,7 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     let strips = (1..=STRIPS).rev().find(|strips| tasks(*strips) >= 2 * pool::threads()).unwrap_or(1);
     let tile_rows = strips * strip;
     let tiles = rows.div_ceil(tile_rows);
-    let arithmetic = Arithmetic::new(shape.precision == Precision::Fast);
+    let arithmetic = Arithmetic::of_attention(shape.precision == Precision::Exact);
     let out = OutputMut::new(out, width).into_shared();
     let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
     // In the order of rows, so that a thread has those that it has in other operators. The last see the most keys; threads that
@@ -219,26 +224,30 @@ impl Pass<'_> {
 
     /// Adds what query rows `strip`, of which `before` others are in the tile, read of `keys` of one page.
     fn strip(&self, strip: Range<usize>, before: usize, keys: Range<usize>, scratch: &mut Scratch) {
-        let Scratch { queries, keys: packed, values, scores, weights, output, softmax, .. } = scratch;
+        let Scratch {
+            queries, query_units, keys: packed, values, scores, weights, weight_units, output, softmax, ..
+        } = scratch;
         let (dim, count) = (self.shape.head_dim, keys.len());
         let of_tile = before * self.group..(before + strip.len()) * self.group;
         let words = self.arithmetic.words(dim);
         scores.resize(STRIP.max(of_tile.len()) * PAGE);
         let scores = &mut scores[..of_tile.len() * count];
-        packed.multiply(&queries[of_tile.start * words..of_tile.end * words], count, scores, false);
+        let queries = &queries[of_tile.start * words..of_tile.end * words];
+        packed.multiply(Left { words: queries, units: &query_units[of_tile.clone()] }, count, scores);
         let words = self.arithmetic.words(count);
         weights.resize(STRIP.max(of_tile.len()) * PAGE);
         let weights = &mut weights[..of_tile.len() * words];
         let output = &mut output[of_tile.start * dim..of_tile.end * dim];
+        weight_units.clear();
         let rows = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(words));
         let rows = rows.zip(output.chunks_exact_mut(dim)).zip(&mut softmax[of_tile]).enumerate();
         for (index, (((scores, weights), output), softmax)) in rows {
             let visible = self.visible(strip.start + index / self.group);
             let visible = visible.start.max(keys.start).min(keys.end) - keys.start
                 ..visible.end.min(keys.end).max(keys.start) - keys.start;
-            softmax.add(scores, visible, self.shape.soft_cap, self.arithmetic, weights, output);
+            weight_units.push(softmax.add(scores, visible, self.shape.soft_cap, values, weights, output));
         }
-        values.multiply(weights, dim, output, true);
+        values.multiply_and_add(Left { words: weights, units: weight_units }, output);
     }
 
     /// The positions that a query row looks at.
@@ -252,21 +261,22 @@ impl Pass<'_> {
         let dim = self.shape.head_dim;
         let words = self.arithmetic.words(dim);
         let scale = self.shape.query_scale();
-        scratch.query.resize(dim, 0.0);
-        scratch.queries.clear();
-        scratch.queries.resize(rows.len() * self.group * words, 0);
-        for (index, gathered) in scratch.queries.chunks_exact_mut(words).enumerate() {
-            let (row, head) = (rows.start + index / self.group, kv_head * self.group + index % self.group);
-            let query = &self.queries[(row * self.shape.heads + head) * dim..][..dim];
-            vectorize(
-                #[inline(always)]
-                || {
-                    for (scaled, query) in scratch.query.iter_mut().zip(query) {
+        let count = rows.len() * self.group;
+        scratch.scaled.resize(scratch.scaled.len().max(count * dim), 0.0);
+        let scaled = &mut scratch.scaled[..count * dim];
+        vectorize(
+            #[inline(always)]
+            || {
+                for (index, scaled) in scaled.chunks_exact_mut(dim).enumerate() {
+                    let (row, head) = (rows.start + index / self.group, kv_head * self.group + index % self.group);
+                    let query = &self.queries[(row * self.shape.heads + head) * dim..][..dim];
+                    for (scaled, query) in scaled.iter_mut().zip(query) {
                         *scaled = query * scale;
                     }
-                },
-            );
-            self.arithmetic.to_words(&scratch.query, gathered);
-        }
+                }
+            },
+        );
+        scratch.queries.resize(count * words, 0);
+        self.arithmetic.to_words(scaled, dim, &mut scratch.queries, &mut scratch.query_units);
     }
 }

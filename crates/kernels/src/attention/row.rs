@@ -11,7 +11,8 @@ use super::softmax::{self, HIDDEN};
 use super::{Cache, PAGE, Shape};
 use crate::Matrix;
 use crate::chunks::{chunks_mut, for_each_chunk};
-use crate::product::{Arithmetic, Operand};
+use crate::kernel::panel::powers_of_two;
+use crate::product::{Arithmetic, Left, Operand};
 use crate::vectorize::{Fused, vectorize, vectorize_fused};
 
 /// Rows of values that are added at once.
@@ -22,10 +23,8 @@ const TOGETHER: usize = 4;
 struct Scratch {
     keys: Operand,
     values: Vec<f32>,
-    /// `[heads of the group, keys]`.
+    /// `[heads of the group, keys]`, and then weights.
     scores: Vec<f32>,
-    /// Those as weights, in words of f32.
-    weights: Vec<u32>,
 }
 
 thread_local! {
@@ -112,8 +111,8 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
 fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scratch: &mut Scratch, part: &mut [f32]) {
     let dim = shape.head_dim;
     let (group, count) = (queries.len() / dim, keys.len() / dim);
-    let arithmetic = Arithmetic::new(false);
-    let Scratch { keys: packed, values: widened, scores, weights } = scratch;
+    let arithmetic = Arithmetic::of_attention(true);
+    let Scratch { keys: packed, values: widened, scores } = scratch;
     scores.resize(group * PAGE, 0.0);
     let scores = &mut scores[..group * count];
     let as_they_are = F16Rows::new(keys, values, dim);
@@ -122,18 +121,16 @@ fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scr
     } else {
         packed.reserve(arithmetic, PAGE, dim);
         packed.pack_transposed(arithmetic, keys, dim);
-        packed.multiply(bytemuck::cast_slice(queries), count, scores, false);
+        packed.multiply(Left { words: bytemuck::cast_slice(queries), units: &[] }, count, scores);
     }
     if let Some(cap) = shape.soft_cap {
         softmax::cap(scores, cap);
     }
-    weights.resize(group * PAGE, 0);
-    let weights = &mut weights[..group * count];
-    let heads = scores.chunks_exact_mut(count).zip(weights.chunks_exact_mut(count));
-    for ((scores, weights), part) in heads.zip(part.chunks_exact_mut(dim + 2)) {
-        (part[dim + 1], part[dim]) = arithmetic.exp2_and_sum(scores, 0..count, HIDDEN, weights);
+    for (scores, part) in scores.chunks_exact_mut(count).zip(part.chunks_exact_mut(dim + 2)) {
+        let powers = powers_of_two(scores, 0..count, HIDDEN);
+        (part[dim + 1], part[dim]) = (powers.largest, powers.sum);
     }
-    let weights = bytemuck::cast_slice(weights);
+    let weights = &*scores;
     if let Some(rows) = &as_they_are {
         return rows.weighted(weights, part, dim + 2);
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::activation::soft_cap;
-use crate::product::Arithmetic;
+use crate::product::{Exponentials, Operand};
 use crate::vectorize::vectorize;
 
 /// Below every score: the largest score of no blocks.
@@ -31,25 +31,26 @@ pub(super) fn cap(scores: &mut [f32], cap: f32) {
 }
 
 impl Running {
-    /// Computes `weights` from those of a block's `scores` that are in `visible`, and scales `output`, the weighted sum of
-    /// earlier blocks, to the largest score so far. Scores are exponents of two, or of e where there is a soft cap.
+    /// Computes `weights` of `values` from those of a block's `scores` that are in `visible`, and scales `output`, the weighted sum
+    /// of earlier blocks, to the largest score so far. Scores are exponents of two, or of e where there is a soft cap. Returns the
+    /// weights' unit.
     pub(super) fn add(
         &mut self,
         scores: &mut [f32],
         visible: Range<usize>,
         cap: Option<f32>,
-        arithmetic: Arithmetic,
+        values: &Operand,
         weights: &mut [u32],
         output: &mut [f32],
-    ) {
+    ) -> f32 {
         if visible.is_empty() {
             weights.fill(0);
-            return;
+            return 0.0;
         }
         if let Some(cap) = cap {
             self::cap(&mut scores[visible.clone()], cap);
         }
-        let (largest, sum) = arithmetic.exp2_and_sum(scores, visible, self.largest, weights);
+        let Exponentials { largest, sum, unit } = values.exp2_and_sum(scores, visible, self.largest, weights);
         if largest == HIDDEN {
             // Every score is minus infinity or NaN, so the mean is NaN.
             self.sum = f32::NAN;
@@ -67,6 +68,7 @@ impl Running {
             self.largest = largest;
         }
         self.sum += sum;
+        unit
     }
 
     /// The weighted mean of the values whose weighted sum is `output`.

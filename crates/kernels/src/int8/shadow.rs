@@ -3,9 +3,9 @@
 use super::{Int8Weight, QuantizedView};
 use crate::activation::add;
 use crate::kernel::best;
-use crate::kernel::float::PANEL;
 use crate::kernel::int8::shadow::ShadowColumns;
 use crate::kernel::int8::weight::BLOCK;
+use crate::kernel::panel::PANEL;
 use crate::output::OutputMut;
 use crate::product::{Write, product};
 use crate::vectorize::vectorize;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use half::f16;
 
-use super::float::{Bf16Kernel, FloatKernel, PANEL, Panel};
 use super::int8::quantize::ActivationRow;
 use super::int8::rows::{Outliers, Part, QuantizedView};
 use super::int8::shadow::ShadowColumns;
 use super::int8::weight::{BLOCK, Int8Weight};
 use super::int8::{Int8Kernel, Rectangle};
 use super::int16::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel, Int16Rows};
+use super::panel::{Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel};
 use super::{Kernels, available};
 use crate::int4::GROUP;
 use crate::output::OutputMut;
@@ -51,11 +51,13 @@ pub enum ProductKind {
     F32,
     /// What may be rounded to bf16, or stay in f32.
     Bf16,
+    /// Attention of a prefill, which may be rounded to INT16 as well.
+    Attention,
 }
 
 impl ProductKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Int8Few, Self::Int8Many, Self::Int16, Self::F32, Self::Bf16];
+    pub const ALL: [Self; 6] = [Self::Int8Few, Self::Int8Many, Self::Int16, Self::F32, Self::Bf16, Self::Attention];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -65,6 +67,7 @@ impl ProductKind {
             Self::Int16 => "INT16, few rows",
             Self::F32 => "f32, many rows",
             Self::Bf16 => "bf16 or f32, many rows",
+            Self::Attention => "attention, many rows",
         }
     }
 }
@@ -139,16 +142,22 @@ pub fn choose_kernels(threads: usize) -> Vec<Choice> {
     let bench = Bench::new(threads);
     let int8 = |rows| time_each(|row| Some(row.int8), <dyn Int8Kernel>::name, |kernel| bench.int8(kernel, rows));
     let int16 = time_each(|row| Some(row.int16), <dyn Int16Kernel>::name, |kernel| bench.int16(kernel));
-    let f32 = time_each(|row| Some(row.float), <dyn FloatKernel>::name, |kernel| bench.words(kernel, 1));
+    let f32 = time_each(|row| Some(row.float), <dyn PanelKernel>::name, |kernel| bench.words(kernel, 1));
     let f32 = Choice::new(ProductKind::F32, f32);
     let mut bf16 = time_each(|row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
     bf16.extend(f32.timed.iter().find(|timed| timed.kernel == f32.chosen).cloned());
+    let bf16 = Choice::new(ProductKind::Bf16, bf16);
+    let pairs = time_each(|row| row.pairs, <dyn PairKernel>::name, |kernel| bench.words(kernel, 2));
+    let mut attention: Vec<_> = bf16.timed.iter().filter(|timed| timed.kernel == bf16.chosen).cloned().collect();
+    let place = if available()[0].pairs_for_attention { 0 } else { attention.len() };
+    attention.splice(place..place, pairs);
     vec![
         Choice::new(ProductKind::Int8Few, int8(1)),
         Choice::new(ProductKind::Int8Many, int8(MANY)),
         Choice::new(ProductKind::Int16, int16),
         f32,
-        Choice::new(ProductKind::Bf16, bf16),
+        bf16,
+        Choice::new(ProductKind::Attention, attention),
     ]
 }
 
@@ -290,7 +299,7 @@ impl Bench {
     }
 
     /// A panel, which operators pack for the second-level cache, with so many numbers a word.
-    fn words(&self, kernel: &dyn FloatKernel, numbers: usize) -> Vec<Rate> {
+    fn words(&self, kernel: &dyn PanelKernel, numbers: usize) -> Vec<Rate> {
         let right = vec![0.5f32.to_bits(); FEATURES * PANEL];
         self.rates(2 * numbers * MANY * FEATURES * PANEL, &[false], |_, out| {
             let out = OutputMut::new(&mut out[..MANY * PANEL], PANEL).into_shared();
@@ -356,6 +365,15 @@ fn named<'n>(rows: &[Kernels], name: impl Fn(ProductKind) -> Option<&'n str>) ->
         } else {
             find(ProductKind::Bf16, &|row| row.bf16.is_some_and(|kernel| kernel.name() == name), name)?.bf16
         };
+    }
+    if let Some(name) = name(ProductKind::Attention) {
+        let of_pairs = rows.iter().filter_map(|row| row.pairs).find(|kernel| kernel.name() == name);
+        let of_others = chosen.bf16.map_or(chosen.float.name(), PanelKernel::name);
+        if of_pairs.is_none() && name != of_others {
+            return Err(format!("{name} is no kernel that this processor uses for {}", ProductKind::Attention.name()));
+        }
+        chosen.pairs = of_pairs.or(chosen.pairs);
+        chosen.pairs_for_attention = of_pairs.is_some();
     }
     Ok(chosen)
 }

@@ -1,8 +1,8 @@
 //! The kernels of all number formats, and the one table of those that this processor can run.
 //!
 //! A kernel multiplies matrices of one format by one set of instructions. Each format has a trait: [`Int8Kernel`] for INT8
-//! activations and weights, [`Int16Kernel`] for INT16 activations beside weights in INT8 and INT4, [`FloatKernel`] for f32,
-//! and [`Bf16Kernel`] for pairs of bf16. [`available`] has a row for each [`Tier`] that may be used, best first, with a kernel
+//! activations and weights, [`Int16Kernel`] for INT16 activations beside weights in INT8 and INT4, [`PanelKernel`] for f32,
+//! and [`Bf16Kernel`] and [`PairKernel`] for pairs of bf16 and of INT16. [`available`] has a row for each [`Tier`] that may be used, best first, with a kernel
 //! for each format: that of the tier, or where it has none, of the best tier below it. The last row is plain Rust,
 //! which the others are tested against.
 //!
@@ -13,9 +13,9 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod choice;
-pub(crate) mod float;
 pub(crate) mod int16;
 pub(crate) mod int8;
+pub(crate) mod panel;
 mod proof;
 
 use std::sync::LazyLock;
@@ -23,9 +23,9 @@ use std::sync::LazyLock;
 pub use choice::{Choice, ProductKind, Rate, TimedKernel, choose_kernels, use_kernels};
 
 use crate::tier::{self, Tier};
-use float::{Bf16Kernel, FloatKernel};
 use int8::Int8Kernel;
 use int16::Int16Kernel;
+use panel::{Bf16Kernel, PairKernel, PanelKernel};
 
 /// A kernel for each format.
 #[derive(Clone, Copy)]
@@ -35,9 +35,20 @@ pub(crate) struct Kernels {
     pub tier: Tier,
     pub int8: &'static dyn Int8Kernel,
     pub int16: &'static dyn Int16Kernel,
-    pub float: &'static dyn FloatKernel,
+    pub float: &'static dyn PanelKernel,
     /// `None` without instructions for bf16.
     pub bf16: Option<&'static dyn Bf16Kernel>,
+    /// Pairs of INT16; `None` without instructions for them.
+    pub pairs: Option<&'static dyn PairKernel>,
+    /// Whether attention's products that need not be exact are those of `pairs`, or else of `bf16`, or without that of `float`.
+    pub pairs_for_attention: bool,
+}
+
+impl Kernels {
+    /// Pairs of INT16, where attention's products that need not be exact are made with them.
+    pub fn attention_pairs(&self) -> Option<&'static dyn PairKernel> {
+        self.pairs.filter(|_| self.pairs_for_attention)
+    }
 }
 
 /// The kernels of one tier that this processor can run.
@@ -45,8 +56,18 @@ pub(crate) struct Kernels {
 struct OfTier {
     int8: Option<&'static dyn Int8Kernel>,
     int16: Option<&'static dyn Int16Kernel>,
-    float: Option<&'static dyn FloatKernel>,
+    float: Option<&'static dyn PanelKernel>,
     bf16: Option<&'static dyn Bf16Kernel>,
+    pairs: Option<&'static dyn PairKernel>,
+}
+
+impl OfTier {
+    /// Whether attention has pairs of INT16, if this tier has kernels for it: they are twice as fast as f32, and bf16 takes less
+    /// to convert to.
+    fn pairs_for_attention(&self) -> Option<bool> {
+        let has_any = self.bf16.is_some() || self.pairs.is_some() || self.float.is_some();
+        has_any.then_some(self.bf16.is_none() && self.pairs.is_some())
+    }
 }
 
 /// A kernel as its format's trait, if this processor can run it.
@@ -71,7 +92,7 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             Tier::Amx,
             OfTier {
                 int8: kernel!(int8::amx::Amx::new()),
-                bf16: kernel!(float::amx_bf16::AmxBf16::new()),
+                bf16: kernel!(panel::amx_bf16::AmxBf16::new()),
                 ..OfTier::default()
             },
         ),
@@ -81,8 +102,9 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             OfTier {
                 int8: kernel!(int8::avx512_vnni::Avx512Vnni::new()),
                 int16: kernel!(int16::avx512_vnni::Avx512Vnni::new()),
-                float: kernel!(float::avx512::Avx512::new()),
-                bf16: kernel!(float::avx512_bf16::Avx512Bf16::new()),
+                float: kernel!(panel::avx512::Avx512::new()),
+                bf16: kernel!(panel::avx512_bf16::Avx512Bf16::new()),
+                pairs: kernel!(panel::avx512_pairs::Avx512Pairs::new()),
             },
         ),
         #[cfg(target_arch = "x86_64")]
@@ -91,6 +113,7 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             OfTier {
                 int8: kernel!(int8::avx_vnni::AvxVnni::new()),
                 int16: kernel!(int16::avx2::AvxVnni::new()),
+                pairs: kernel!(panel::avx2_pairs::AvxVnniPairs::new()),
                 ..OfTier::default()
             },
         ),
@@ -100,8 +123,9 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             OfTier {
                 int8: kernel!(int8::avx2::Avx2::new()),
                 int16: kernel!(int16::avx2::Avx2::new()),
-                float: kernel!(float::avx2::Avx2::new()),
-                bf16: None,
+                float: kernel!(panel::avx2::Avx2::new()),
+                pairs: kernel!(panel::avx2_pairs::Avx2Pairs::new()),
+                ..OfTier::default()
             },
         ),
         #[cfg(target_arch = "aarch64")]
@@ -111,7 +135,7 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             Tier::I8mm,
             OfTier {
                 int8: kernel!(int8::i8mm::MatrixProduct::new()),
-                bf16: kernel!(float::neon_bf16::NeonBf16::new()),
+                bf16: kernel!(panel::neon_bf16::NeonBf16::new()),
                 ..OfTier::default()
             },
         ),
@@ -123,8 +147,8 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             OfTier {
                 int8: kernel!(Some(int8::neon::Neon)),
                 int16: kernel!(Some(int16::neon::Neon)),
-                float: kernel!(Some(float::neon::Neon)),
-                bf16: None,
+                float: kernel!(Some(panel::neon::Neon)),
+                ..OfTier::default()
             },
         ),
         (
@@ -132,8 +156,8 @@ fn compiled() -> Vec<(Tier, OfTier)> {
             OfTier {
                 int8: kernel!(Some(int8::reference::Reference)),
                 int16: kernel!(Some(int16::reference::Reference)),
-                float: kernel!(Some(float::portable::Portable)),
-                bf16: None,
+                float: kernel!(Some(panel::portable::Portable)),
+                ..OfTier::default()
             },
         ),
     ]
@@ -161,17 +185,22 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
                 }
             )*};
         }
-        prove!(int8, int16, float, bf16);
+        prove!(int8, int16, float, bf16, pairs);
     }
     let row = |first: usize| {
         let below = &tiers[first..];
-        // Plain Rust, the last tier, has a kernel for each format but bf16, which may have none.
+        // Plain Rust, the last tier, has a kernel for each format but bf16 and pairs of INT16, which may have none.
         Kernels {
             tier: below[0].0,
             int8: below.iter().find_map(|(_, kernels)| kernels.int8).expect("plain Rust"),
             int16: below.iter().find_map(|(_, kernels)| kernels.int16).expect("plain Rust"),
             float: below.iter().find_map(|(_, kernels)| kernels.float).expect("plain Rust"),
             bf16: below.iter().find_map(|(_, kernels)| kernels.bf16),
+            pairs: below.iter().find_map(|(_, kernels)| kernels.pairs),
+            pairs_for_attention: below
+                .iter()
+                .find_map(|(_, kernels)| kernels.pairs_for_attention())
+                .expect("plain Rust"),
         }
     };
     ((0..tiers.len()).map(row).collect(), refused)
@@ -215,12 +244,20 @@ pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
     static EMULATED: LazyLock<Vec<Kernels>> = LazyLock::new(|| {
         let amx = || {
             let int8 = kernel!(int8::amx::Amx::emulated());
-            let bf16 = kernel!(float::amx_bf16::AmxBf16::emulated());
-            Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), ..*best() })
+            let bf16 = kernel!(panel::amx_bf16::AmxBf16::emulated());
+            Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), pairs_for_attention: false, ..*best() })
         };
         let avx_vnni = || {
             let (int8, int16) = (kernel!(int8::avx_vnni::Evex::new()), kernel!(int16::avx2::Evex::new()));
-            Some(Kernels { tier: Tier::AvxVnni, int8: int8?, int16: int16?, ..*best() })
+            let pairs = kernel!(panel::avx2_pairs::EvexPairs::new());
+            Some(Kernels {
+                tier: Tier::AvxVnni,
+                int8: int8?,
+                int16: int16?,
+                pairs: Some(pairs?),
+                pairs_for_attention: true,
+                ..*best()
+            })
         };
         amx().into_iter().chain(avx_vnni()).collect()
     });
@@ -263,12 +300,20 @@ pub struct KernelNames {
     pub f32: &'static str,
     /// A prefill's products in bf16; `None` if these are made in f32.
     pub bf16: Option<&'static str>,
+    /// A prefill's attention, in INT16; `None` if it is computed as other products in bf16 are.
+    pub attention: Option<&'static str>,
 }
 
 /// Returns the names of the kernels that this processor uses.
 pub fn kernel_names() -> KernelNames {
-    let Kernels { int8, int16, float, bf16, .. } = best();
-    KernelNames { int8: int8.name(), int16: int16.name(), f32: float.name(), bf16: bf16.map(FloatKernel::name) }
+    let kernels = best();
+    KernelNames {
+        int8: kernels.int8.name(),
+        int16: kernels.int16.name(),
+        f32: kernels.float.name(),
+        bf16: kernels.bf16.map(PanelKernel::name),
+        attention: kernels.attention_pairs().map(|kernel| kernel.name()),
+    }
 }
 
 #[cfg(test)]
@@ -282,12 +327,14 @@ mod tests {
         assert_eq!(tiers, may_be_used);
         let last = available().last().expect("a row of plain Rust");
         assert_eq!((last.int8.name(), last.int16.name(), last.float.name()), ("reference", "reference", "portable"));
-        assert!(last.bf16.is_none());
+        assert!(last.bf16.is_none() && last.pairs.is_none() && !last.pairs_for_attention);
         for (above, below) in available().iter().zip(&available()[1..]) {
             // A format without a kernel of a tier has that of the row below it.
             let has_its_own = |name: &str| name.starts_with(above.tier.name());
             assert!(has_its_own(above.int8.name()) || above.int8.name() == below.int8.name());
             assert!(has_its_own(above.float.name()) || above.float.name() == below.float.name());
+            let pairs = |row: &Kernels| row.pairs.map(|kernel| kernel.name());
+            assert!(pairs(above).is_some_and(has_its_own) || pairs(above) == pairs(below));
         }
     }
 

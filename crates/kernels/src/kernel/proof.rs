@@ -4,16 +4,20 @@
 //! Products are compared with the plain kernels, conversions with their definition. A kernel that differs is refused, and
 //! the next tier's takes its place. All of them together take some three milliseconds.
 
+use std::fmt::Display;
+use std::ops::Range;
+
 use half::{bf16, f16};
 
-use super::float::portable::Portable;
-use super::float::{Bf16Kernel, FloatKernel, LANES, PANEL, Panel};
 use super::int8::quantize::ActivationRow;
 use super::int8::rows::{Outliers, Part, QuantizedView, stride};
 use super::int8::shadow::ShadowColumns;
 use super::int8::weight::{BLOCK, Int8Weight, QUAD, STEP, block_len};
 use super::int8::{self, Int8Kernel, Rectangle};
 use super::int16::{self, BlockColumns, Int4Columns, Int8Columns, Int16Kernel, Int16Rows};
+use super::panel::pairs::ValueUnits;
+use super::panel::portable::Portable;
+use super::panel::{Bf16Kernel, LANES, PANEL, PairKernel, Panel, PanelKernel, Powers};
 use crate::BlockFormat;
 use crate::int4::GROUP;
 use crate::output::{OutputMut, SharedOutput};
@@ -167,9 +171,9 @@ pub(super) fn int16(kernel: &dyn Int16Kernel) -> Proof {
 }
 
 /// Products in f32, and transposing.
-pub(super) fn float(kernel: &dyn FloatKernel) -> Proof {
+pub(super) fn float(kernel: &dyn PanelKernel) -> Proof {
     let (left, right) = (words(ROWS[3] * FEATURES, 10), words(FEATURES * PANEL, 11));
-    products(kernel, &Portable, &left, &right)?;
+    products(kernel, &Portable, &left, &right, near_products)?;
     transposes(kernel)
 }
 
@@ -191,32 +195,70 @@ pub(super) fn bf16(kernel: &dyn Bf16Kernel) -> Proof {
         return Err("pairs of numbers rounded to bf16 differ".into());
     }
     let (left, right) = pairs.split_at(ROWS[3] * FEATURES);
-    products(kernel, &Pairs, left, right)?;
+    products(kernel, &Pairs, left, right, near_products)?;
     transposes(kernel)?;
 
+    powers(|exponents, visible, before| {
+        let mut words = vec![0; FEATURES.div_ceil(2)];
+        let powers = kernel.exp2_and_sum(exponents, visible, before, &mut words);
+        let halves = words.iter().flat_map(|word| [*word as u16, (word >> 16) as u16]);
+        (powers, halves.map(|half| bf16::from_bits(half).to_f32()).collect(), 0.0)
+    })
+}
+
+/// Products of pairs of INT16, exactly, and transposing.
+pub(super) fn pairs(kernel: &dyn PairKernel) -> Proof {
+    // So small that no sum overflows, the output's bits among them.
+    let words = |count: usize, seed: usize| {
+        let integers: Vec<i16> = numbers(2 * count, seed).iter().map(|x| (x * 1023.0).round() as i16).collect();
+        bytemuck::cast_slice::<i16, u32>(&integers).to_vec()
+    };
+    let (left, right) = (words(ROWS[3] * FEATURES, 15), words(FEATURES * PANEL, 16));
+    products(kernel, &Integers, &left, &right, |what, expected, found| {
+        let sums = |out: &[f32]| bytemuck::cast_slice::<f32, i32>(out).to_vec();
+        let (expected, found) = (sums(expected), sums(found));
+        let different = expected.iter().zip(&found).find(|(expected, found)| expected != found);
+        different.map_or(Ok(()), |(expected, found)| Err(difference(what, expected, found)))
+    })?;
+    transposes(kernel)?;
+    powers(|exponents, visible, before| {
+        let (each, mut words) = (vec![0.5; FEATURES], vec![0; FEATURES.div_ceil(2)]);
+        let units = ValueUnits { each: &each, largest: 0.5 };
+        let (powers, unit) = kernel.exp2_and_sum(exponents, visible, before, units, &mut words);
+        let unit = unit / 0.5;
+        let numbers: &[i16] = bytemuck::cast_slice(&words);
+        (powers, numbers.iter().map(|number| f32::from(*number) * unit).collect(), unit)
+    })
+}
+
+/// Powers of two of exponents of which some are visible, and with the largest one before them. `compute` returns them rounded, and how
+/// far they may be off for that.
+fn powers(compute: impl FnOnce(&mut [f32], Range<usize>, f32) -> (Powers, Vec<f32>, f32)) -> Proof {
     let exponents: Vec<f32> = numbers(FEATURES, 13).iter().map(|x| 8.0 * x).collect();
-    let mut powers = vec![0; FEATURES.div_ceil(2)];
     let visible = 5..FEATURES - 7;
-    let (largest, sum) = kernel.exp2_and_sum(&mut exponents.clone(), visible.clone(), -1.0, &mut powers);
-    let expected = exponents[visible.clone()].iter().copied().fold(-1.0, f32::max);
-    let total: f32 = exponents[visible.clone()].iter().map(|x| (x - expected).exp2()).sum();
-    let halves = powers.iter().flat_map(|word| [*word as u16, (word >> 16) as u16]);
-    let power = |(index, x): (usize, &f32)| if visible.contains(&index) { (x - expected).exp2() } else { 0.0 };
-    let all_near = halves.zip(exponents.iter().enumerate()).all(|(half, exponent)| {
-        let power = power(exponent);
-        (bf16::from_bits(half).to_f32() - power).abs() <= 0.005 * power
-    });
-    if largest != expected || (sum - total).abs() > 2e-4 * total || !all_near {
+    let (Powers { of_visible, largest, sum }, found, rounding) = compute(&mut exponents.clone(), visible.clone(), 9.0);
+    let expected = exponents[visible.clone()].iter().copied().fold(f32::MIN, f32::max);
+    let power = |(index, x): (usize, &f32)| if visible.contains(&index) { (x - 9.0).exp2() } else { 0.0 };
+    let powers: Vec<f32> = exponents.iter().enumerate().map(power).collect();
+    let all_near = found.iter().zip(&powers).all(|(found, power)| (found - power).abs() <= 0.005 * power + rounding);
+    let total: f32 = powers.iter().sum();
+    if of_visible != expected || largest != 9.0 || (sum - total).abs() > 2e-4 * total || !all_near {
         return Err("powers of two differ".into());
     }
     Ok(())
 }
 
-/// Products of all numbers of rows, and added to those before, beside `plain`'s.
-fn products(kernel: &dyn FloatKernel, plain: &dyn FloatKernel, left: &[u32], right: &[u32]) -> Proof {
+/// Products of all numbers of rows, and added to those before, beside `plain`'s, as `compare` does.
+fn products(
+    kernel: &dyn PanelKernel,
+    plain: &dyn PanelKernel,
+    left: &[u32],
+    right: &[u32],
+    compare: impl Fn(&str, &[f32], &[f32]) -> Proof,
+) -> Proof {
     for rows in ROWS {
         for add in [false, true] {
-            let product = |kernel: &dyn FloatKernel| {
+            let product = |kernel: &dyn PanelKernel| {
                 output(rows, |out| {
                     let columns = 3..3 + PANEL - 2;
                     let (left_stride, right_stride) = (FEATURES, PANEL);
@@ -232,19 +274,13 @@ fn products(kernel: &dyn FloatKernel, plain: &dyn FloatKernel, left: &[u32], rig
                     });
                 })
             };
-            let largest = 2.0 * FEATURES as f32;
-            near(
-                &format!("a product of {rows} rows in {}", kernel.name()),
-                &product(plain),
-                &product(kernel),
-                largest,
-            )?;
+            compare(&format!("a product of {rows} rows in {}", kernel.name()), &product(plain), &product(kernel))?;
         }
     }
     Ok(())
 }
 
-fn transposes(kernel: &dyn FloatKernel) -> Proof {
+fn transposes(kernel: &dyn PanelKernel) -> Proof {
     let from = words(LANES * LANES, 14);
     let mut to = vec![0; LANES * LANES];
     kernel.transpose(&from, LANES, &mut to, LANES);
@@ -255,7 +291,7 @@ fn transposes(kernel: &dyn FloatKernel) -> Proof {
 /// Pairs of bf16 in plain Rust.
 struct Pairs;
 
-impl FloatKernel for Pairs {
+impl PanelKernel for Pairs {
     fn name(&self) -> &'static str {
         "reference"
     }
@@ -275,6 +311,37 @@ impl FloatKernel for Pairs {
                 add: panel.add || half == 1,
                 ..*panel
             });
+        }
+    }
+
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+        Portable.transpose(from, from_stride, to, to_stride);
+    }
+}
+
+/// Pairs of INT16 in plain Rust.
+struct Integers;
+
+impl PanelKernel for Integers {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn multiply(&self, panel: &Panel) {
+        let halves = |word: u32| [i32::from(word as i16), i32::from((word >> 16) as i16)];
+        for row in 0..panel.out.rows() {
+            // SAFETY: no other slice of it lives.
+            #[allow(unsafe_code)]
+            let out = unsafe { panel.out.row(row, panel.columns.clone()) };
+            for (column, out) in out.iter_mut().enumerate() {
+                let mut sum = if panel.add { out.to_bits() as i32 } else { 0 };
+                for step in 0..panel.steps {
+                    let [a, b] = halves(panel.left[row * panel.left_stride + step]);
+                    let [c, d] = halves(panel.right[step * panel.right_stride + column]);
+                    sum += a * c + b * d;
+                }
+                *out = f32::from_bits(sum as u32);
+            }
         }
     }
 
@@ -312,7 +379,12 @@ fn near(what: &str, expected: &[f32], found: &[f32], largest: f32) -> Proof {
         .map_or(Ok(()), |(expected, found)| Err(difference(what, *expected, *found)))
 }
 
-fn difference(what: &str, expected: f32, found: f32) -> String {
+/// Compares sums of products of two numbers from −1 to 1, two for each feature at most.
+fn near_products(what: &str, expected: &[f32], found: &[f32]) -> Proof {
+    near(what, expected, found, 2.0 * FEATURES as f32)
+}
+
+fn difference(what: &str, expected: impl Display, found: impl Display) -> String {
     format!("{what} has {found}, expected {expected}")
 }
 

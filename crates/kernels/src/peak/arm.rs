@@ -42,6 +42,11 @@ pub(super) fn int8_round() -> Option<fn() -> f64> {
     }
 }
 
+/// `None`: products of 16-bit numbers are no more an instruction than those of f32.
+pub(super) fn int16_round() -> Option<fn() -> f64> {
+    None
+}
+
 pub(super) fn bf16_round() -> Option<fn() -> f64> {
     std::arch::is_aarch64_feature_detected!("bf16").then_some(|| {
         // SAFETY: this closure exists only where the instructions do.

@@ -1,6 +1,6 @@
 //! `out = left · right` with sums in f32, on the calling thread: the building block of matmul and attention.
 //!
-//! Kernels multiply words of 32 bits: numbers in f32, or pairs of bf16. The right operand is packed (`pack`) in panels
+//! Kernels multiply words of 32 bits: numbers in f32, or pairs of bf16 or INT16. The right operand is packed (`pack`) in panels
 //! of 64 columns, a depth of [`DEPTH`] words at a time, which a core's second-level cache holds while all rows of the
 //! left operand pass by. Every output is the sum of its products in
 //! the order of the depth, whatever the number of rows and columns.
@@ -13,10 +13,10 @@ use std::ops::Range;
 
 use crate::Matrix;
 use crate::kernel::best;
-use crate::kernel::float::{Bf16Kernel, FloatKernel, PANEL, Panel};
+use crate::kernel::panel::{Bf16Kernel, PANEL, Panel, PanelKernel};
 use crate::lines::Lines;
 use crate::output::SharedOutput;
-pub(crate) use operand::{Arithmetic, Operand};
+pub(crate) use operand::{Arithmetic, Exponentials, Left, Operand};
 use pack::{Source, Wide};
 
 /// Rows of a panel, at most: 256 KiB of packed words.
@@ -51,7 +51,7 @@ thread_local! {
 /// If a slice's length contradicts the shapes.
 #[allow(unsafe_code)]
 pub(crate) unsafe fn product(
-    kernel: &dyn FloatKernel,
+    kernel: &dyn PanelKernel,
     left: &[f32],
     depth: usize,
     weight: Matrix,
@@ -109,7 +109,7 @@ impl Bf16Rows {
 /// As for [`product`].
 #[allow(unsafe_code)]
 unsafe fn panels(
-    kernel: &dyn FloatKernel,
+    kernel: &dyn PanelKernel,
     left: &[u32],
     depth: usize,
     right: Source,
@@ -147,6 +147,7 @@ unsafe fn panels(
 mod tests {
     use super::*;
     use crate::OutputMut;
+    use crate::kernel::panel::Powers;
     use crate::kernel::tested;
     use crate::testing::values;
     use proptest::prelude::*;
@@ -251,6 +252,39 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn every_kernel_of_int16_makes_exact_sums(
+            rows in 1usize..30, depth in 1usize..150, count in 1usize..140, twice: bool, seed: u64,
+        ) {
+            // No sum of so many overflows.
+            let words = |count: usize, seed: u64| -> Vec<u32> {
+                let numbers: Vec<i16> = values(2 * count, seed).iter().map(|x| (x * 1800.0) as i16).collect();
+                bytemuck::cast_slice(&numbers).to_vec()
+            };
+            let (left, right) = (words(rows * depth, seed), words(depth * count, seed ^ 5));
+            let of_row = |words: &[u32], row: usize| -> Vec<i32> {
+                let numbers: &[i16] = bytemuck::cast_slice(&words[row * depth..][..depth]);
+                numbers.iter().map(|number| i32::from(*number)).collect()
+            };
+            for kernel in tested().filter_map(|kernels| kernels.pairs) {
+                let mut out = vec![7.0; rows * count];
+                for write in [Write::Replace, Write::Add].into_iter().take(1 + usize::from(twice)) {
+                    let out = OutputMut::new(&mut out, count).into_shared();
+                    // SAFETY: `out` is this thread's alone.
+                    #[allow(unsafe_code)]
+                    unsafe { panels(kernel, &left, depth, Source::Words(&right), out, 0..count, write) };
+                }
+                for (index, sum) in out.iter().map(|sum| sum.to_bits() as i32).enumerate() {
+                    let (left, right) = (of_row(&left, index / count), of_row(&right, index % count));
+                    let expected: i32 = left.iter().zip(right).map(|(a, b)| a * b).sum();
+                    prop_assert_eq!(sum, expected * if twice { 2 } else { 1 }, "{}", kernel.name());
+                }
+            }
+        }
+    }
+
+    proptest! {
         #[test]
         fn bf16_is_the_nearest_with_the_even_of_two_as_near(row in prop::collection::vec(any::<f32>(), 1..80)) {
             let Some(kernel) = best().bf16 else { return Ok(()) };
@@ -277,7 +311,8 @@ mod tests {
             let ends = ends.map(|end| end % (exponents.len() + 1));
             let visible = ends[0].min(ends[1])..ends[0].max(ends[1]);
             let mut words = vec![7; exponents.len().div_ceil(2)];
-            let (largest, sum) = kernel.exp2_and_sum(&mut exponents.clone(), visible.clone(), before, &mut words);
+            let Powers { largest, sum, .. } =
+                kernel.exp2_and_sum(&mut exponents.clone(), visible.clone(), before, &mut words);
             prop_assert_eq!(largest, exponents[visible.clone()].iter().copied().fold(before, f32::max));
             let power = |(index, x): (usize, &f32)| if visible.contains(&index) { f64::from(x - largest).exp2() } else { 0.0 };
             let exact: Vec<f64> = exponents.iter().enumerate().map(power).collect();

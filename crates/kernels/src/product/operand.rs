@@ -6,68 +6,86 @@ use super::DEPTH;
 use super::pack::{Source, Wide, pack};
 use crate::Matrix;
 use crate::kernel::best;
-use crate::kernel::float::{Bf16Kernel, FloatKernel, PANEL, Panel, powers_of_two};
+use crate::kernel::panel::pairs::{self, Purpose, ValueUnits, WEIGHTS};
+use crate::kernel::panel::{Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel, powers_of_two};
 use crate::lines::Lines;
 use crate::output::OutputMut;
 
-/// The number format of a product's operands, f32 or pairs of bf16, with the kernel that multiplies it. Operands of
-/// either format are words of 32 bits.
+/// The number format of a product's operands, with the kernel that multiplies it. Operands of every format are words of 32
+/// bits: numbers in f32, or pairs. Every row that is rounded to INT16 has a unit, what the number 1 is worth there.
 #[derive(Clone, Copy)]
-pub(crate) struct Arithmetic {
-    kernel: &'static dyn FloatKernel,
-    bf16: Option<&'static dyn Bf16Kernel>,
+pub(crate) enum Arithmetic {
+    /// f32.
+    F32(&'static dyn PanelKernel),
+    /// Pairs of bf16.
+    Bf16(&'static dyn Bf16Kernel),
+    /// Pairs of INT16.
+    Int16(&'static dyn PairKernel),
+}
+
+/// Exponentials of a row, as words.
+pub(crate) struct Exponentials {
+    /// The exponent that all are relative to.
+    pub largest: f32,
+    /// Their sum, before they are rounded.
+    pub sum: f32,
+    /// Their unit; 1 but in INT16.
+    pub unit: f32,
+}
+
+/// The left operand of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Left<'a> {
+    /// `[rows, words]`.
+    pub words: &'a [u32],
+    /// Of each row.
+    pub units: &'a [f32],
 }
 
 impl Arithmetic {
-    /// bf16 if `fast` is set and this processor has instructions for it, f32 otherwise.
-    pub(crate) fn new(fast: bool) -> Self {
-        let bf16 = if fast { best().bf16 } else { None };
-        let kernel = bf16.map_or(best().float, |bf16| bf16 as &dyn FloatKernel);
-        Self { kernel, bf16 }
+    /// f32 if `exact` is set, and else what attention is computed with on this processor.
+    pub(crate) fn of_attention(exact: bool) -> Self {
+        let kernels = best();
+        match (kernels.attention_pairs(), kernels.bf16) {
+            _ if exact => Self::F32(kernels.float),
+            (Some(kernel), _) => Self::Int16(kernel),
+            (None, Some(kernel)) => Self::Bf16(kernel),
+            (None, None) => Self::F32(kernels.float),
+        }
+    }
+
+    fn kernel(self) -> &'static dyn PanelKernel {
+        match self {
+            Self::F32(kernel) => kernel,
+            Self::Bf16(kernel) => kernel,
+            Self::Int16(kernel) => kernel,
+        }
     }
 
     /// Number of words for a row of `numbers` numbers.
     pub(crate) fn words(self, numbers: usize) -> usize {
-        if self.bf16.is_some() { numbers.div_ceil(2) } else { numbers }
+        if matches!(self, Self::F32(_)) { numbers } else { numbers.div_ceil(2) }
     }
 
-    /// Converts a row of numbers to words.
+    /// Converts rows of `width` numbers to words, for a product with what is [packed transposed](Operand::pack_transposed), and
+    /// replaces `units` by their units, 1 but in INT16.
     ///
     /// # Panics
-    /// If the number of words is not that of [`Arithmetic::words`].
-    pub(crate) fn to_words(self, numbers: &[f32], words: &mut [u32]) {
-        assert_eq!(words.len(), self.words(numbers.len()), "words of a row");
-        match self.bf16 {
-            Some(bf16) => bf16.to_bf16(numbers, words),
-            None => words.copy_from_slice(bytemuck::cast_slice(numbers)),
+    /// If the number of words is not that of [`Arithmetic::words`] for all rows.
+    pub(crate) fn to_words(self, rows: &[f32], width: usize, words: &mut [u32], units: &mut Vec<f32>) {
+        let words_of_row = self.words(width);
+        assert_eq!(words.len(), rows.len() / width * words_of_row, "words of rows");
+        match self {
+            Self::F32(_) => words.copy_from_slice(bytemuck::cast_slice(rows)),
+            Self::Bf16(kernel) => rows
+                .chunks_exact(width)
+                .zip(words.chunks_exact_mut(words_of_row))
+                .for_each(|(row, words)| kernel.to_bf16(row, words)),
+            Self::Int16(kernel) => return kernel.round(rows, width, Purpose::Products, words, units),
         }
+        units.clear();
+        units.resize(rows.len() / width, 1.0);
     }
-
-    /// Writes, as words, 2^(x − m) for each x of the exponents in `visible`, and zero for all others, where m is the
-    /// largest of those exponents and of `largest`. Returns m, which is never NaN, and the sum of the powers before they
-    /// are rounded. Powers in bf16 are exact to 2⁻¹³. Overwrites the exponents.
-    ///
-    /// # Panics
-    /// As [`Arithmetic::to_words`], and if `visible` reaches beyond the exponents.
-    pub(crate) fn exp2_and_sum(
-        self,
-        exponents: &mut [f32],
-        visible: Range<usize>,
-        largest: f32,
-        words: &mut [u32],
-    ) -> (f32, f32) {
-        assert_eq!(words.len(), self.words(exponents.len()), "words of a row");
-        match self.bf16 {
-            Some(bf16) => bf16.exp2_and_sum(exponents, visible, largest, words),
-            None => exp2_and_sum(exponents, visible, largest, bytemuck::cast_slice_mut(words)),
-        }
-    }
-}
-
-/// As [`Arithmetic::exp2_and_sum`], in f32.
-fn exp2_and_sum(exponents: &[f32], visible: Range<usize>, before: f32, exponentials: &mut [f32]) -> (f32, f32) {
-    exponentials[visible.clone()].copy_from_slice(&exponents[visible.clone()]);
-    powers_of_two(exponentials, visible, before)
 }
 
 /// The right operand of products, `[depth, columns]`. Packing another matrix reuses the memory.
@@ -80,6 +98,14 @@ pub(crate) struct Operand {
     columns: usize,
     wide: Wide,
     widened: Vec<f32>,
+    /// Rows in INT16, an even number of them.
+    rounded: Vec<u32>,
+    /// Units of these rows, which are columns of an operand that is packed transposed.
+    units: Vec<f32>,
+    /// The largest of the units of each row and those before it.
+    largest_units: Vec<f32>,
+    /// Sums in i32, as kernels write them.
+    sums: Lines<f32>,
 }
 
 impl Operand {
@@ -96,48 +122,139 @@ impl Operand {
         self.arithmetic = Some(arithmetic);
         assert!(self.depth <= DEPTH, "{depth} numbers in a panel");
         self.words.resize(self.columns.div_ceil(PANEL) * PANEL * self.depth);
-        let source = match arithmetic.bf16 {
-            Some(bf16) => Source::Bf16(bf16, matrix, depth),
-            None => Source::F32(matrix),
+        if let Arithmetic::Int16(kernel) = arithmetic {
+            self.round(kernel, matrix, depth, Purpose::Products);
+        }
+        let source = match arithmetic {
+            Arithmetic::F32(_) => Source::F32(matrix),
+            Arithmetic::Bf16(kernel) => Source::Bf16(kernel, matrix, depth),
+            Arithmetic::Int16(_) => Source::Words(&self.rounded[..self.columns * self.depth]),
         };
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
             let columns = index * PANEL..((index + 1) * PANEL).min(self.columns);
-            pack(arithmetic.kernel, source, self.depth, 0..self.depth, columns, &mut self.wide, panel);
+            pack(arithmetic.kernel(), source, self.depth, 0..self.depth, columns, &mut self.wide, panel);
         }
     }
 
-    /// Packs `matrix[depth, columns]`.
+    /// Packs `matrix[depth, columns]`, for products with [exponentials](Operand::exp2_and_sum).
     pub(crate) fn pack(&mut self, arithmetic: Arithmetic, matrix: Matrix, columns: usize) {
         let depth = matrix.len() / columns;
         self.columns = columns;
         self.depth = arithmetic.words(depth);
         self.arithmetic = Some(arithmetic);
+        self.words.resize(columns.div_ceil(PANEL) * PANEL * self.depth);
+        if let Arithmetic::Int16(kernel) = arithmetic {
+            return self.pack_rounded(kernel, matrix, columns);
+        }
         let wide = &mut self.widened;
         wide.resize(wide.len().max(matrix.len() + columns), 0.0);
         matrix.widen_into(&mut wide[..matrix.len()]);
         // The last of an odd number of rows is paired with zeros.
         wide[matrix.len()..matrix.len() + columns].fill(0.0);
-        let panels = columns.div_ceil(PANEL);
-        self.words.resize(panels * PANEL * self.depth);
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
             let of_panel = index * PANEL..((index + 1) * PANEL).min(columns);
             for (step, words) in panel.chunks_exact_mut(PANEL).enumerate() {
                 let row = |row: usize| &wide[row * columns..][of_panel.clone()];
                 let words = &mut words[..of_panel.len()];
-                match arithmetic.bf16 {
-                    Some(bf16) => bf16.interleave(row(2 * step), row(2 * step + 1), words),
-                    None => words.copy_from_slice(bytemuck::cast_slice(row(step))),
+                match arithmetic {
+                    Arithmetic::Bf16(kernel) => kernel.interleave(row(2 * step), row(2 * step + 1), words),
+                    _ => words.copy_from_slice(bytemuck::cast_slice(row(step))),
                 }
             }
         }
     }
 
-    /// `out[rows, columns] = left[rows, depth] · self`, or `+=` if `add`. Reads the first `columns` columns of this operand
-    /// and, if the rows of `left`, in words, are shorter, its first rows.
+    fn pack_rounded(&mut self, kernel: &dyn PairKernel, matrix: Matrix, columns: usize) {
+        self.round(kernel, matrix, columns, Purpose::Values);
+        let mut largest = 0.0f32;
+        self.largest_units.clear();
+        self.largest_units.extend(self.units.iter().map(|unit| {
+            // NaN stays.
+            largest = if largest.is_nan() || *unit <= largest { largest } else { *unit };
+            largest
+        }));
+        for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
+            let of_panel = index * PANEL..((index + 1) * PANEL).min(columns);
+            pairs::interleave(&self.rounded, columns.div_ceil(2), of_panel, panel);
+        }
+    }
+
+    /// Rounds rows of `width` numbers to INT16.
+    fn round(&mut self, kernel: &dyn PairKernel, matrix: Matrix, width: usize, purpose: Purpose) {
+        let rows = matrix.len() / width;
+        let words = width.div_ceil(2);
+        self.widened.resize(matrix.len().max(self.widened.len()), 0.0);
+        self.rounded.resize((rows.next_multiple_of(2) * words).max(self.rounded.len()), 0);
+        let (wide, (rounded, rest)) = (&mut self.widened[..matrix.len()], self.rounded.split_at_mut(rows * words));
+        matrix.widen_into(wide);
+        kernel.round(wide, width, purpose, rounded, &mut self.units);
+        // Behind an odd number of rows.
+        rest[..(rows.next_multiple_of(2) - rows) * words].fill(0);
+    }
+
+    /// Writes, as words for a product with the first rows of this operand, 2^(x − m) for each x of the exponents in `visible`, and
+    /// zero for all others, where m is the largest of those exponents and of `largest`, and never NaN. Exact to 2⁻¹³ where words are
+    /// bf16. Overwrites the exponents.
+    ///
+    /// # Panics
+    /// If the number of words is not that of [`Arithmetic::words`], or `visible` reaches beyond the exponents.
+    pub(crate) fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        largest: f32,
+        words: &mut [u32],
+    ) -> Exponentials {
+        let arithmetic = self.arithmetic.expect("a packed operand");
+        assert_eq!(words.len(), arithmetic.words(exponents.len()), "words of a row");
+        let (powers, unit) = match arithmetic {
+            Arithmetic::F32(_) => {
+                let exponentials = bytemuck::cast_slice_mut(words);
+                exponentials[visible.clone()].copy_from_slice(&exponents[visible.clone()]);
+                (powers_of_two(exponentials, visible, largest), 1.0)
+            }
+            Arithmetic::Bf16(kernel) => (kernel.exp2_and_sum(exponents, visible, largest, words), 1.0),
+            Arithmetic::Int16(kernel) => {
+                assert!(exponents.len() <= WEIGHTS, "{} weights of a row", exponents.len());
+                let largest_unit = self.largest_units[..visible.end].last().copied().unwrap_or_default();
+                let units = ValueUnits { each: &self.units, largest: largest_unit };
+                kernel.exp2_and_sum(exponents, visible, largest, units, words)
+            }
+        };
+        Exponentials { largest: powers.largest, sum: powers.sum, unit }
+    }
+
+    /// `out[rows, columns] = left[rows, depth] · self`, of what is [packed transposed](Operand::pack_transposed). Reads the first
+    /// `columns` columns of this operand.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
-    pub(crate) fn multiply(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
+    pub(crate) fn multiply(&self, left: Left, columns: usize, out: &mut [f32]) {
+        self.multiply_words(left.words, columns, out, false);
+        if let Some(Arithmetic::Int16(_)) = self.arithmetic {
+            pairs::scale(out, columns, left.units, &self.units);
+        }
+    }
+
+    /// `out[rows, columns] += left[rows, depth] · self`, of what is [packed](Operand::pack) in rows. If the rows of `left` are
+    /// shorter, reads the first rows of this operand.
+    ///
+    /// # Panics
+    /// If a slice's length contradicts the shapes.
+    pub(crate) fn multiply_and_add(&mut self, left: Left, out: &mut [f32]) {
+        let columns = self.columns;
+        if !matches!(self.arithmetic, Some(Arithmetic::Int16(_))) {
+            return self.multiply_words(left.words, columns, out, true);
+        }
+        let mut sums = std::mem::take(&mut self.sums);
+        sums.resize(out.len());
+        self.multiply_words(left.words, columns, &mut sums, false);
+        pairs::add_scaled(&sums, columns, left.units, out);
+        self.sums = sums;
+    }
+
+    /// Products of words.
+    fn multiply_words(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
         let arithmetic = self.arithmetic.expect("a packed operand");
         assert!((1..=self.columns).contains(&columns), "{columns} columns of {}", self.columns);
         let out = OutputMut::new(out, columns).into_shared();
@@ -146,7 +263,7 @@ impl Operand {
         assert!((1..=self.depth).contains(&steps), "{steps} of {}", self.depth);
         for first in (0..columns).step_by(PANEL) {
             let columns: Range<usize> = first..(first + PANEL).min(columns);
-            arithmetic.kernel.multiply(&Panel {
+            arithmetic.kernel().multiply(&Panel {
                 left,
                 left_stride: steps,
                 steps,

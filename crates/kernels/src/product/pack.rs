@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::Matrix;
-use crate::kernel::float::{Bf16Kernel, FloatKernel, LANES, PANEL};
+use crate::kernel::panel::{Bf16Kernel, LANES, PANEL, PanelKernel};
 use crate::vectorize::vectorize;
 
 /// The matrix that is packed: `[columns, depth]`, the transpose of the right operand.
@@ -11,6 +11,8 @@ use crate::vectorize::vectorize;
 pub(super) enum Source<'a> {
     /// As f32.
     F32(Matrix<'a>),
+    /// Words as they are.
+    Words(&'a [u32]),
     /// Rounded to bf16, in pairs; rows of this many numbers.
     Bf16(&'static dyn Bf16Kernel, Matrix<'a>, usize),
     /// INT8, without a scale, as pairs of bf16, which represent it exactly; rows of this many numbers.
@@ -23,6 +25,7 @@ impl Source<'_> {
         let pairs = |len: usize, in_features: usize| len / in_features * in_features.div_ceil(2);
         match self {
             Self::F32(matrix) => matrix.len(),
+            Self::Words(words) => words.len(),
             Self::Bf16(_, matrix, in_features) => pairs(matrix.len(), in_features),
             Self::Int8(values, in_features) => pairs(values.len(), in_features),
         }
@@ -31,7 +34,7 @@ impl Source<'_> {
 
 /// Packs words `steps` of rows `rows` of `source[.., depth]`, transposed, as `panel[steps, PANEL]`.
 pub(super) fn pack(
-    kernel: &dyn FloatKernel,
+    kernel: &dyn PanelKernel,
     source: Source,
     depth: usize,
     steps: Range<usize>,
@@ -54,8 +57,8 @@ pub(super) struct Wide {
     row: Vec<f32>,
 }
 
-/// Returns words `steps` of rows `first..first + count`, and the distance between rows; those of f32 in place, others
-/// converted in `wide`.
+/// Returns words `steps` of rows `first..first + count`, and the distance between rows; those of f32 and words in place,
+/// others converted in `wide`.
 fn words<'w>(
     source: Source<'w>,
     first: usize,
@@ -64,14 +67,20 @@ fn words<'w>(
     steps: Range<usize>,
     wide: &'w mut Wide,
 ) -> (&'w [u32], usize) {
-    if let Source::F32(Matrix::F32(values)) = source {
-        return (&bytemuck::cast_slice(values)[first * depth + steps.start..], depth);
+    let in_place = match source {
+        Source::F32(Matrix::F32(values)) => Some(bytemuck::cast_slice(values)),
+        Source::Words(words) => Some(words),
+        _ => None,
+    };
+    if let Some(words) = in_place {
+        return (&words[first * depth + steps.start..], depth);
     }
     let stride = steps.len();
     let Wide { words, row: wide } = wide;
     words.resize(words.len().max(LANES * stride), 0);
     let rows = words.chunks_exact_mut(stride).take(count).enumerate();
     match source {
+        Source::Words(_) => unreachable!("words are in place"),
         Source::F32(matrix) => rows.for_each(|(row, words)| {
             matrix.part(first + row, steps.clone(), depth).widen_into(bytemuck::cast_slice_mut(words));
         }),
@@ -90,7 +99,7 @@ fn words<'w>(
 }
 
 /// `panel[step * PANEL + row] = words[row * stride + step]`.
-fn transpose(kernel: &dyn FloatKernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
+fn transpose(kernel: &dyn PanelKernel, words: &[u32], stride: usize, rows: usize, steps: usize, panel: &mut [u32]) {
     let mut step = 0;
     while rows == LANES && step + LANES <= steps {
         kernel.transpose(&words[step..], stride, &mut panel[step * PANEL..], PANEL);

@@ -34,6 +34,7 @@ impl Limit {
         let arithmetic = Arithmetic {
             threads,
             int8_operations_per_second: Some(peaks.int8_operations_per_second),
+            int16_operations_per_second: None,
             bf16_operations_per_second: None,
             f32_operations_per_second: peaks.f32_operations_per_second,
         };
@@ -68,11 +69,10 @@ impl Limit {
     /// Linear layers and attention at the peak of the numbers that they multiply.
     fn prefill_seconds(&self, model: &Model, tokens: usize) -> Option<f64> {
         let operations = Operations::of_prefill(model.description(), tokens);
-        let Arithmetic { int8_operations_per_second: int8, bf16_operations_per_second: bf16, .. } = self.arithmetic;
         let f32 = self.arithmetic.f32_operations_per_second;
-        let rounded = bf16.unwrap_or(f32);
+        let rounded = self.arithmetic.rounded_operations_per_second();
         let (linear, attention) = if model.weights().is_int8() {
-            (int8?, rounded)
+            (self.arithmetic.int8_operations_per_second?, rounded)
         } else if model.weights().rounds_activations() {
             (rounded, rounded)
         } else {

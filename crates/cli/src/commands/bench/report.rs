@@ -97,23 +97,20 @@ impl Report {
             output::table(&names, 0, &rows),
         ];
         lines.extend(self.limits.iter().map(|limit| {
-            let giga = |value: f64| format!("{:.0}", value / 1e9);
-            let optional = |value: Option<f64>| value.map_or("-".into(), giga);
             if let Some(gpu) = &limit.processor {
                 let Limit { arithmetic, bytes_read_per_second, .. } = limit;
+                let giga = |value: f64| format!("{:.0}", value / 1e9);
                 return format!(
                     "limit of {gpu}: INT8 {}, f32 {} Gop/s, memory {:.1} GB/s",
-                    optional(arithmetic.int8_operations_per_second),
+                    arithmetic.int8_operations_per_second.map_or("-".into(), giga),
                     giga(arithmetic.f32_operations_per_second),
                     bytes_read_per_second / 1e9
                 );
             }
             format!(
-                "limit on {} threads: INT8 {}, bf16 {}, f32 {} Gop/s, memory {:.1} GB/s",
+                "limit on {} threads: {}, memory {:.1} GB/s",
                 limit.arithmetic.threads,
-                optional(limit.arithmetic.int8_operations_per_second),
-                optional(limit.arithmetic.bf16_operations_per_second),
-                giga(limit.arithmetic.f32_operations_per_second),
+                limit.arithmetic.sentence(),
                 limit.bytes_read_per_second / 1e9
             )
         }));

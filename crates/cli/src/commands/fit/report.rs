@@ -264,14 +264,10 @@ impl Display for Report {
 impl Report {
     fn peaks(&self) -> String {
         let Some(Limit { arithmetic, bytes_read_per_second, .. }) = &self.limit else { return String::new() };
-        let giga = |rate: f64| format!("{:.0}", rate / 1e9);
-        let optional = |rate: Option<f64>| rate.map_or("-".into(), giga);
         format!(
-            "{} threads compute INT8 {}, bf16 {}, f32 {} Gop/s and read {:.1} GB/s; ",
+            "{} threads compute {} and read {:.1} GB/s; ",
             arithmetic.threads,
-            optional(arithmetic.int8_operations_per_second),
-            optional(arithmetic.bf16_operations_per_second),
-            giga(arithmetic.f32_operations_per_second),
+            arithmetic.sentence(),
             bytes_read_per_second / 1e9
         )
     }

@@ -195,12 +195,14 @@ impl Bench<'_> {
             let seconds = median(|| triad_kernels::attention(&queries, before, &cache, &attention, &mut out));
             let seen = (before + 1..=context).sum::<usize>();
             let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
-            let (kernel, by, peak) = match (kernel_names().bf16, self.peaks.arithmetic.bf16_operations_per_second) {
-                (Some(kernel), Some(peak)) => (kernel, "bf16", peak),
-                _ => (kernel_names().f32, "f32", self.peaks.arithmetic.f32_operations_per_second),
+            let (names, peaks) = (kernel_names(), &self.peaks.arithmetic);
+            let (kernel, by, peak) = match (names.attention, names.bf16) {
+                (Some(kernel), _) => (kernel, "INT16", peaks.int16_operations_per_second),
+                (None, Some(kernel)) => (kernel, "bf16", peaks.bf16_operations_per_second),
+                (None, None) => (names.f32, "f32", Some(peaks.f32_operations_per_second)),
             };
             let shape = format!("{rows} × {shape}, {context}");
-            self.push("attention", kernel, shape, seconds, bound_of(by, operations, Some(peak)));
+            self.push("attention", kernel, shape, seconds, bound_of(by, operations, peak));
         }
     }
 

@@ -61,6 +61,7 @@ impl Peaks {
         let optional = |value: Option<f64>| value.map_or("-".into(), giga);
         let arithmetic = [
             ("INT8", optional(self.arithmetic.int8_operations_per_second)),
+            ("INT16", optional(self.arithmetic.int16_operations_per_second)),
             ("bf16", optional(self.arithmetic.bf16_operations_per_second)),
             ("f32", giga(self.arithmetic.f32_operations_per_second)),
         ];
@@ -81,6 +82,7 @@ mod tests {
         let arithmetic = Arithmetic {
             threads: 1,
             int8_operations_per_second: None,
+            int16_operations_per_second: None,
             bf16_operations_per_second: None,
             f32_operations_per_second: 1e9,
         };

@@ -1,7 +1,5 @@
 //! A kernel with one wrong output, or one wrong conversion, is refused; all that this processor has are not.
 
-use std::ops::Range;
-
 use super::*;
 use crate::kernel::{OfTier, table, tiers};
 use crate::tier::Tier;
@@ -85,7 +83,7 @@ impl Int16Kernel for Wrong<&'static dyn Int16Kernel> {
     }
 }
 
-impl FloatKernel for Wrong<&'static dyn FloatKernel> {
+impl PanelKernel for Wrong<&'static dyn PanelKernel> {
     fn name(&self) -> &'static str {
         "avx2-wrong"
     }
@@ -105,7 +103,44 @@ impl FloatKernel for Wrong<&'static dyn FloatKernel> {
     }
 }
 
-impl FloatKernel for Wrong<&'static dyn Bf16Kernel> {
+impl PanelKernel for Wrong<&'static dyn PairKernel> {
+    fn name(&self) -> &'static str {
+        "avx2-wrong"
+    }
+
+    fn multiply(&self, panel: &Panel) {
+        self.0.multiply(panel);
+        if self.1 == Place::Product {
+            plant(panel.out, &panel.columns);
+        }
+    }
+
+    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+        self.0.transpose(from, from_stride, to, to_stride);
+        if self.1 == Place::Transpose {
+            to[1] ^= 1;
+        }
+    }
+}
+
+impl PairKernel for Wrong<&'static dyn PairKernel> {
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        units: ValueUnits,
+        words: &mut [u32],
+    ) -> (Powers, f32) {
+        let (powers, unit) = self.0.exp2_and_sum(exponents, visible, before, units, words);
+        if self.1 == Place::Power {
+            *words.last_mut().unwrap() ^= 1 << 8;
+        }
+        (powers, unit)
+    }
+}
+
+impl PanelKernel for Wrong<&'static dyn Bf16Kernel> {
     fn name(&self) -> &'static str {
         "avx512-wrong"
     }
@@ -137,15 +172,9 @@ impl Bf16Kernel for Wrong<&'static dyn Bf16Kernel> {
         }
     }
 
-    fn exp2_and_sum(
-        &self,
-        exponents: &mut [f32],
-        visible: Range<usize>,
-        largest: f32,
-        words: &mut [u32],
-    ) -> (f32, f32) {
-        let (largest, sum) = self.0.exp2_and_sum(exponents, visible, largest, words);
-        (largest, if self.1 == Place::Power { sum * 1.001 } else { sum })
+    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+        let powers = self.0.exp2_and_sum(exponents, visible, before, words);
+        Powers { sum: if self.1 == Place::Power { powers.sum * 1.001 } else { powers.sum }, ..powers }
     }
 }
 
@@ -174,6 +203,11 @@ fn one_wrong_number_of_a_kernel_is_found() {
     refused(int16(&Wrong(best.int16, Place::Blocks)), "weights in Q6_K");
     refused(float(&Wrong(best.float, Place::Product)), "a product of 1 rows");
     refused(float(&Wrong(best.float, Place::Transpose)), "transposed");
+    if let Some(kernel) = best.pairs {
+        refused(pairs(&Wrong(kernel, Place::Product)), "a product of 1 rows");
+        refused(pairs(&Wrong(kernel, Place::Transpose)), "transposed");
+        refused(pairs(&Wrong(kernel, Place::Power)), "powers of two");
+    }
     if let Some(kernel) = best.bf16 {
         refused(bf16(&Wrong(kernel, Place::Product)), "a product of 1 rows");
         refused(bf16(&Wrong(kernel, Place::Round)), "rounded to bf16");

@@ -6,33 +6,33 @@ use super::{LANES, Panel};
 /// Rows of the largest tile: with a block of columns they make 96 numbers, twelve registers of AVX2 or 24 of NEON.
 const ROWS: usize = 6;
 
-/// A register of numbers in f32.
+/// A register of numbers in f32, or of pairs of INT16 whose sums are in i32.
 pub(super) trait Vector: Copy {
-    /// Numbers that it holds.
+    /// Words that it holds.
     const WIDTH: usize;
 
-    /// The number at `from`, in every place.
+    /// The word at `from`, in every place.
     ///
     /// # Safety
-    /// This processor has the instructions, and a number can be read.
+    /// This processor has the instructions, and a word can be read.
     #[allow(unsafe_code)]
     unsafe fn splat(from: *const f32) -> Self;
 
-    /// As many numbers as it holds.
+    /// As many words as it holds.
     ///
     /// # Safety
-    /// This processor has the instructions, and that many numbers can be read.
+    /// This processor has the instructions, and that many words can be read.
     #[allow(unsafe_code)]
     unsafe fn load(from: *const f32) -> Self;
 
     /// Writes them.
     ///
     /// # Safety
-    /// This processor has the instructions, and that many numbers can be written.
+    /// This processor has the instructions, and that many words can be written.
     #[allow(unsafe_code)]
     unsafe fn store(self, to: *mut f32);
 
-    /// `self · factor + sum`, rounded once.
+    /// `self · factor + sum`; in f32 rounded once.
     ///
     /// # Safety
     /// This processor has the instructions.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::avx512_bf16::Avx512Bf16;
-use super::{Bf16Kernel, FloatKernel, LANES, Panel};
+use super::{Bf16Kernel, LANES, Panel, PanelKernel, Powers};
 use crate::amx::{BYTES, Native, Operands, ROWS, Ready, Sums, Tiles};
 
 /// Words of a row of a tile.
@@ -29,7 +29,7 @@ impl AmxBf16<crate::amx::Emulated> {
     }
 }
 
-impl<T: Tiles> FloatKernel for AmxBf16<T> {
+impl<T: Tiles> PanelKernel for AmxBf16<T> {
     fn name(&self) -> &'static str {
         "amx-tdpbf16ps"
     }
@@ -53,14 +53,8 @@ impl<T: Tiles> Bf16Kernel for AmxBf16<T> {
         self.vectors.interleave(even, odd, words);
     }
 
-    fn exp2_and_sum(
-        &self,
-        exponents: &mut [f32],
-        visible: Range<usize>,
-        largest: f32,
-        words: &mut [u32],
-    ) -> (f32, f32) {
-        self.vectors.exp2_and_sum(exponents, visible, largest, words)
+    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+        self.vectors.exp2_and_sum(exponents, visible, before, words)
     }
 }
 

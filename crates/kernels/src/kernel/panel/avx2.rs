@@ -6,11 +6,11 @@ use std::arch::x86_64::{
 };
 
 use super::vector::{self, Vector};
-use super::{FloatKernel, LANES, Panel, check_transpose};
+use super::{LANES, Panel, PanelKernel, check_transpose};
 use crate::tier::Tier;
 
 /// Numbers of a register.
-const WIDTH: usize = 8;
+pub(super) const WIDTH: usize = 8;
 
 /// The kernel; having one proves that the processor can run it.
 pub(in crate::kernel) struct Avx2(());
@@ -21,7 +21,7 @@ impl Avx2 {
     }
 }
 
-impl FloatKernel for Avx2 {
+impl PanelKernel for Avx2 {
     fn name(&self) -> &'static str {
         "avx2"
     }
@@ -35,14 +35,10 @@ impl FloatKernel for Avx2 {
     }
 
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        check_transpose(from, from_stride, to, to_stride);
-        for (row, column) in [(0, 0), (0, WIDTH), (WIDTH, 0), (WIDTH, WIDTH)] {
-            let (from, to) = (&from[row * from_stride + column..], &mut to[column * to_stride + row..]);
-            // SAFETY: `new` has found the instructions; the check found the eight rows of each quarter in the slices.
-            #[allow(unsafe_code)]
-            unsafe {
-                transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
-            }
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            transpose_square(from, from_stride, to, to_stride);
         }
     }
 }
@@ -82,6 +78,20 @@ impl Vector for __m256 {
     unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
         // SAFETY: as the caller promises.
         unsafe { _mm256_fmadd_ps(self, factor, sum) }
+    }
+}
+
+/// As [`PanelKernel::transpose`].
+#[target_feature(enable = "avx2")]
+pub(super) fn transpose_square(from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+    check_transpose(from, from_stride, to, to_stride);
+    for (row, column) in [(0, 0), (0, WIDTH), (WIDTH, 0), (WIDTH, WIDTH)] {
+        let (from, to) = (&from[row * from_stride + column..], &mut to[column * to_stride + row..]);
+        // SAFETY: the check found the eight rows of each quarter in the slices.
+        #[allow(unsafe_code)]
+        unsafe {
+            transpose(from.as_ptr().cast(), from_stride, to.as_mut_ptr().cast(), to_stride);
+        }
     }
 }
 

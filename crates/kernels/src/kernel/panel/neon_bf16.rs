@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{Bf16Kernel, FloatKernel, LANES, Panel, portable, powers_of_two};
+use super::{Bf16Kernel, LANES, Panel, PanelKernel, Powers, portable, powers_of_two};
 use crate::arm::bfmmla;
 
 /// Pairs of rows of a tile: with [`PARTS`] they make 24 of 32 registers.
@@ -27,7 +27,7 @@ impl NeonBf16 {
     }
 }
 
-impl FloatKernel for NeonBf16 {
+impl PanelKernel for NeonBf16 {
     fn name(&self) -> &'static str {
         "neon-bfmmla"
     }
@@ -65,16 +65,10 @@ impl Bf16Kernel for NeonBf16 {
         }
     }
 
-    fn exp2_and_sum(
-        &self,
-        exponents: &mut [f32],
-        visible: Range<usize>,
-        largest: f32,
-        words: &mut [u32],
-    ) -> (f32, f32) {
-        let of_visible = powers_of_two(exponents, visible, largest);
+    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers {
+        let powers = powers_of_two(exponents, visible, before);
         self.to_bf16(exponents, words);
-        of_visible
+        powers
     }
 }
 

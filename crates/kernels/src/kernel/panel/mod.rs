@@ -1,17 +1,24 @@
-//! f32 and bf16.
+//! Words of 32 bits, in panels: numbers in f32, pairs of bf16, and pairs of INT16.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
+pub(super) mod avx2_pairs;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
+mod avx512_exp2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512_pairs;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon_bf16;
+pub(crate) mod pairs;
 pub(super) mod portable;
 #[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod vector;
@@ -23,15 +30,17 @@ use crate::dot::sum;
 use crate::log_softmax::largest;
 use crate::output::SharedOutput;
 use crate::vectorize::vectorize_fused;
+use pairs::{Purpose, ValueUnits};
 
 /// Columns of a panel: those of the widest tile of a kernel.
 pub(crate) const PANEL: usize = 64;
 /// Columns of a block: what a tile's width is a multiple of.
 pub(crate) const LANES: usize = 16;
 
-/// One way to multiply words of 32 bits: numbers in f32, or pairs of bf16 that are neighbours in depth, each product
-/// added to sums in f32. Kernels differ in whether products are rounded before they are added.
-pub(crate) trait FloatKernel: Send + Sync {
+/// One way to multiply words of 32 bits: numbers in f32, or pairs of bf16 or INT16 that are neighbours in depth. Products are
+/// added to sums in f32; those of INT16 to sums in i32, exactly, whose bits are then where those of f32 are elsewhere. Kernels of
+/// f32 and bf16 differ in whether products are rounded before they are added.
+pub(crate) trait PanelKernel: Send + Sync {
     /// Name of its instruction set.
     fn name(&self) -> &'static str;
 
@@ -43,7 +52,7 @@ pub(crate) trait FloatKernel: Send + Sync {
 }
 
 /// A kernel for pairs of bf16, and conversions to them. Rounds to nearest, ties to even.
-pub(crate) trait Bf16Kernel: FloatKernel {
+pub(crate) trait Bf16Kernel: PanelKernel {
     /// Rounds a row to pairs of neighbours; the last of an odd number is paired with zero.
     fn to_bf16(&self, row: &[f32], words: &mut [u32]);
 
@@ -51,10 +60,46 @@ pub(crate) trait Bf16Kernel: FloatKernel {
     fn interleave(&self, even: &[f32], odd: &[f32], words: &mut [u32]);
 
     /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, in the layout of
-    /// [`Bf16Kernel::to_bf16`], where m is the largest of those exponents and of `largest`. Powers are exact to 2⁻¹³.
-    /// Returns m and the sum of the powers before they are rounded. Overwrites the exponents.
-    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, largest: f32, words: &mut [u32])
-    -> (f32, f32);
+    /// [`Bf16Kernel::to_bf16`], where m is the largest of those exponents and of `before`. Powers are exact to 2⁻¹³.
+    /// Their sum is that before they are rounded. Overwrites the exponents.
+    fn exp2_and_sum(&self, exponents: &mut [f32], visible: Range<usize>, before: f32, words: &mut [u32]) -> Powers;
+}
+
+/// A kernel for pairs of INT16.
+pub(crate) trait PairKernel: PanelKernel {
+    /// Rounds rows of `width` numbers to pairs of neighbours, the last of an odd number beside a zero, and returns the unit of
+    /// each in `units`: NaN if a number is; if one is infinite, infinity, and all others are zeros.
+    fn round(&self, rows: &[f32], width: usize, purpose: Purpose, words: &mut [u32], units: &mut Vec<f32>) {
+        pairs::round(rows, width, purpose, words, units);
+    }
+
+    /// Writes 2^(x − m) for each x of the exponents in `visible`, and zero for all others, each times the unit of its value, as
+    /// words, where m is the largest of those exponents and of `before`. Powers are exact to 2⁻¹³. Their sum is that before they
+    /// are rounded. Returns the unit of the words as well. Overwrites the exponents, of which there are at most
+    /// [`pairs::WEIGHTS`].
+    fn exp2_and_sum(
+        &self,
+        exponents: &mut [f32],
+        visible: Range<usize>,
+        before: f32,
+        units: ValueUnits,
+        words: &mut [u32],
+    ) -> (Powers, f32) {
+        let powers = powers_of_two(exponents, visible, before);
+        let unit = units.of_weights(&powers);
+        pairs::round_weights(exponents, units.each, unit, words);
+        (powers, unit)
+    }
+}
+
+/// Powers of two.
+pub(crate) struct Powers {
+    /// The largest exponent of those that are visible; the smallest finite number if there is none that is larger.
+    pub of_visible: f32,
+    /// The largest of that and the one before, which the powers are relative to. Neither is NaN.
+    pub largest: f32,
+    /// Their sum.
+    pub sum: f32,
 }
 
 /// Columns of an output matrix, at most [`PANEL`], that belong to one task alone.
@@ -82,8 +127,8 @@ impl Panel<'_> {
 }
 
 /// Replaces each x of the exponents in `visible` by 2^(x − m), and all others by zero, where m is the largest of those
-/// exponents and of `before`. Returns m, which is never NaN, and the sum of the powers.
-pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before: f32) -> (f32, f32) {
+/// exponents and of `before`.
+pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before: f32) -> Powers {
     // Whole blocks of lanes where there are as many exponents. Lanes are counted from an index that does not depend on what
     // is visible, so that neither does the order of the sum.
     let first = visible.start / LANES * LANES;
@@ -97,7 +142,8 @@ pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before
     vectorize_fused(
         #[inline(always)]
         |fused| {
-            let largest = largest(exponents).max(before);
+            let of_visible = largest(exponents).max(f32::MIN);
+            let largest = of_visible.max(before);
             let mut sums = [0.0f32; LANES];
             let (blocks, rest) = exponents.as_chunks_mut::<LANES>();
             for block in blocks {
@@ -110,7 +156,7 @@ pub(crate) fn powers_of_two(exponents: &mut [f32], visible: Range<usize>, before
                 *exponent = exp2(*exponent - largest, fused);
                 *sum += *exponent;
             }
-            (largest, sum(sums))
+            Powers { of_visible, largest, sum: sum(sums) }
         },
     )
 }

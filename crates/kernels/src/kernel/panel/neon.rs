@@ -4,14 +4,14 @@ use std::arch::aarch64::{float32x4_t, vdupq_n_f32, vfmaq_f32, vld1q_f32, vst1q_f
 
 use super::portable;
 use super::vector::{self, Vector};
-use super::{FloatKernel, LANES, Panel};
+use super::{LANES, Panel, PanelKernel};
 
 /// Numbers of a register.
 const WIDTH: usize = 4;
 
 pub(in crate::kernel) struct Neon;
 
-impl FloatKernel for Neon {
+impl PanelKernel for Neon {
     fn name(&self) -> &'static str {
         "neon"
     }

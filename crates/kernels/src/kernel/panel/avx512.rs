@@ -6,7 +6,7 @@ use std::arch::x86_64::{
     _mm512_unpacklo_ps,
 };
 
-use super::{FloatKernel, LANES, Panel, check_transpose};
+use super::{LANES, Panel, PanelKernel, check_transpose};
 use crate::kernel::avx512::lanes;
 
 /// Rows of the largest tile: with [`BLOCKS`] they make 24 registers of sums and leave eight for operands.
@@ -23,7 +23,7 @@ macro_rules! kernel {
             _mm512_setzero_si512,
         };
 
-        impl FloatKernel for $kernel {
+        impl PanelKernel for $kernel {
             fn name(&self) -> &'static str {
                 $name
             }

@@ -1,13 +1,13 @@
 //! Plain Rust: the kernel of processors that have no other.
 
-use super::{FloatKernel, LANES, Panel};
+use super::{LANES, Panel, PanelKernel};
 
 /// Rows of the largest tile.
 const ROWS: usize = 4;
 
 pub(in crate::kernel) struct Portable;
 
-impl FloatKernel for Portable {
+impl PanelKernel for Portable {
     fn name(&self) -> &'static str {
         "portable"
     }

@@ -1,0 +1,121 @@
+//! AVX2: `vpmaddwd` adds two products of 16-bit numbers, in each of eight sums; with AVX-VNNI, `vpdpwssd` adds them to the sum
+//! as well.
+
+use std::arch::x86_64::{
+    __m256i, _mm256_add_epi32, _mm256_dpwssd_avx_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32,
+    _mm256_storeu_si256,
+};
+
+use super::avx2::{WIDTH, transpose_square};
+use super::vector::{self, Vector};
+use super::{LANES, PairKernel, Panel, PanelKernel};
+use crate::tier::Tier;
+
+/// A kernel whose words are pairs of INT16: its name, whether the processor can run it, its instructions, and how it adds
+/// products.
+macro_rules! kernel {
+    ($(#[$documentation:meta])* $kernel:ident, $vector:ident, $name:literal, $new:expr, $features:literal,
+     $add_products:expr) => {
+        $(#[$documentation])*
+        pub(in crate::kernel) struct $kernel(());
+
+        impl $kernel {
+            pub(in crate::kernel) fn new() -> Option<Self> {
+                $new.then_some(Self(()))
+            }
+        }
+
+        impl PanelKernel for $kernel {
+            fn name(&self) -> &'static str {
+                $name
+            }
+
+            fn multiply(&self, panel: &Panel) {
+                #[target_feature(enable = $features)]
+                fn multiply(panel: &Panel) {
+                    // SAFETY: this function is compiled for the instructions.
+                    #[allow(unsafe_code)]
+                    unsafe {
+                        vector::multiply::<$vector, { LANES / WIDTH }>(panel);
+                    }
+                }
+                // SAFETY: `new` has found the instructions.
+                #[allow(unsafe_code)]
+                unsafe {
+                    multiply(panel);
+                }
+            }
+
+            fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
+                // SAFETY: `new` has found the instructions, those of AVX2 among them.
+                #[allow(unsafe_code)]
+                unsafe {
+                    transpose_square(from, from_stride, to, to_stride);
+                }
+            }
+        }
+
+        impl PairKernel for $kernel {}
+
+        /// Eight pairs, or sums in i32.
+        #[derive(Clone, Copy)]
+        struct $vector(__m256i);
+
+        // SAFETY (of all functions): as the trait says.
+        #[allow(unsafe_code, unsafe_op_in_unsafe_fn)]
+        impl Vector for $vector {
+            const WIDTH: usize = WIDTH;
+
+            #[inline(always)]
+            unsafe fn splat(from: *const f32) -> Self {
+                Self(_mm256_set1_epi32(*from.cast()))
+            }
+
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> Self {
+                Self(_mm256_loadu_si256(from.cast()))
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, to: *mut f32) {
+                _mm256_storeu_si256(to.cast(), self.0);
+            }
+
+            #[inline(always)]
+            unsafe fn multiply_add(self, factor: Self, sum: Self) -> Self {
+                Self($add_products(sum.0, self.0, factor.0))
+            }
+        }
+    };
+}
+
+kernel!(
+    /// The kernel of AVX2; having one proves that the processor can run it.
+    Avx2Pairs,
+    Avx2Vector,
+    "avx2-vpmaddwd",
+    Tier::Avx2.is_supported(),
+    "avx2",
+    |sums, a, b| _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
+);
+
+kernel!(
+    /// The kernel of AVX-VNNI.
+    AvxVnniPairs,
+    AvxVnniVector,
+    "avxvnni-vpdpwssd",
+    Tier::AvxVnni.is_supported(),
+    "avx2,avxvnni",
+    |sums, a, b| _mm256_dpwssd_avx_epi32(sums, a, b)
+);
+
+#[cfg(test)]
+kernel!(
+    /// That of AVX-VNNI with the same instruction as AVX-512 encodes it, for machines that have that alone.
+    EvexPairs,
+    EvexVector,
+    "avxvnni-vpdpwssd as avx512vl",
+    Tier::has_vnni(),
+    "avx2,avx512f,avx512vl,avx512vnni",
+    |sums, a, b| std::arch::x86_64::_mm256_dpwssd_epi32(sums, a, b)
+);

@@ -1,0 +1,131 @@
+//! Rounds of x86's products in registers.
+
+use std::arch::x86_64::{
+    _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32, _mm256_madd_epi16, _mm256_set1_epi16,
+    _mm256_set1_epi32, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32,
+    _mm512_set1_epi32, _mm512_set1_ps,
+};
+use std::hint::black_box;
+
+use super::{ACCUMULATORS, ITERATIONS};
+use crate::amx;
+use crate::tier::Tier;
+
+/// Of sixteen registers, those that can hold sums beside operands.
+const NARROW_ACCUMULATORS: usize = 12;
+
+/// A round of an instruction that makes so many products, with so many sums.
+macro_rules! round {
+    ($name:ident, $features:literal, $products:literal, $accumulators:ident, $sum:expr, [$a:expr, $b:expr], $instruction:expr) => {
+        #[target_feature(enable = $features)]
+        fn $name() -> f64 {
+            let (a, b, mut sums) = ($a, $b, [$sum; $accumulators]);
+            for _ in 0..ITERATIONS {
+                for sum in &mut sums {
+                    *sum = $instruction(*sum, a, b);
+                }
+            }
+            black_box(sums);
+            (2 * $products * $accumulators * ITERATIONS) as f64
+        }
+    };
+}
+
+round!(
+    dot_products,
+    "avx512f,avx512vnni",
+    64,
+    ACCUMULATORS,
+    _mm512_set1_epi32(black_box(0)),
+    [_mm512_set1_epi32(black_box(0x0101_0101)), _mm512_set1_epi32(black_box(0x0202_0202))],
+    _mm512_dpbusd_epi32
+);
+round!(
+    narrow_dot_products,
+    "avx2,avxvnni",
+    32,
+    NARROW_ACCUMULATORS,
+    _mm256_set1_epi32(black_box(0)),
+    [_mm256_set1_epi32(black_box(0x0101_0101)), _mm256_set1_epi32(black_box(0x0202_0202))],
+    _mm256_dpbusd_avx_epi32
+);
+round!(
+    pairs,
+    "avx512f,avx512vnni",
+    32,
+    ACCUMULATORS,
+    _mm512_set1_epi32(black_box(0)),
+    [_mm512_set1_epi32(black_box(0x0001_0001)), _mm512_set1_epi32(black_box(0x0002_0002))],
+    _mm512_dpwssd_epi32
+);
+round!(
+    narrow_pairs,
+    "avx2,avxvnni",
+    16,
+    NARROW_ACCUMULATORS,
+    _mm256_set1_epi32(black_box(0)),
+    [_mm256_set1_epi32(black_box(0x0001_0001)), _mm256_set1_epi32(black_box(0x0002_0002))],
+    _mm256_dpwssd_avx_epi32
+);
+// Each product reads its sum, so that none can be left out.
+round!(
+    products_and_additions,
+    "avx2",
+    16,
+    NARROW_ACCUMULATORS,
+    _mm256_set1_epi32(black_box(1)),
+    [_mm256_set1_epi16(black_box(3)), ()],
+    |sum, factor, ()| _mm256_add_epi32(sum, _mm256_madd_epi16(sum, factor))
+);
+round!(
+    bf16_products,
+    "avx512f,avx512bw,avx512bf16",
+    32,
+    ACCUMULATORS,
+    _mm512_set1_ps(black_box(1.0)),
+    [
+        _mm512_cvtne2ps_pbh(_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(0.999))),
+        _mm512_cvtne2ps_pbh(_mm512_set1_ps(black_box(0.001)), _mm512_set1_ps(black_box(0.001)))
+    ],
+    _mm512_dpbf16_ps
+);
+
+pub(super) fn int8_round() -> Option<fn() -> f64> {
+    // SAFETY (of all closures): they exist only where the instructions do.
+    #[allow(unsafe_code)]
+    match () {
+        () if amx::Native::new().is_some() => Some(|| amx::Native::new().map_or(0.0, amx::int8_operations)),
+        () if has_vnni() => Some(|| unsafe { dot_products() }),
+        () if Tier::AvxVnni.is_supported() => Some(|| unsafe { narrow_dot_products() }),
+        () if Tier::Avx2.is_supported() => Some(|| unsafe { products_and_additions() }),
+        () => None,
+    }
+}
+
+pub(super) fn int16_round() -> Option<fn() -> f64> {
+    // SAFETY (of all closures): as above.
+    #[allow(unsafe_code)]
+    match () {
+        () if has_vnni() => Some(|| unsafe { pairs() }),
+        () if Tier::AvxVnni.is_supported() => Some(|| unsafe { narrow_pairs() }),
+        () if Tier::Avx2.is_supported() => Some(|| unsafe { products_and_additions() }),
+        () => None,
+    }
+}
+
+pub(super) fn bf16_round() -> Option<fn() -> f64> {
+    let has_bf16 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512bf16");
+    // SAFETY: as above.
+    #[allow(unsafe_code)]
+    match () {
+        () if amx::Native::new().is_some() => Some(|| amx::Native::new().map_or(0.0, amx::bf16_operations)),
+        () if has_bf16 => Some(|| unsafe { bf16_products() }),
+        () => None,
+    }
+}
+
+fn has_vnni() -> bool {
+    is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni")
+}
