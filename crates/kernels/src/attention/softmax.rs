@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::activation::soft_cap;
-use crate::product::{Exponentials, Operand};
+use crate::kernel::panel::Powers;
+use crate::product::Operand;
 use crate::vectorize::vectorize;
 
 /// Below every score: the largest score of no blocks.
@@ -50,7 +51,7 @@ impl Running {
         if let Some(cap) = cap {
             self::cap(&mut scores[visible.clone()], cap);
         }
-        let Exponentials { largest, sum, unit } = values.exp2_and_sum(scores, visible, self.largest, weights);
+        let (Powers { largest, sum, .. }, unit) = values.exp2_and_sum(scores, visible, self.largest, weights);
         if largest == HIDDEN {
             // Every score is minus infinity or NaN, so the mean is NaN.
             self.sum = f32::NAN;

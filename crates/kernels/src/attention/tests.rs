@@ -261,3 +261,35 @@ fn a_score_of_minus_infinity_has_no_weight_beside_others_and_no_mean_alone() {
         assert!((out[1] - 5.0).abs() < 1e-3 && (out[2] - 5.0).abs() < 1e-3, "{precision:?}: {out:?}");
     }
 }
+
+#[test]
+fn int16_is_ten_times_nearer_than_numbers_rounded_to_bf16_with_outliers_too() {
+    let (rows, heads) = (300, 3);
+    for (dim, scale) in [(64, 2.0), (256, 0.1)] {
+        let shape = Shape {
+            heads,
+            kv_heads: 1,
+            head_dim: dim,
+            scale,
+            window: None,
+            soft_cap: None,
+            precision: Precision::Fast,
+        };
+        let with_outliers = |mut rows: Vec<f32>| {
+            rows.chunks_exact_mut(dim).for_each(|row| row[3] *= 8.0);
+            rows
+        };
+        let queries = with_outliers(values(rows * heads * dim, 1));
+        let (keys, values) = (with_outliers(values(2 * PAGE * dim, 2)), values(2 * PAGE * dim, 3));
+        let exact = reference(&queries, 0, &keys, &values, &shape);
+        let error = |out: &[f64]| out.iter().zip(&exact).map(|(out, exact)| (out - exact).powi(2)).sum::<f64>().sqrt();
+        let rounded = |numbers: &[f32]| numbers.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect::<Vec<_>>();
+        let of_bf16 = error(&reference(&rounded(&queries), 0, &rounded(&keys), &rounded(&values), &shape));
+        let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
+        for kernels in tested().filter(|kernels| kernels.pairs_for_attention) {
+            let out = kernels.install(|| prefill(&queries, 0, &cache, &shape));
+            let of_int16 = error(&out.into_iter().map(f64::from).collect::<Vec<_>>());
+            assert!(of_int16 * 10.0 < of_bf16, "{:?}: {of_int16} beside {of_bf16}", kernels.tier);
+        }
+    }
+}

@@ -16,7 +16,7 @@ use crate::kernel::best;
 use crate::kernel::panel::{Bf16Kernel, PANEL, Panel, PanelKernel};
 use crate::lines::Lines;
 use crate::output::SharedOutput;
-pub(crate) use operand::{Arithmetic, Exponentials, Left, Operand};
+pub(crate) use operand::{Arithmetic, Left, Operand};
 use pack::{Source, Wide};
 
 /// Rows of a panel, at most: 256 KiB of packed words.

@@ -7,7 +7,7 @@ use super::pack::{Source, Wide, pack};
 use crate::Matrix;
 use crate::kernel::best;
 use crate::kernel::panel::pairs::{self, Purpose, ValueUnits, WEIGHTS};
-use crate::kernel::panel::{Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel, powers_of_two};
+use crate::kernel::panel::{Bf16Kernel, PANEL, PairKernel, Panel, PanelKernel, Powers, powers_of_two};
 use crate::lines::Lines;
 use crate::output::OutputMut;
 
@@ -21,16 +21,6 @@ pub(crate) enum Arithmetic {
     Bf16(&'static dyn Bf16Kernel),
     /// Pairs of INT16.
     Int16(&'static dyn PairKernel),
-}
-
-/// Exponentials of a row, as words.
-pub(crate) struct Exponentials {
-    /// The exponent that all are relative to.
-    pub largest: f32,
-    /// Their sum, before they are rounded.
-    pub sum: f32,
-    /// Their unit; 1 but in INT16.
-    pub unit: f32,
 }
 
 /// The left operand of a product.
@@ -136,7 +126,7 @@ impl Operand {
         }
     }
 
-    /// Packs `matrix[depth, columns]`, for products with [exponentials](Operand::exp2_and_sum).
+    /// Packs `matrix[depth, columns]`, for products with [powers](Operand::exp2_and_sum).
     pub(crate) fn pack(&mut self, arithmetic: Arithmetic, matrix: Matrix, columns: usize) {
         let depth = matrix.len() / columns;
         self.columns = columns;
@@ -193,8 +183,8 @@ impl Operand {
     }
 
     /// Writes, as words for a product with the first rows of this operand, 2^(x − m) for each x of the exponents in `visible`, and
-    /// zero for all others, where m is the largest of those exponents and of `largest`, and never NaN. Exact to 2⁻¹³ where words are
-    /// bf16. Overwrites the exponents.
+    /// zero for all others, where m is the largest of those exponents and of `before`, and never NaN. Exact to 2⁻¹³ but in f32. Returns the unit of the words as
+    /// well, 1 but in INT16. Overwrites the exponents.
     ///
     /// # Panics
     /// If the number of words is not that of [`Arithmetic::words`], or `visible` reaches beyond the exponents.
@@ -202,26 +192,25 @@ impl Operand {
         &self,
         exponents: &mut [f32],
         visible: Range<usize>,
-        largest: f32,
+        before: f32,
         words: &mut [u32],
-    ) -> Exponentials {
+    ) -> (Powers, f32) {
         let arithmetic = self.arithmetic.expect("a packed operand");
         assert_eq!(words.len(), arithmetic.words(exponents.len()), "words of a row");
-        let (powers, unit) = match arithmetic {
+        match arithmetic {
             Arithmetic::F32(_) => {
                 let exponentials = bytemuck::cast_slice_mut(words);
                 exponentials[visible.clone()].copy_from_slice(&exponents[visible.clone()]);
-                (powers_of_two(exponentials, visible, largest), 1.0)
+                (powers_of_two(exponentials, visible, before), 1.0)
             }
-            Arithmetic::Bf16(kernel) => (kernel.exp2_and_sum(exponents, visible, largest, words), 1.0),
+            Arithmetic::Bf16(kernel) => (kernel.exp2_and_sum(exponents, visible, before, words), 1.0),
             Arithmetic::Int16(kernel) => {
                 assert!(exponents.len() <= WEIGHTS, "{} weights of a row", exponents.len());
                 let largest_unit = self.largest_units[..visible.end].last().copied().unwrap_or_default();
                 let units = ValueUnits { each: &self.units, largest: largest_unit };
-                kernel.exp2_and_sum(exponents, visible, largest, units, words)
+                kernel.exp2_and_sum(exponents, visible, before, units, words)
             }
-        };
-        Exponentials { largest: powers.largest, sum: powers.sum, unit }
+        }
     }
 
     /// `out[rows, columns] = left[rows, depth] · self`, of what is [packed transposed](Operand::pack_transposed). Reads the first
