@@ -408,7 +408,7 @@ fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
         let of_chosen = timed.iter().find(|timed| timed["kernel"] == product["chosen"]).unwrap();
         product["gain"].as_f64().unwrap() >= 1.0 && of_chosen["operations_per_second"].as_f64().unwrap() > 0.0
     };
-    assert!(products.len() == 5 && products.iter().all(is_complete), "{first}");
+    assert!(products.len() == 6 && products.iter().all(is_complete), "{first}");
     let shown = succeed(&place.triad(&["devices"]));
     assert_eq!(shown.lines().filter(|line| line.starts_with("kernel chosen")).count(), products.len(), "{shown}");
     // Times are never the same twice: it was read.
@@ -431,7 +431,7 @@ fn kernels_use_no_better_instructions_than_asked_for() {
     let place = Place::new();
     let devices = |tier: &str| place.command(&["devices", "--json"]).env("TRIAD_KERNELS", tier).output().unwrap();
     let kernels = |tier: &str| json(&devices(tier))["kernels"].clone();
-    let plain = serde_json::json!({"int8": "reference", "bf16": null, "f32": "portable", "refused": []});
+    let plain = serde_json::json!({"int8": "reference", "bf16": null, "f32": "portable", "attention": "portable", "refused": []});
     assert_eq!(kernels("reference"), plain);
     assert_eq!(kernels(""), json(&place.triad(&["devices", "--json"]))["kernels"]);
     let unknown = devices("sse9");
