@@ -111,6 +111,8 @@ pub enum Precision {
 const STRIP: usize = 48;
 /// Strips of a tile, at most.
 const STRIPS: usize = 16;
+/// Tiles for each thread, at least.
+const TASKS: usize = 2;
 
 /// Buffers of a task.
 #[derive(Default)]
@@ -153,10 +155,11 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     assert_eq!(queries.len(), out.len(), "queries and output have one shape");
     let group = shape.heads / shape.kv_heads;
     let strip = (STRIP / group).max(1);
-    // Large tiles share the work on keys and values, as long as every thread has one or two.
-    let tasks = |strips: usize| shape.kv_heads * rows.div_ceil(strips * strip);
-    let strips = (1..=STRIPS).rev().find(|strips| tasks(*strips) >= 2 * pool::threads()).unwrap_or(1);
-    let tile_rows = strips * strip;
+    // Large tiles share the work on keys and values, as long as every thread has some; of one size, so that none waits long for
+    // the others.
+    let strips = rows.div_ceil(strip);
+    let tiles = (TASKS * pool::threads()).div_ceil(shape.kv_heads).clamp(strips.div_ceil(STRIPS), strips);
+    let tile_rows = strips.div_ceil(tiles) * strip;
     let tiles = rows.div_ceil(tile_rows);
     let arithmetic = Arithmetic::of_attention(shape.precision == Precision::Exact);
     let out = OutputMut::new(out, width).into_shared();

@@ -1,0 +1,273 @@
+//! Weights in INT4.
+//!
+//! What limits several rows with weights in INT4, on Zen 4: it begins one `vpdpwssd` or fused multiply-add of 64 bytes in
+//! a cycle, and reads one line. A step of a row and column is four `vpdpwssd` and one multiply-add, five cycles, so that
+//! at most four fifths of the peak of INT16 are possible. Shifts, masks and conversions have units of their own, but not
+//! many to spare: a tile's rows share the unpacking, and whole steps are read without masks, which would take one. A
+//! step's activations are five lines, which for each column would take as long again: two columns share a reading of them.
+
+use std::arch::asm;
+use std::arch::x86_64::{
+    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps,
+    _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
+    _mm256_extractf128_ps, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256,
+    _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_si512,
+    _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32,
+    _mm512_setzero_ps, _mm512_srli_epi16, _mm512_srli_epi32,
+};
+use std::ops::Range;
+
+use half::f16;
+
+use super::super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
+use super::super::{AHEAD, prefetch_ahead};
+use super::{BLOCK, COLUMNS, Int4Columns, ROWS, tile, write};
+use crate::chunks::parts;
+use crate::int4::HALF;
+
+/// Rows of the largest tile, which needs more operands than those with weights in INT8.
+const LARGEST_TILE: usize = 4;
+/// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
+/// longer together meet one row one by one.
+const STREAM: usize = 4096;
+
+/// The exact sums of a [`Step`] with two columns, which share the reading of its activations. As a function it would not
+/// always be inlined, and take its operands through memory; as intrinsics, LLVM would make two instructions of each of
+/// these, to shorten a chain that waits for nothing.
+macro_rules! products {
+    ($first:expr, $second:expr, $step:expr) => {{
+        let ([a, b, c, d], [e, f, g, h]): ([__m512i; SHIFTS], [__m512i; SHIFTS]) = ($first, $second);
+        let step: &Step = $step;
+        let (first, second, _x): (__m512i, __m512i, __m512i);
+        // SAFETY: instructions that AVX-512 with VNNI has, on registers and the 320 bytes of a step.
+        #[allow(unsafe_code)]
+        unsafe {
+            asm!(
+                "vmovdqa64 {first}, [{step} + 256]",
+                "vmovdqa64 {x}, [{step}]",
+                "vmovdqa64 {second}, {first}",
+                "vpdpwssd {first}, {a}, {x}",
+                "vpdpwssd {second}, {e}, {x}",
+                "vmovdqa64 {x}, [{step} + 64]",
+                "vpdpwssd {first}, {b}, {x}",
+                "vpdpwssd {second}, {f}, {x}",
+                "vmovdqa64 {x}, [{step} + 128]",
+                "vpdpwssd {first}, {c}, {x}",
+                "vpdpwssd {second}, {g}, {x}",
+                "vmovdqa64 {x}, [{step} + 192]",
+                "vpdpwssd {first}, {d}, {x}",
+                "vpdpwssd {second}, {h}, {x}",
+                first = out(zmm_reg) first, second = out(zmm_reg) second, x = out(zmm_reg) _x,
+                step = in(reg) std::ptr::from_ref(step),
+                a = in(zmm_reg) a, b = in(zmm_reg) b, c = in(zmm_reg) c, d = in(zmm_reg) d,
+                e = in(zmm_reg) e, f = in(zmm_reg) f, g = in(zmm_reg) g, h = in(zmm_reg) h,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        [first, second]
+    }};
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+pub(super) fn multiply(task: &Int4Columns) {
+    let (rows, count) = (task.x.rows(), task.columns.len());
+    if rows == 1 {
+        let tiled = if COLUMNS * task.groups() * HALF < STREAM { count / COLUMNS * COLUMNS } else { 0 };
+        one_row::<COLUMNS>(task, 0, 0..tiled);
+        return one_row::<1>(task, 0, tiled..count);
+    }
+    let distance = count / COLUMNS;
+    for start in (0..distance).step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(distance);
+        for part in parts(rows, LARGEST_TILE) {
+            tile!(part.len(), tiles, task, part.start, block.clone(), distance);
+        }
+    }
+    for row in 0..rows {
+        one_row::<1>(task, row, COLUMNS * distance..count);
+    }
+}
+
+/// One row, some neighbouring columns at once, which share the reading of activations.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn one_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range<usize>) {
+    let (groups, steps, unit) = (task.groups(), task.steps(row), task.x.scales()[row]);
+    for first_column in columns.step_by(COLUMNS) {
+        let weights = &task.weights[first_column * groups * HALF..][..COLUMNS * groups * HALF];
+        let scales = &task.scales[first_column * groups..][..COLUMNS * groups];
+        let mut sums = [_mm512_setzero_ps(); COLUMNS];
+        // A macro, so that whole steps are read without masks.
+        macro_rules! add_step {
+            ($index:expr, $step:expr, $groups:expr) => {{
+                let (step, first): (&Step, _) = ($step, $index * GROUPS);
+                // SAFETY: sixteen sums, and as many pairs for each shift.
+                #[allow(unsafe_code)]
+                let (offset, x) = unsafe {
+                    let offset = _mm512_loadu_si512(step.offset.as_ptr().cast());
+                    (offset, step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())))
+                };
+                for (column, sums) in sums.iter_mut().enumerate() {
+                    let group = column * groups + first;
+                    prefetch(weights, scales, group);
+                    // SAFETY: the column's groups from `first` on.
+                    #[allow(unsafe_code)]
+                    let (words, scales) =
+                        unsafe { operands_of(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), $groups) };
+                    let exact = products(factors(words), &x, offset);
+                    *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
+                }
+            }};
+        }
+        let (whole, left) = (groups / GROUPS, groups % GROUPS);
+        for (index, step) in steps.iter().enumerate().take(whole) {
+            add_step!(index, step, GROUPS);
+        }
+        if left > 0 {
+            add_step!(whole, &steps[whole], left);
+        }
+        for (index, sums) in sums.into_iter().enumerate() {
+            task.write(row, first_column + index, _mm512_reduce_add_ps(sums) * unit);
+        }
+    }
+}
+
+/// The exact sums of a step that columns share: where there are several rows, see `products!`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) -> __m512i {
+    let first = _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(offset, factors[0], x[0]), factors[1], x[1]);
+    _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(first, factors[2], x[2]), factors[3], x[3])
+}
+
+/// Prefetches weights that follow a group by [`AHEAD`], and their scales.
+#[inline(always)]
+fn prefetch(weights: &[u8], scales: &[f16], group: usize) {
+    prefetch_ahead(weights.as_ptr(), group * HALF + AHEAD);
+    prefetch_ahead(scales.as_ptr(), group * size_of::<f16>() + AHEAD * size_of::<f16>() / HALF);
+}
+
+/// Of up to four groups of a column, weights and a scale for each of sixteen sums; of missing groups, zeros.
+///
+/// # Safety
+/// So many groups, at least one, can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
+#[allow(unsafe_code)]
+unsafe fn operands_of(weights: *const u8, scales: *const f16, groups: usize) -> (__m512i, __m512) {
+    let (bytes, halves) = (u64::MAX >> (STEP - groups * HALF), (1 << groups) - 1);
+    // SAFETY: as the caller promises.
+    let (words, scales) =
+        unsafe { (_mm512_maskz_loadu_epi8(bytes, weights.cast()), _mm_maskz_loadu_epi16(halves, scales.cast())) };
+    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    (words, _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(scales))))
+}
+
+/// As those of INT8.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn tiles<const ROWS: usize>(task: &Int4Columns, row: usize, block: Range<usize>, distance: usize) {
+    let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
+    for (index, column) in block.clone().enumerate() {
+        one_tile::<ROWS>(task, row, (column, distance), (index, &mut out));
+    }
+    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn one_tile<const ROWS: usize>(
+    task: &Int4Columns,
+    row: usize,
+    (column, distance): (usize, usize),
+    (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
+) {
+    let x: [&[Step]; ROWS] = std::array::from_fn(|index| task.steps(row + index));
+    let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(column + index * distance));
+    let groups = task.groups();
+    assert!(x.iter().all(|x| x.len() == groups.div_ceil(GROUPS)));
+    // Later rows find the weights in the cache.
+    let ahead = row == 0;
+    let mut sums = [[_mm512_setzero_ps(); ROWS]; COLUMNS];
+    // Spelled out: loops and closures would be too large to be inlined, and sums would leave their registers.
+    macro_rules! operands {
+        ($column:expr, $step:expr, $groups:expr) => {{
+            let ((weights, scales), group) = (columns[$column], $step * GROUPS);
+            // SAFETY: the column's groups from this one on.
+            #[allow(unsafe_code)]
+            let (words, scales) = unsafe {
+                let (weights, scales) = (weights.as_ptr().add(group * HALF), scales.as_ptr().add(group));
+                operands_of(weights, scales, $groups)
+            };
+            (factors(words), scales)
+        }};
+    }
+    macro_rules! add_columns {
+        ($first:literal, $second:literal, $step:expr, $groups:expr) => {
+            let (first, first_scales) = operands!($first, $step, $groups);
+            let (second, second_scales) = operands!($second, $step, $groups);
+            for row in 0..ROWS {
+                // SAFETY: a row has so many steps, by the assertion.
+                #[allow(unsafe_code)]
+                let exact = products!(first, second, unsafe { &*x[row].as_ptr().add($step) });
+                let [first, second] = exact.map(|exact| _mm512_cvtepi32_ps(exact));
+                sums[$first][row] = _mm512_fmadd_ps(first, first_scales, sums[$first][row]);
+                sums[$second][row] = _mm512_fmadd_ps(second, second_scales, sums[$second][row]);
+            }
+        };
+    }
+    let (whole, left) = (groups / GROUPS, groups % GROUPS);
+    for step in 0..whole {
+        if ahead {
+            columns.iter().for_each(|(weights, scales)| prefetch(weights, scales, step * GROUPS));
+        }
+        add_columns!(0, 1, step, GROUPS);
+        add_columns!(2, 3, step, GROUPS);
+    }
+    if left > 0 {
+        add_columns!(0, 1, whole, left);
+        add_columns!(2, 3, whole, left);
+    }
+    for index in 0..ROWS {
+        let sums = sums.each_ref().map(|column| column[index]);
+        let values = finish(sums, task.x.scales()[row + index]);
+        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
+    }
+}
+
+/// Words of weights shifted and masked, as pairs of 16-bit numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn factors(words: __m512i) -> [__m512i; SHIFTS] {
+    let mask = _mm512_set1_epi32(MASK);
+    [
+        _mm512_and_si512(words, mask),
+        _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask),
+        _mm512_and_si512(_mm512_srli_epi32::<8>(words), mask),
+        // Of sixteen bits each, nothing else is left.
+        _mm512_srli_epi16::<12>(words),
+    ]
+}
+
+/// From the sums of four columns to their outputs, each in the order of a sum of halves.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn finish(sums: [__m512; COLUMNS], unit: f32) -> [f32; COLUMNS] {
+    let mut out = [0.0; COLUMNS];
+    let [a, b, c, d] = sums.map(|sum| quarter(sum));
+    let ab = _mm_add_ps(_mm_movelh_ps(a, b), _mm_movehl_ps(b, a));
+    let cd = _mm_add_ps(_mm_movelh_ps(c, d), _mm_movehl_ps(d, c));
+    let sum = _mm_add_ps(_mm_shuffle_ps::<0b10_00_10_00>(ab, cd), _mm_shuffle_ps::<0b11_01_11_01>(ab, cd));
+    // SAFETY: four numbers.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm_storeu_ps(out.as_mut_ptr(), _mm_mul_ps(sum, _mm_set1_ps(unit)));
+    }
+    out
+}
+
+/// Sixteen sums as four.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quarter(sums: __m512) -> __m128 {
+    let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sums)));
+    let sums = _mm256_add_ps(_mm512_castps512_ps256(sums), upper);
+    _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums))
+}

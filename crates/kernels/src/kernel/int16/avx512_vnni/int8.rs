@@ -1,0 +1,171 @@
+//! Weights in INT8.
+
+use std::arch::x86_64::{
+    __m512i, _mm_add_epi32, _mm_cvtepi32_ps, _mm_loadu_ps, _mm_mul_ps, _mm_set1_ps, _mm_storeu_ps, _mm256_add_epi32,
+    _mm256_castsi256_si128, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_maskz_loadu_epi8, _mm512_add_epi32,
+    _mm512_castsi512_si256, _mm512_cvtepi8_epi16, _mm512_dpwssd_epi32, _mm512_extracti64x4_epi64, _mm512_loadu_si512,
+    _mm512_maskz_loadu_epi16, _mm512_reduce_add_epi32, _mm512_setzero_si512, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+use std::ops::Range;
+
+use super::super::prefetch_ahead;
+use super::{BLOCK, COLUMNS, Int8Columns, ROWS, tile, write};
+use crate::chunks::parts;
+
+/// Numbers that an instruction takes.
+const LANES: usize = 32;
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+pub(super) fn multiply(task: &Int8Columns) {
+    let (rows, count) = (task.x.rows(), task.columns.len());
+    if rows == 1 {
+        // One column after the other: the processor fetches one stream ahead faster than several.
+        return one_row(task, 0, 0..count);
+    }
+    let distance = count / COLUMNS;
+    let tiles_of_rows = rows.div_ceil(ROWS);
+    for start in (0..distance).step_by(BLOCK) {
+        let block = start..(start + BLOCK).min(distance);
+        for (index, part) in parts(rows, ROWS).enumerate() {
+            // While later rows meet weights that are in the cache, those of the next block come, some with each tile.
+            let ahead = (index > 0).then(|| Ahead { lines: tiles_of_rows - 1, first: index - 1 });
+            tile!(part.len(), tiles, task, part.start, block.clone(), distance, ahead.as_ref());
+        }
+    }
+    for row in 0..rows {
+        one_row(task, row, COLUMNS * distance..count);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn one_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
+    let (x, unit) = (task.x.row(row), task.x.scales()[row]);
+    let weights = task.weights[columns.start * x.len()..columns.end * x.len()].chunks_exact(x.len());
+    for (column, weights) in columns.zip(weights) {
+        // Two sums, so that no instruction waits for the one before it.
+        let mut sums = [_mm512_setzero_si512(); 2];
+        let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
+        for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
+            for (half, sum) in sums.iter_mut().enumerate() {
+                *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
+            }
+        }
+        for first in (0..rest.len()).step_by(LANES) {
+            let start = x.len() - rest.len() + first;
+            sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
+        }
+        let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
+        task.write(row, column, sum as f32 * (unit * task.scales[column]));
+    }
+}
+
+/// Adds the products of the first `count` of both, at most [`LANES`], to `sum`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn add_products(sum: __m512i, x: &[i16], weights: &[i8], count: usize) -> __m512i {
+    assert!((1..=LANES).contains(&count) && x.len() >= count && weights.len() >= count);
+    let mask = u32::MAX >> (LANES - count);
+    // SAFETY: the mask leaves what is beyond the numbers alone.
+    #[allow(unsafe_code)]
+    let (x, weights) =
+        unsafe { (_mm512_maskz_loadu_epi16(mask, x.as_ptr()), _mm256_maskz_loadu_epi8(mask, weights.as_ptr())) };
+    _mm512_dpwssd_epi32(sum, _mm512_cvtepi8_epi16(weights), x)
+}
+
+/// Which lines of the weights that are needed later a tile prefetches: the `first`, and every one at so many `lines` from it.
+struct Ahead {
+    lines: usize,
+    first: usize,
+}
+
+/// Some rows of [`COLUMNS`] times the columns of a block, each of which begins a stream of its own that the processor
+/// fetches ahead.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn tiles<const ROWS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    block: Range<usize>,
+    distance: usize,
+    ahead: Option<&Ahead>,
+) {
+    let mut out = [[[0.0; BLOCK]; COLUMNS]; ROWS];
+    for (index, column) in block.clone().enumerate() {
+        one_tile::<ROWS>(task, row, (column, distance), ahead, (index, &mut out));
+    }
+    write(task.out, row, task.columns.start + block.start, (block.len(), distance), &out);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn one_tile<const ROWS: usize>(
+    task: &Int8Columns,
+    row: usize,
+    (column, distance): (usize, usize),
+    ahead: Option<&Ahead>,
+    (place, out): (usize, &mut [[[f32; BLOCK]; COLUMNS]; ROWS]),
+) {
+    let depth = task.x.in_features();
+    let x: [&[i16]; ROWS] = std::array::from_fn(|index| task.x.row(row + index));
+    let columns: [usize; COLUMNS] = std::array::from_fn(|index| column + index * distance);
+    let weights = columns.map(|column| task.weights_of(column));
+    assert!(x.iter().all(|x| x.len() == depth) && weights.iter().all(|weights| weights.len() == depth));
+    // Of two vectors of weights, which are a line.
+    let (period, phase) = ahead.map_or((usize::MAX, usize::MAX), |ahead| (ahead.lines, ahead.first));
+    let mut line = 0;
+    let mut sums = [[_mm512_setzero_si512(); COLUMNS]; ROWS];
+    let whole = depth / LANES * LANES;
+    for first in (0..whole).step_by(LANES) {
+        if first % (2 * LANES) == 0 {
+            if line == phase {
+                weights.iter().for_each(|weights| prefetch_ahead(weights[first..].as_ptr(), BLOCK * depth));
+            }
+            line = if line + 1 == period { 0 } else { line + 1 };
+        }
+        let mut factors = [_mm512_setzero_si512(); COLUMNS];
+        for (factor, weights) in factors.iter_mut().zip(weights) {
+            // SAFETY: so many more numbers are in the column.
+            #[allow(unsafe_code)]
+            let bytes = unsafe { _mm256_loadu_si256(weights.as_ptr().add(first).cast()) };
+            *factor = _mm512_cvtepi8_epi16(bytes);
+        }
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: so many more numbers are in the row.
+            #[allow(unsafe_code)]
+            let x = unsafe { _mm512_loadu_si512(x.as_ptr().add(first).cast()) };
+            for (sum, factor) in sums.iter_mut().zip(factors) {
+                *sum = _mm512_dpwssd_epi32(*sum, factor, x);
+            }
+        }
+    }
+    if whole < depth {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            for (sum, weights) in sums.iter_mut().zip(weights) {
+                *sum = add_products(*sum, &x[whole..], &weights[whole..], depth - whole);
+            }
+        }
+    }
+    let scales = columns.map(|column| task.scales[column]);
+    for (index, sums) in sums.into_iter().enumerate() {
+        let values = finish(sums, task.x.scales()[row + index], &scales);
+        out[index].iter_mut().zip(values).for_each(|(line, value)| line[place] = value);
+    }
+}
+
+/// From the sums of four columns to their outputs.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn finish(sums: [__m512i; COLUMNS], unit: f32, scales: &[f32; COLUMNS]) -> [f32; COLUMNS] {
+    let mut out = [0.0; COLUMNS];
+    let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let (ab, cd) = (pairs(sums[0], sums[1]), pairs(sums[2], sums[3]));
+    let sum = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    let sum = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64::<1>(sum));
+    let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+    // SAFETY: four numbers each.
+    #[allow(unsafe_code)]
+    unsafe {
+        let scales = _mm_mul_ps(_mm_set1_ps(unit), _mm_loadu_ps(scales.as_ptr()));
+        _mm_storeu_ps(out.as_mut_ptr(), _mm_mul_ps(_mm_cvtepi32_ps(sum), scales));
+    }
+    out
+}

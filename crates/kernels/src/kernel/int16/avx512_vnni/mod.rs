@@ -1,0 +1,100 @@
+//! AVX-512 with VNNI (Ice Lake, Zen 4 and later): `vpdpwssd` adds two products of 16-bit numbers to each of sixteen sums.
+
+mod int4;
+mod int8;
+mod wide;
+
+use super::blocks;
+use super::columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
+use super::registers::Registers;
+use crate::output::SharedOutput;
+use crate::tier::Tier;
+use wide::Wide;
+
+/// Rows of the largest tile: with [`COLUMNS`] they make 24 registers of sums and leave eight for operands.
+const ROWS: usize = 6;
+/// Columns of a tile.
+const COLUMNS: usize = 4;
+/// Columns of a stream that several rows meet one after the other: with those of the other streams, weights that the
+/// second-level cache holds, and a line of each row's outputs.
+const BLOCK: usize = 16;
+
+/// The kernel; having one proves that the processor can run it.
+pub(in crate::kernel) struct Avx512Vnni(());
+
+impl Avx512Vnni {
+    pub(in crate::kernel) fn new() -> Option<Self> {
+        Tier::has_vnni().then_some(Self(()))
+    }
+}
+
+impl Int16Kernel for Avx512Vnni {
+    fn name(&self) -> &'static str {
+        "avx512-vpdpwssd"
+    }
+
+    fn multiply_int8(&self, columns: &Int8Columns) {
+        // SAFETY: `new` has found the instructions.
+        #[allow(unsafe_code)]
+        unsafe {
+            int8::multiply(columns);
+        }
+    }
+
+    fn multiply_int4(&self, columns: &Int4Columns) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            int4::multiply(columns);
+        }
+    }
+
+    fn multiply_blocks(&self, columns: &BlockColumns) {
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe {
+            multiply_blocks(columns);
+        }
+    }
+}
+
+/// Calls the tile of so many rows.
+macro_rules! tile {
+    ($rows:expr, $function:ident, $($argument:expr),*) => {
+        match $rows {
+            1 => $function::<1>($($argument),*),
+            2 => $function::<2>($($argument),*),
+            3 => $function::<3>($($argument),*),
+            4 => $function::<4>($($argument),*),
+            5 => $function::<5>($($argument),*),
+            _ => $function::<ROWS>($($argument),*),
+        }
+    };
+}
+
+use tile;
+
+/// Writes what a block's tiles computed, line by line: the lines of one column in several rows may be in the same set of
+/// the cache, which holds few of them at once.
+fn write<const ROWS: usize>(
+    to: SharedOutput,
+    row: usize,
+    column: usize,
+    (count, distance): (usize, usize),
+    out: &[[[f32; BLOCK]; COLUMNS]; ROWS],
+) {
+    for (index, row_out) in out.iter().enumerate() {
+        for (stream, line) in row_out.iter().enumerate() {
+            let start = column + stream * distance;
+            // SAFETY: these columns belong to this task alone.
+            #[allow(unsafe_code)]
+            let to = unsafe { to.row(row + index, start..start + count) };
+            to.copy_from_slice(&line[..count]);
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn multiply_blocks(task: &BlockColumns) {
+    blocks::multiply::<Registers<Wide>>(task);
+}
