@@ -9,7 +9,7 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use super::super::prefetch_ahead;
+use super::super::{AHEAD, prefetch_ahead};
 use super::{BLOCK, COLUMNS, Int8Columns, ROWS, tile, write};
 use crate::chunks::parts;
 
@@ -47,6 +47,8 @@ fn one_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
         let mut sums = [_mm512_setzero_si512(); 2];
         let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
         for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
+            // By itself the processor does not keep up with its memory.
+            prefetch_ahead(weights.as_ptr(), AHEAD);
             for (half, sum) in sums.iter_mut().enumerate() {
                 *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
             }
