@@ -8,7 +8,7 @@
 //! For a prompt, one task is one key-value head and a tile of query rows. Page by page, keys and values are brought
 //! into the form that kernels multiply, once for all strips of the tile. Every strip gets its scores, the online softmax
 //! makes weights of them (`softmax`), and the weighted values are added to what earlier pages gave: never more scores at
-//! once than a strip of query rows has with one page of keys. (A value that is not a number makes every row of its page
+//! once than a strip of query rows has with one page of keys. (A value that is not a number may make every row of its page
 //! not a number: what is hidden is multiplied by zero.) Decoded rows are computed one by one (`row`), in f32.
 
 mod row;

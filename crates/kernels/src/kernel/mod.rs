@@ -2,9 +2,9 @@
 //!
 //! A kernel multiplies matrices of one format by one set of instructions. Each format has a trait: [`Int8Kernel`] for INT8
 //! activations and weights, [`Int16Kernel`] for INT16 activations beside weights in INT8 and INT4, [`PanelKernel`] for f32,
-//! and [`Bf16Kernel`] and [`PairKernel`] for pairs of bf16 and of INT16. [`available`] has a row for each [`Tier`] that may be used, best first, with a kernel
-//! for each format: that of the tier, or where it has none, of the best tier below it. The last row is plain Rust,
-//! which the others are tested against.
+//! and [`Bf16Kernel`] and [`PairKernel`] for pairs of bf16 and of INT16. [`available`] has a row for each [`Tier`] that may be
+//! used, best first, with a kernel for each format: that of the tier, or where it has none, of the best tier below it. The
+//! last row is plain Rust, which the others are tested against.
 //!
 //! A new kernel is a file beside those of its format, with a type whose `new` returns `None` where the processor lacks its
 //! instructions, and a place in [`compiled`]. It [proves](proof) itself before it is used. Operators use the kernels of

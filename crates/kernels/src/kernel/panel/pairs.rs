@@ -1,5 +1,5 @@
-//! How numbers become pairs of INT16: each row has a unit, what the number 1 is worth in it, such that no sum of products overflows 32 bits: sums are exact,
-//! and what is rounded is nearer to the numbers than bf16.
+//! How numbers become pairs of INT16. Each row has a unit, what the number 1 is worth in it, such that no sum of products
+//! overflows 32 bits: sums are exact, and rounded numbers are nearer to what they were than in bf16.
 
 use std::ops::Range;
 
@@ -12,9 +12,9 @@ use crate::vectorize::vectorize;
 const LARGEST: f32 = i16::MAX as f32;
 /// The length of a row as a vector: the product of two such is a sum of 32 bits (Cauchy's inequality).
 const LENGTH: f32 = 46_340.0;
-/// The largest magnitude of what is weighted: twelve bits, so that as many are left to the weights of a page that are alike.
+/// The largest magnitude of a value: twelve bits. Weights of a page that are all alike have eleven.
 const LARGEST_VALUE: f32 = 4095.0;
-/// The largest weight, in units: one that is a 2⁻¹³ larger is none of more than 16 bits.
+/// The largest weight, in units: less than [`LARGEST`], since powers may be a 2⁻¹³ larger than they should.
 const LARGEST_WEIGHT: f32 = 32_760.0;
 /// Weights of a row, at most.
 pub(crate) const WEIGHTS: usize = 256;
