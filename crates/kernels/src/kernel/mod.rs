@@ -312,7 +312,7 @@ pub fn kernel_names() -> KernelNames {
         int16: kernels.int16.name(),
         f32: kernels.float.name(),
         bf16: kernels.bf16.map(PanelKernel::name),
-        attention: kernels.attention_pairs().map(|kernel| kernel.name()),
+        attention: kernels.attention_pairs().map(PanelKernel::name),
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
             let has_its_own = |name: &str| name.starts_with(above.tier.name());
             assert!(has_its_own(above.int8.name()) || above.int8.name() == below.int8.name());
             assert!(has_its_own(above.float.name()) || above.float.name() == below.float.name());
-            let pairs = |row: &Kernels| row.pairs.map(|kernel| kernel.name());
+            let pairs = |row: &Kernels| row.pairs.map(PanelKernel::name);
             assert!(pairs(above).is_some_and(has_its_own) || pairs(above) == pairs(below));
         }
     }

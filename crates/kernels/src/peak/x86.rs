@@ -90,25 +90,34 @@ round!(
     _mm512_dpbf16_ps
 );
 
+/// A round whose instructions this processor has.
+macro_rules! of {
+    ($round:ident) => {
+        Some(|| {
+            // SAFETY: this closure exists only where the instructions do.
+            #[allow(unsafe_code)]
+            unsafe {
+                $round()
+            }
+        })
+    };
+}
+
 pub(super) fn int8_round() -> Option<fn() -> f64> {
-    // SAFETY (of all closures): they exist only where the instructions do.
-    #[allow(unsafe_code)]
     match () {
         () if amx::Native::new().is_some() => Some(|| amx::Native::new().map_or(0.0, amx::int8_operations)),
-        () if has_vnni() => Some(|| unsafe { dot_products() }),
-        () if Tier::AvxVnni.is_supported() => Some(|| unsafe { narrow_dot_products() }),
-        () if Tier::Avx2.is_supported() => Some(|| unsafe { products_and_additions() }),
+        () if has_vnni() => of!(dot_products),
+        () if Tier::AvxVnni.is_supported() => of!(narrow_dot_products),
+        () if Tier::Avx2.is_supported() => of!(products_and_additions),
         () => None,
     }
 }
 
 pub(super) fn int16_round() -> Option<fn() -> f64> {
-    // SAFETY (of all closures): as above.
-    #[allow(unsafe_code)]
     match () {
-        () if has_vnni() => Some(|| unsafe { pairs() }),
-        () if Tier::AvxVnni.is_supported() => Some(|| unsafe { narrow_pairs() }),
-        () if Tier::Avx2.is_supported() => Some(|| unsafe { products_and_additions() }),
+        () if has_vnni() => of!(pairs),
+        () if Tier::AvxVnni.is_supported() => of!(narrow_pairs),
+        () if Tier::Avx2.is_supported() => of!(products_and_additions),
         () => None,
     }
 }
@@ -117,11 +126,9 @@ pub(super) fn bf16_round() -> Option<fn() -> f64> {
     let has_bf16 = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512bf16");
-    // SAFETY: as above.
-    #[allow(unsafe_code)]
     match () {
         () if amx::Native::new().is_some() => Some(|| amx::Native::new().map_or(0.0, amx::bf16_operations)),
-        () if has_bf16 => Some(|| unsafe { bf16_products() }),
+        () if has_bf16 => of!(bf16_products),
         () => None,
     }
 }

@@ -64,7 +64,7 @@ fn kernels_are_found_by_their_names_and_others_are_errors() {
     assert_eq!((none.int8.name(), none.float.name()), (rows[0].int8.name(), rows[0].float.name()));
     for pairs in rows.iter().filter_map(|row| row.pairs) {
         let kernels = named(rows, |kind| (kind == ProductKind::Attention).then_some(pairs.name())).unwrap();
-        assert_eq!(kernels.attention_pairs().map(|kernel| kernel.name()), Some(pairs.name()));
+        assert_eq!(kernels.attention_pairs().map(PanelKernel::name), Some(pairs.name()));
     }
     let attention = |kind| (kind == ProductKind::Attention).then_some("sse9");
     let Err(error) = named(rows, attention) else { panic!("a kernel that there is not") };

@@ -109,10 +109,11 @@ fn one_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range<
                 for (column, sums) in sums.iter_mut().enumerate() {
                     let group = column * groups + first;
                     prefetch(weights, scales, group);
+                    let (weights, scales) =
+                        (weights.as_ptr().wrapping_add(group * HALF), scales.as_ptr().wrapping_add(group));
                     // SAFETY: the column's groups from `first` on.
                     #[allow(unsafe_code)]
-                    let (words, scales) =
-                        unsafe { operands_of(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), $groups) };
+                    let (words, scales) = unsafe { load(weights, scales, $groups) };
                     let exact = products(factors(words), &x, offset);
                     *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
                 }
@@ -153,7 +154,7 @@ fn prefetch(weights: &[u8], scales: &[f16], group: usize) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,f16c")]
 #[allow(unsafe_code)]
-unsafe fn operands_of(weights: *const u8, scales: *const f16, groups: usize) -> (__m512i, __m512) {
+unsafe fn load(weights: *const u8, scales: *const f16, groups: usize) -> (__m512i, __m512) {
     let (bytes, halves) = (u64::MAX >> (STEP - groups * HALF), (1 << groups) - 1);
     // SAFETY: as the caller promises.
     let (words, scales) =
@@ -194,7 +195,7 @@ fn one_tile<const ROWS: usize>(
             #[allow(unsafe_code)]
             let (words, scales) = unsafe {
                 let (weights, scales) = (weights.as_ptr().add(group * HALF), scales.as_ptr().add(group));
-                operands_of(weights, scales, $groups)
+                load(weights, scales, $groups)
             };
             (factors(words), scales)
         }};
