@@ -182,9 +182,9 @@ impl Operand {
         rest[..(rows.next_multiple_of(2) - rows) * words].fill(0);
     }
 
-    /// Writes, as words for a product with the first rows of this operand, 2^(x − m) for each x of the exponents in `visible`, and
-    /// zero for all others, where m is the largest of those exponents and of `before`, and never NaN. Exact to 2⁻¹³ but in f32. Returns the unit of the words as
-    /// well, 1 but in INT16. Overwrites the exponents.
+    /// Writes, as words for a product with the first rows of this operand, 2^(x − m) for each x of the exponents in `visible`,
+    /// and zero for all others, where m is the largest of those exponents and of `before`, and never NaN. Powers are exact to
+    /// 2⁻¹³ but in f32. Returns the unit of the words as well, 1 but in INT16. Overwrites the exponents.
     ///
     /// # Panics
     /// If the number of words is not that of [`Arithmetic::words`], or `visible` reaches beyond the exponents.

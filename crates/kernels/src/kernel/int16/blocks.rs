@@ -7,11 +7,9 @@ use triad_blocks::with_layout;
 
 use super::columns::BlockColumns;
 use super::tiles::{ROWS, each_tile};
-use super::{AHEAD, PART, prefetch_ahead};
+use super::{AHEAD, FETCHED, PART, prefetch_ahead};
 use crate::dot::sum;
 
-/// Bytes that are prefetched at once.
-const LINE: usize = 64;
 /// Parts of a block of 32.
 const SIMPLE_PARTS: usize = ELEMENTS / PART;
 
@@ -182,7 +180,7 @@ fn super_blocks<B: SuperBlock, S: Sums, const ROWS: usize>(
 /// lines.
 #[inline(always)]
 fn prefetch_block(block: &[u8]) {
-    for line in block.chunks(LINE) {
+    for line in block.chunks(FETCHED) {
         prefetch_ahead(line.as_ptr(), AHEAD);
     }
 }

@@ -36,6 +36,8 @@ use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
 
 /// Bytes of weights between what is computed and what is prefetched: at 1 KiB, memory gave half as many a second.
 const AHEAD: usize = 8192;
+/// Bytes that are prefetched at once.
+const FETCHED: usize = 64;
 
 /// Prefetches weights that are needed later, on x86. What is beyond them is fetched in vain.
 #[inline(always)]

@@ -8,14 +8,12 @@ use super::registers::Registers;
 use super::steps::{GROUPS, STEP, Step};
 use super::tiles::{ROWS, each_tile};
 use super::vector::WeightVector;
-use super::{AHEAD, prefetch_ahead};
+use super::{AHEAD, FETCHED, prefetch_ahead};
 use crate::int4::HALF;
 
 /// Columns of a tile, which share the reading of activations: with weights in INT8 and [`ROWS`] they make eight registers of
 /// sums where a register has 256 bits.
 const COLUMNS: usize = 2;
-/// Bytes that are prefetched at once.
-const CACHE_LINE: usize = 64;
 
 /// Computes all outputs. To be inlined into a function that is compiled for the instructions of `V`.
 ///
@@ -78,8 +76,8 @@ unsafe fn int8_tile<V: WeightVector, const ROWS: usize, const COLUMNS: usize>(
     unsafe {
         let mut sums = [[V::begin(V::splat_i16(0)); COLUMNS]; ROWS];
         for first in (0..whole).step_by(lanes) {
-            // Several rows or streams leave the processor enough time to fetch what follows.
-            if ROWS * COLUMNS == 1 && first.is_multiple_of(CACHE_LINE) {
+            // One row: by itself the processor does not keep up with its memory.
+            if ROWS * COLUMNS == 1 && first.is_multiple_of(FETCHED) {
                 prefetch_ahead(weights[0].as_ptr().wrapping_add(first), AHEAD);
             }
             let mut factors = [V::splat_i16(0); COLUMNS];

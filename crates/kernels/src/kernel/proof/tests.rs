@@ -83,7 +83,7 @@ impl Int16Kernel for Wrong<&'static dyn Int16Kernel> {
     }
 }
 
-impl PanelKernel for Wrong<&'static dyn PanelKernel> {
+impl<K: PanelKernel + ?Sized> PanelKernel for Wrong<&'static K> {
     fn name(&self) -> &'static str {
         "avx2-wrong"
     }
@@ -91,26 +91,6 @@ impl PanelKernel for Wrong<&'static dyn PanelKernel> {
     fn multiply(&self, panel: &Panel) {
         self.0.multiply(panel);
         if self.1 == Place::Product && panel.add {
-            plant(panel.out, &panel.columns);
-        }
-    }
-
-    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        self.0.transpose(from, from_stride, to, to_stride);
-        if self.1 == Place::Transpose {
-            to[1] ^= 1;
-        }
-    }
-}
-
-impl PanelKernel for Wrong<&'static dyn PairKernel> {
-    fn name(&self) -> &'static str {
-        "avx2-wrong"
-    }
-
-    fn multiply(&self, panel: &Panel) {
-        self.0.multiply(panel);
-        if self.1 == Place::Product {
             plant(panel.out, &panel.columns);
         }
     }
@@ -137,23 +117,6 @@ impl PairKernel for Wrong<&'static dyn PairKernel> {
             *words.last_mut().unwrap() ^= 1 << 8;
         }
         (powers, unit)
-    }
-}
-
-impl PanelKernel for Wrong<&'static dyn Bf16Kernel> {
-    fn name(&self) -> &'static str {
-        "avx512-wrong"
-    }
-
-    fn multiply(&self, panel: &Panel) {
-        self.0.multiply(panel);
-        if self.1 == Place::Product {
-            plant(panel.out, &panel.columns);
-        }
-    }
-
-    fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
-        self.0.transpose(from, from_stride, to, to_stride);
     }
 }
 
