@@ -155,7 +155,8 @@ pub fn dequantize(format: BlockFormat, bytes: &[u8], out: &mut [f32]) {
 fn dequantize_simple<B: Block>(bytes: &[u8], out: &mut [f32]) {
     let mut integers = [0; ELEMENTS];
     for (block, out) in bytes.chunks_exact(B::BYTES).zip(out.as_chunks_mut::<ELEMENTS>().0) {
-        let [scale, minimum] = B::unpack(block, &mut integers).map(widen);
+        // LLVM would else put one number of each of sixteen blocks into a register, byte by byte.
+        let [scale, minimum] = B::unpack(std::hint::black_box(block), &mut integers).map(widen);
         for (out, integer) in out.iter_mut().zip(integers) {
             let value = scale * f32::from(integer);
             *out = if B::HAS_MINIMUM { value + minimum } else { value };

@@ -40,12 +40,12 @@ pub struct Machine {
 pub struct Kernels {
     /// Of INT8.
     pub int8: &'static str,
-    /// `None` where bf16 is multiplied as f32.
-    pub bf16: Option<&'static str>,
     /// Of f32.
     pub f32: &'static str,
-    /// Of a prompt's attention, in INT16, bf16 or f32.
-    pub attention: &'static str,
+    /// Of a prompt's products that may be rounded, and of its attention.
+    pub rounded: &'static str,
+    /// What these are rounded to: `INT16` or `bf16`; `f32` if they are not.
+    pub rounded_to: &'static str,
     /// Those that compute a small product wrongly on this processor, and are not used.
     pub refused: Vec<RefusedKernel>,
 }
@@ -88,9 +88,9 @@ impl Machine {
             refused.map(|refused| RefusedKernel { kernel: refused.kernel, reason: &refused.reason }).collect();
         let kernels = Kernels {
             int8: kernels.int8,
-            bf16: kernels.bf16,
             f32: kernels.f32,
-            attention: kernels.attention.or(kernels.bf16).unwrap_or(kernels.f32),
+            rounded: kernels.rounded,
+            rounded_to: kernels.rounded_to,
             refused,
         };
         Self {

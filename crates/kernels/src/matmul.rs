@@ -1,10 +1,9 @@
 //! `out = x · Wᵀ + bias`, the work of every linear layer.
 //!
 //! The [`Phase`] of a call decides how it is computed, whatever the number of rows. Prefill has many rows: the output is
-//! cut into blocks of columns, one task each, and the block's weights are packed for a `product`; with weights in INT8,
-//! which bf16 represents exactly, and in INT4 and blocks of GGUF, which are rounded to it, activations are rounded to bf16
-//! where the processor multiplies that faster. Decode has
-//! few rows: each output is one scalar product, with weights in INT8, INT4 and blocks one of integers, and memory bandwidth
+//! cut into blocks of columns, one task each, and the block's weights are packed for a `product`; beside weights in INT8,
+//! INT4 and blocks of GGUF activations are rounded to bf16 or INT16 where the processor multiplies that faster, and so are
+//! these weights, but for INT8, which bf16 represents exactly. Decode has few rows: each output is one scalar product, with weights in INT8, INT4 and blocks one of integers, and memory bandwidth
 //! is the limit, so that each weight is read from memory once for all rows. [`BlockArithmetic::Exact`] keeps to f32.
 
 use std::cell::RefCell;
@@ -14,7 +13,7 @@ use crate::kernel::int16::{BlockColumns, Int4Columns, Int8Columns, Int16Rows};
 use crate::kernel::panel::PANEL;
 use crate::kernel::{Kernels, best};
 use crate::output::{OutputMut, SharedOutput};
-use crate::product::{Bf16Rows, Write, product};
+use crate::product::{RoundedRows, Write, product};
 use crate::vectorize::vectorize_fused;
 use crate::{BlockArithmetic, Blocks, Matrix, Phase, pool};
 
@@ -102,15 +101,15 @@ pub fn matmul_each(x: &[f32], rows: usize, phase: Phase, products: &mut [Product
         }
     });
     // As large as a prompt's activations: not kept.
-    forms.bf16 = None;
+    forms.rounded = None;
     FORMS.set(forms);
 }
 
 /// Activations in the forms that products want them in.
 #[derive(Default)]
 struct Forms {
-    /// For a prefill with weights beside which they are rounded, where the processor multiplies bf16.
-    bf16: Option<Bf16Rows>,
+    /// For a prefill with weights beside which they are rounded, where the processor multiplies that faster.
+    rounded: Option<RoundedRows>,
     /// For a decode with these.
     int16: Int16Rows,
 }
@@ -123,7 +122,7 @@ impl Forms {
             return;
         }
         if phase == Phase::Prefill {
-            self.bf16 = Bf16Rows::new(x, in_features);
+            self.rounded = RoundedRows::new(x, in_features);
             return;
         }
         self.int16.fill(x, in_features);
@@ -193,7 +192,7 @@ impl Task<'_> {
 
     fn by_product(&self) {
         let (out, columns) = (self.out, self.columns.clone());
-        let Some(x) = self.forms.bf16.as_ref().filter(|_| self.weight.rounds_activations()) else {
+        let Some(x) = self.forms.rounded.as_ref().filter(|_| self.weight.rounds_activations()) else {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
             return unsafe {
@@ -205,22 +204,15 @@ impl Task<'_> {
         unsafe {
             x.product(self.weight, out, columns);
         }
-        if let Matrix::Int8 { scales, .. } = self.weight {
-            self.each_row(|row| row.iter_mut().zip(scales).for_each(|(out, scale)| *out *= scale));
-        }
     }
 
     fn add_bias(&self, bias: &[f32]) {
         let bias = &bias[self.columns.clone()];
-        self.each_row(|row| row.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias));
-    }
-
-    /// The outputs of this task.
-    fn each_row(&self, change: impl Fn(&mut [f32])) {
         for row in 0..self.rows {
             // SAFETY: these columns belong to this task alone.
             #[allow(unsafe_code)]
-            change(unsafe { self.out.row(row, self.columns.clone()) });
+            let out = unsafe { self.out.row(row, self.columns.clone()) };
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
         }
     }
 }

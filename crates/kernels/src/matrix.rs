@@ -27,7 +27,7 @@ pub enum Matrix<'a> {
         scales: &'a [f32],
     },
     /// INT4 with one scale for each group of 32 neighbours of a row, as [`quantize_int4`](int4::quantize_int4)
-    /// makes it. Rows have a multiple of 32 columns. Activations are rounded to INT16 or bf16; with bf16, so are the weights.
+    /// makes it. Rows have a multiple of 32 columns. Activations are rounded to INT16 or bf16, and in prefill so are the weights.
     Int4 {
         /// `[out_features, in_features / 2]`, two numbers a byte.
         values: &'a [u8],
@@ -52,8 +52,8 @@ pub struct Blocks<'a> {
 /// How products with quantized blocks are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockArithmetic {
-    /// Activations are rounded to INT16 in decode, and in prefill to bf16, as the weights are, where the processor multiplies
-    /// that: as beside INT4.
+    /// Activations are rounded to INT16 in decode, and in prefill to INT16 or bf16, as the weights are, where the processor
+    /// multiplies that faster than f32: as beside INT4.
     #[default]
     Rounded,
     /// In f32, as if the weights were widened to it: slower, and the reference.

@@ -7,7 +7,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// Of rows of a prompt, which are many: products accumulated in f32 in the order of the input features. With weights
-    /// in INT8 and INT4, activations are rounded to bf16 where the processor multiplies bf16, and weights in INT4, too.
+    /// in INT8 and INT4, both are rounded to bf16 or INT16 where the processor multiplies one of these faster than f32; INT8
+    /// is exact in bf16.
     #[default]
     Prefill,
     /// Of rows that a next token is chosen from, which are few: with weights in INT8 and INT4, activations are rounded to

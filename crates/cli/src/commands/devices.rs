@@ -204,12 +204,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         .map(|cache| format!("L{} {} × {}", cache.level, cache.count, output::bytes(cache.bytes)))
         .collect();
     let or_unknown = |list: Vec<String>| if list.is_empty() { unknown() } else { list.join(", ") };
-    let Kernels { int8, bf16, f32, attention, refused } = machine.kernels;
+    let Kernels { int8, f32, rounded, rounded_to, refused } = machine.kernels;
     let mut fields = vec![
         ("processor", machine.processor.unwrap_or_else(unknown)),
         ("architecture", machine.architecture.into()),
         ("instruction sets", or_unknown(machine.instruction_sets.iter().map(ToString::to_string).collect())),
-        ("kernels", format!("INT8 {int8}, bf16 {}, f32 {f32}, attention {attention}", bf16.unwrap_or("none"))),
+        ("kernels", format!("INT8 {int8}, f32 {f32}, rounded to {rounded_to} {rounded}")),
         ("cores", format!("{cores}; {} threads at once", machine.threads)),
         ("clock", or_unknown(groups)),
         ("caches", or_unknown(caches)),

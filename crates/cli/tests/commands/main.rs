@@ -431,7 +431,7 @@ fn kernels_use_no_better_instructions_than_asked_for() {
     let place = Place::new();
     let devices = |tier: &str| place.command(&["devices", "--json"]).env("TRIAD_KERNELS", tier).output().unwrap();
     let kernels = |tier: &str| json(&devices(tier))["kernels"].clone();
-    let plain = serde_json::json!({"int8": "reference", "bf16": null, "f32": "portable", "attention": "portable", "refused": []});
+    let plain = serde_json::json!({"int8": "reference", "f32": "portable", "rounded": "portable", "rounded_to": "f32", "refused": []});
     assert_eq!(kernels("reference"), plain);
     assert_eq!(kernels(""), json(&place.triad(&["devices", "--json"]))["kernels"]);
     let unknown = devices("sse9");

@@ -102,8 +102,8 @@ impl Shape {
 pub enum Precision {
     /// Everything in f32.
     Exact,
-    /// bf16, or INT16 with a scale for each row, where the processor multiplies one of these twice as fast as f32; f32 on others,
-    /// and for rows that are decoded.
+    /// bf16, or INT16 with a scale for each row, where the processor multiplies one of these faster than f32; f32 on others, and
+    /// for rows that are decoded.
     Fast,
 }
 
@@ -161,7 +161,10 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     let tiles = (TASKS * pool::threads()).div_ceil(shape.kv_heads).clamp(strips.div_ceil(STRIPS), strips);
     let tile_rows = strips.div_ceil(tiles) * strip;
     let tiles = rows.div_ceil(tile_rows);
-    let arithmetic = Arithmetic::of_attention(shape.precision == Precision::Exact);
+    let arithmetic = match shape.precision {
+        Precision::Exact => Arithmetic::exact(),
+        Precision::Fast => Arithmetic::rounded(),
+    };
     let out = OutputMut::new(out, width).into_shared();
     let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
     // In the order of rows, so that a thread has those that it has in other operators. The last see the most keys; threads that

@@ -111,7 +111,7 @@ pub fn attention_of_rows(queries: &[f32], rows: &[Row], shape: &Shape, out: &mut
 fn attend_page(queries: &[f32], keys: Matrix, values: Matrix, shape: &Shape, scratch: &mut Scratch, part: &mut [f32]) {
     let dim = shape.head_dim;
     let (group, count) = (queries.len() / dim, keys.len() / dim);
-    let arithmetic = Arithmetic::of_attention(true);
+    let arithmetic = Arithmetic::exact();
     let Scratch { keys: packed, values: widened, scores } = scratch;
     scores.resize(group * PAGE, 0.0);
     let scores = &mut scores[..group * count];

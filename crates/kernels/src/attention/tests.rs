@@ -109,7 +109,7 @@ proptest! {
         let cache = slab(keys, values, &shape);
         for kernels in tested() {
             // In bf16 scores of up to 3 are off by 2⁻⁷ at most, and weights and values by 2⁻⁹ each.
-            let tolerance = match (fast, kernels.attention_pairs(), kernels.bf16) {
+            let tolerance = match (fast, kernels.rounded_pairs(), kernels.bf16) {
                 (false, ..) | (true, None, None) => 1e-5,
                 (true, Some(_), _) => 2e-3,
                 (true, None, Some(_)) => 0.02,
@@ -286,7 +286,7 @@ fn int16_is_ten_times_nearer_than_numbers_rounded_to_bf16_with_outliers_too() {
         let rounded = |numbers: &[f32]| numbers.iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect::<Vec<_>>();
         let of_bf16 = error(&reference(&rounded(&queries), 0, &rounded(&keys), &rounded(&values), &shape));
         let cache = slab(Matrix::F32(&keys), Matrix::F32(&values), &shape);
-        for kernels in tested().filter(|kernels| kernels.pairs_for_attention) {
+        for kernels in tested().filter(|kernels| kernels.rounds_to_pairs) {
             let out = kernels.install(|| prefill(&queries, 0, &cache, &shape));
             let of_int16 = error(&out.into_iter().map(f64::from).collect::<Vec<_>>());
             assert!(of_int16 * 10.0 < of_bf16, "{:?}: {of_int16} beside {of_bf16}", kernels.tier);

@@ -49,15 +49,13 @@ pub enum ProductKind {
     Int16,
     /// f32.
     F32,
-    /// What may be rounded to bf16, or stay in f32.
-    Bf16,
-    /// Attention of a prefill, which may be rounded to INT16 as well.
-    Attention,
+    /// What may be rounded, to bf16 or INT16, or stay in f32: beside weights in INT8, INT4 and blocks, and attention.
+    Rounded,
 }
 
 impl ProductKind {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Int8Few, Self::Int8Many, Self::Int16, Self::F32, Self::Bf16, Self::Attention];
+    pub const ALL: [Self; 5] = [Self::Int8Few, Self::Int8Many, Self::Int16, Self::F32, Self::Rounded];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -66,8 +64,7 @@ impl ProductKind {
             Self::Int8Many => "INT8, many rows",
             Self::Int16 => "INT16, few rows",
             Self::F32 => "f32, many rows",
-            Self::Bf16 => "bf16 or f32, many rows",
-            Self::Attention => "attention, many rows",
+            Self::Rounded => "rounded, many rows",
         }
     }
 }
@@ -144,20 +141,17 @@ pub fn choose_kernels(threads: usize) -> Vec<Choice> {
     let int16 = time_each(|row| Some(row.int16), <dyn Int16Kernel>::name, |kernel| bench.int16(kernel));
     let f32 = time_each(|row| Some(row.float), <dyn PanelKernel>::name, |kernel| bench.words(kernel, 1));
     let f32 = Choice::new(ProductKind::F32, f32);
-    let mut bf16 = time_each(|row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
-    bf16.extend(f32.timed.iter().find(|timed| timed.kernel == f32.chosen).cloned());
-    let bf16 = Choice::new(ProductKind::Bf16, bf16);
+    let mut rounded = time_each(|row| row.bf16, <dyn Bf16Kernel>::name, |kernel| bench.words(kernel, 2));
     let pairs = time_each(|row| row.pairs, <dyn PairKernel>::name, |kernel| bench.words(kernel, 2));
-    let mut attention: Vec<_> = bf16.timed.iter().filter(|timed| timed.kernel == bf16.chosen).cloned().collect();
-    let place = if available()[0].pairs_for_attention { 0 } else { attention.len() };
-    attention.splice(place..place, pairs);
+    let place = if available()[0].rounds_to_pairs { 0 } else { rounded.len() };
+    rounded.splice(place..place, pairs);
+    rounded.extend(f32.timed.iter().find(|timed| timed.kernel == f32.chosen).cloned());
     vec![
         Choice::new(ProductKind::Int8Few, int8(1)),
         Choice::new(ProductKind::Int8Many, int8(MANY)),
         Choice::new(ProductKind::Int16, int16),
         f32,
-        bf16,
-        Choice::new(ProductKind::Attention, attention),
+        Choice::new(ProductKind::Rounded, rounded),
     ]
 }
 
@@ -358,22 +352,16 @@ fn named<'n>(rows: &[Kernels], name: impl Fn(ProductKind) -> Option<&'n str>) ->
     if let Some(name) = name(ProductKind::F32) {
         chosen.float = find(ProductKind::F32, &|row| row.float.name() == name, name)?.float;
     }
-    if let Some(name) = name(ProductKind::Bf16) {
-        let is_f32 = rows.iter().any(|row| row.float.name() == name);
-        chosen.bf16 = if is_f32 {
-            None
+    if let Some(name) = name(ProductKind::Rounded) {
+        let pairs = rows.iter().filter_map(|row| row.pairs).find(|kernel| kernel.name() == name);
+        if pairs.is_some() {
+            chosen.pairs = pairs;
         } else {
-            find(ProductKind::Bf16, &|row| row.bf16.is_some_and(|kernel| kernel.name() == name), name)?.bf16
-        };
-    }
-    if let Some(name) = name(ProductKind::Attention) {
-        let of_pairs = rows.iter().filter_map(|row| row.pairs).find(|kernel| kernel.name() == name);
-        let of_others = chosen.bf16.map_or(chosen.float.name(), PanelKernel::name);
-        if of_pairs.is_none() && name != of_others {
-            return Err(format!("{name} is no kernel that this processor uses for {}", ProductKind::Attention.name()));
+            let is = |row: &Kernels| row.float.name() == name || row.bf16.is_some_and(|kernel| kernel.name() == name);
+            let row = find(ProductKind::Rounded, &is, name)?;
+            chosen.bf16 = row.bf16.filter(|kernel| kernel.name() == name);
         }
-        chosen.pairs = of_pairs.or(chosen.pairs);
-        chosen.pairs_for_attention = of_pairs.is_some();
+        chosen.rounds_to_pairs = pairs.is_some();
     }
     Ok(chosen)
 }

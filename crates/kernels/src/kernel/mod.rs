@@ -40,14 +40,14 @@ pub(crate) struct Kernels {
     pub bf16: Option<&'static dyn Bf16Kernel>,
     /// Pairs of INT16; `None` without instructions for them.
     pub pairs: Option<&'static dyn PairKernel>,
-    /// Whether attention's products that need not be exact are those of `pairs`, or else of `bf16`, or without that of `float`.
-    pub pairs_for_attention: bool,
+    /// Whether products that need not be exact are those of `pairs`, or else of `bf16`, or without that of `float`.
+    pub rounds_to_pairs: bool,
 }
 
 impl Kernels {
-    /// Pairs of INT16, where attention's products that need not be exact are made with them.
-    pub fn attention_pairs(&self) -> Option<&'static dyn PairKernel> {
-        self.pairs.filter(|_| self.pairs_for_attention)
+    /// Pairs of INT16, where products that need not be exact are made with them.
+    pub fn rounded_pairs(&self) -> Option<&'static dyn PairKernel> {
+        self.pairs.filter(|_| self.rounds_to_pairs)
     }
 }
 
@@ -62,9 +62,9 @@ struct OfTier {
 }
 
 impl OfTier {
-    /// Whether attention has pairs of INT16, if this tier has kernels for it: they are twice as fast as f32, and bf16 takes less
-    /// to convert to.
-    fn pairs_for_attention(&self) -> Option<bool> {
+    /// Whether products are rounded to pairs of INT16, if this tier has kernels for it: they are twice as fast as f32, and bf16
+    /// takes less to convert to.
+    fn rounds_to_pairs(&self) -> Option<bool> {
         let has_any = self.bf16.is_some() || self.pairs.is_some() || self.float.is_some();
         has_any.then_some(self.bf16.is_none() && self.pairs.is_some())
     }
@@ -197,10 +197,7 @@ fn table(mut tiers: Vec<(Tier, OfTier)>) -> (Vec<Kernels>, Vec<RefusedKernel>) {
             float: below.iter().find_map(|(_, kernels)| kernels.float).expect("plain Rust"),
             bf16: below.iter().find_map(|(_, kernels)| kernels.bf16),
             pairs: below.iter().find_map(|(_, kernels)| kernels.pairs),
-            pairs_for_attention: below
-                .iter()
-                .find_map(|(_, kernels)| kernels.pairs_for_attention())
-                .expect("plain Rust"),
+            rounds_to_pairs: below.iter().find_map(|(_, kernels)| kernels.rounds_to_pairs()).expect("plain Rust"),
         }
     };
     ((0..tiers.len()).map(row).collect(), refused)
@@ -245,7 +242,7 @@ pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
         let amx = || {
             let int8 = kernel!(int8::amx::Amx::emulated());
             let bf16 = kernel!(panel::amx_bf16::AmxBf16::emulated());
-            Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), pairs_for_attention: false, ..*best() })
+            Some(Kernels { tier: Tier::Amx, int8: int8?, bf16: Some(bf16?), rounds_to_pairs: false, ..*best() })
         };
         let avx_vnni = || {
             let (int8, int16) = (kernel!(int8::avx_vnni::Evex::new()), kernel!(int16::avx2::Evex::new()));
@@ -255,7 +252,7 @@ pub(crate) fn tested() -> impl Iterator<Item = &'static Kernels> {
                 int8: int8?,
                 int16: int16?,
                 pairs: Some(pairs?),
-                pairs_for_attention: true,
+                rounds_to_pairs: true,
                 ..*best()
             })
         };
@@ -298,21 +295,26 @@ pub struct KernelNames {
     pub int16: &'static str,
     /// A prefill's products in f32.
     pub f32: &'static str,
-    /// A prefill's products in bf16; `None` if these are made in f32.
-    pub bf16: Option<&'static str>,
-    /// A prefill's attention, in INT16; `None` if it is computed as other products in bf16 are.
-    pub attention: Option<&'static str>,
+    /// A prefill's products that may be rounded: with weights in INT8, INT4 and blocks, and attention's.
+    pub rounded: &'static str,
+    /// What they are rounded to: `INT16` or `bf16`; `f32` if they are not.
+    pub rounded_to: &'static str,
 }
 
 /// Returns the names of the kernels that this processor uses.
 pub fn kernel_names() -> KernelNames {
     let kernels = best();
+    let (rounded, rounded_to) = match (kernels.rounded_pairs(), kernels.bf16) {
+        (Some(kernel), _) => (kernel.name(), "INT16"),
+        (None, Some(kernel)) => (kernel.name(), "bf16"),
+        (None, None) => (kernels.float.name(), "f32"),
+    };
     KernelNames {
         int8: kernels.int8.name(),
         int16: kernels.int16.name(),
         f32: kernels.float.name(),
-        bf16: kernels.bf16.map(PanelKernel::name),
-        attention: kernels.attention_pairs().map(PanelKernel::name),
+        rounded,
+        rounded_to,
     }
 }
 
@@ -327,7 +329,7 @@ mod tests {
         assert_eq!(tiers, may_be_used);
         let last = available().last().expect("a row of plain Rust");
         assert_eq!((last.int8.name(), last.int16.name(), last.float.name()), ("reference", "reference", "portable"));
-        assert!(last.bf16.is_none() && last.pairs.is_none() && !last.pairs_for_attention);
+        assert!(last.bf16.is_none() && last.pairs.is_none() && !last.rounds_to_pairs);
         for (above, below) in available().iter().zip(&available()[1..]) {
             // A format without a kernel of a tier has that of the row below it.
             let has_its_own = |name: &str| name.starts_with(above.tier.name());

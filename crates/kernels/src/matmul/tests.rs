@@ -4,6 +4,8 @@ use super::*;
 use std::ops::Range;
 
 use crate::int4;
+use crate::kernel::tested;
+use crate::product::PART;
 use crate::testing::{blocks, values};
 use crate::{BlockArithmetic, BlockFormat};
 use half::{bf16, f16};
@@ -96,8 +98,14 @@ fn in_int16(x: &[f32], depth: usize) -> Vec<f32> {
     rows.to_f32()
 }
 
-fn in_bf16(x: &[f32]) -> Vec<f32> {
-    x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect()
+/// What is left of `x`, rows of activations or columns of a weight, in prefill.
+fn in_prefill(x: &[f32], depth: usize) -> Vec<f32> {
+    RoundedRows::new(x, depth).map_or_else(|| x.to_vec(), |rows| rows.to_f32())
+}
+
+/// Whether prefill rounds to INT16.
+fn to_int16() -> bool {
+    RoundedRows::new(&[1.0], 1).is_some_and(|rows| rows.are_int16())
 }
 
 proptest! {
@@ -124,14 +132,10 @@ proptest! {
                 compare(&x, &x, rows, matrix, &exact, bias.as_deref(), phase)?;
             }
         }
-        // With INT8, activations are rounded to INT16 in decode and, perhaps, to bf16 in prefill.
-        let rounded: Vec<f32> = if Bf16Rows::new(&x, depth).is_some() {
-            in_bf16(&x)
-        } else {
-            x.clone()
-        };
+        // With INT8, activations are rounded to INT16 in decode and, perhaps, to something in prefill; bf16 has weights as they are.
         let (matrix, exact) = (Matrix::Int8 { values: &bytes, scales: &scales }, scaled.collect::<Vec<_>>());
-        compare(&x, &rounded, rows, matrix, &exact, bias.as_deref(), Phase::Prefill)?;
+        let weight = if to_int16() { in_prefill(&exact, depth) } else { exact.clone() };
+        compare(&x, &in_prefill(&x, depth), rows, matrix, &weight, bias.as_deref(), Phase::Prefill)?;
         compare(&x, &in_int16(&x, depth), rows, matrix, &exact, bias.as_deref(), Phase::Decode)?;
     }
 
@@ -157,11 +161,8 @@ proptest! {
         }
         let rounded = matrix(BlockArithmetic::Rounded);
         compare(&x, &in_int16(&x, depth), rows, rounded, &exact, bias.as_deref(), Phase::Decode)?;
-        if Bf16Rows::new(&x, depth).is_some() {
-            compare(&x, &in_bf16(&x), rows, rounded, &in_bf16(&exact), bias.as_deref(), Phase::Prefill)?;
-        } else {
-            compare(&x, &x, rows, rounded, &exact, bias.as_deref(), Phase::Prefill)?;
-        }
+        let (x_of_prefill, weight) = (in_prefill(&x, depth), in_prefill(&exact, depth));
+        compare(&x, &x_of_prefill, rows, rounded, &weight, bias.as_deref(), Phase::Prefill)?;
     }
 
     #[test]
@@ -182,11 +183,47 @@ proptest! {
         let x = values(rows * depth, seed ^ 3);
         let bias = with_bias.then(|| values(columns, seed ^ 0x1234));
         let matrix = Matrix::Int4 { values: &bytes, scales: &scales };
-        // Both operands are rounded to bf16 in prefill, where the processor multiplies that.
-        let in_prefill = |x: &[f32]| if Bf16Rows::new(x, x.len()).is_some() { in_bf16(x) } else { x.to_vec() };
-        let (x_of_prefill, weight_of_prefill) = (in_prefill(&x), in_prefill(&exact));
-        compare(&x, &x_of_prefill, rows, matrix, &weight_of_prefill, bias.as_deref(), Phase::Prefill)?;
+        let (x_of_prefill, weight) = (in_prefill(&x, depth), in_prefill(&exact, depth));
+        compare(&x, &x_of_prefill, rows, matrix, &weight, bias.as_deref(), Phase::Prefill)?;
         compare(&x, &in_int16(&x, depth), rows, matrix, &exact, bias.as_deref(), Phase::Decode)?;
+    }
+
+    #[test]
+    fn every_kernel_that_rounds_agrees_with_what_it_rounded(
+        rows in prop_oneof![4 => 1usize..20, 1 => 60usize..140], groups in prop_oneof![1usize..10, 15usize..20],
+        columns in 1usize..140, seed: u64,
+    ) {
+        let depth = groups * int4::GROUP;
+        let owned = Owned::new(depth, columns, seed);
+        let x = values(rows * depth, seed ^ 3);
+        for kernels in tested() {
+            kernels.install(|| {
+                let matrix = Matrix::Int4 { values: &owned.packed, scales: &owned.group_scales };
+                let mut exact = vec![0.0; columns * depth];
+                matrix.widen_into(&mut exact);
+                compare(&x, &in_prefill(&x, depth), rows, matrix, &in_prefill(&exact, depth), None, Phase::Prefill)
+            })?;
+        }
+    }
+
+    #[test]
+    fn rounding_to_int16_costs_little_where_some_numbers_are_a_thousand_times_the_others(
+        rows in 1usize..4, depth in 1usize..1200, seed: u64, outlier: usize,
+    ) {
+        let mut x = values(rows * depth, seed);
+        x[outlier % (rows * depth)] *= 1000.0;
+        for kernels in tested().filter(|kernels| kernels.rounded_pairs().is_some()) {
+            let rounded = kernels.install(|| in_prefill(&x, depth));
+            for (rounded, x) in rounded.chunks_exact(depth).zip(x.chunks_exact(depth)) {
+                for (rounded, x) in rounded.chunks(PART).zip(x.chunks(PART)) {
+                    // A unit is at most a 32,000th of a part's length as a vector, by which sums are bounded.
+                    let length = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+                    for (rounded, x) in rounded.iter().zip(x) {
+                        prop_assert!(f64::from(rounded - x).abs() <= length / 64_000.0, "{} is not {}", rounded, x);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -7,17 +7,20 @@
 
 mod operand;
 mod pack;
+mod rounded;
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::Matrix;
-use crate::kernel::best;
-use crate::kernel::panel::{Bf16Kernel, PANEL, Panel, PanelKernel};
+use crate::kernel::panel::{PANEL, Panel, PanelKernel};
 use crate::lines::Lines;
 use crate::output::SharedOutput;
 pub(crate) use operand::{Arithmetic, Left, Operand};
 use pack::{Source, Wide};
+#[cfg(test)]
+pub(crate) use rounded::PART;
+pub(crate) use rounded::RoundedRows;
 
 /// Rows of a panel, at most: 256 KiB of packed words.
 const DEPTH: usize = 1024;
@@ -61,46 +64,6 @@ pub(crate) unsafe fn product(
 ) {
     // SAFETY: as the caller promises.
     unsafe { panels(kernel, bytemuck::cast_slice(left), depth, Source::F32(weight), out, columns, write) };
-}
-
-/// Activations rounded to bf16, for products with weights in INT8, INT4 and blocks.
-pub(crate) struct Bf16Rows {
-    words: Vec<u32>,
-    in_features: usize,
-    kernel: &'static dyn Bf16Kernel,
-}
-
-impl Bf16Rows {
-    /// `x[rows, in_features]`; `None` if this processor has no instructions for bf16.
-    pub(crate) fn new(x: &[f32], in_features: usize) -> Option<Self> {
-        let kernel = best().bf16?;
-        let depth = in_features.div_ceil(2);
-        let mut words = vec![0; x.len() / in_features * depth];
-        x.chunks_exact(in_features)
-            .zip(words.chunks_exact_mut(depth))
-            .for_each(|(row, words)| kernel.to_bf16(row, words));
-        Some(Self { words, in_features, kernel })
-    }
-
-    /// `out[.., columns] = self[rows, in_features] · weightᵀ` for all rows of `out`, with a weight
-    /// `[columns, in_features]`. INT8 is multiplied without its scales, which bf16 represents exactly; other formats are
-    /// rounded to bf16.
-    ///
-    /// # Safety
-    /// No other thread reads or writes these columns of `out` meanwhile.
-    ///
-    /// # Panics
-    /// If a slice's length contradicts the shapes.
-    #[allow(unsafe_code)]
-    pub(crate) unsafe fn product(&self, weight: Matrix, out: SharedOutput, columns: Range<usize>) {
-        let source = match weight {
-            Matrix::Int8 { values, .. } => Source::Int8(values, self.in_features),
-            weight => Source::Bf16(self.kernel, weight, self.in_features),
-        };
-        let depth = self.in_features.div_ceil(2);
-        // SAFETY: as the caller promises.
-        unsafe { panels(self.kernel, &self.words, depth, source, out, columns, Write::Replace) };
-    }
 }
 
 /// One panel after the other; `depth` in words.
@@ -148,7 +111,7 @@ mod tests {
     use super::*;
     use crate::OutputMut;
     use crate::kernel::panel::Powers;
-    use crate::kernel::tested;
+    use crate::kernel::{best, tested};
     use crate::testing::values;
     use proptest::prelude::*;
 

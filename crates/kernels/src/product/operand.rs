@@ -33,11 +33,15 @@ pub(crate) struct Left<'a> {
 }
 
 impl Arithmetic {
-    /// f32 if `exact` is set, and else what attention is computed with on this processor.
-    pub(crate) fn of_attention(exact: bool) -> Self {
+    /// f32.
+    pub(crate) fn exact() -> Self {
+        Self::F32(best().float)
+    }
+
+    /// What this processor computes products with that may be rounded.
+    pub(crate) fn rounded() -> Self {
         let kernels = best();
-        match (kernels.attention_pairs(), kernels.bf16) {
-            _ if exact => Self::F32(kernels.float),
+        match (kernels.rounded_pairs(), kernels.bf16) {
             (Some(kernel), _) => Self::Int16(kernel),
             (None, Some(kernel)) => Self::Bf16(kernel),
             (None, None) => Self::F32(kernels.float),

@@ -40,9 +40,9 @@ const SEED: u64 = 1;
 ///
 /// A prefill test runs a prompt of N tokens from an empty session. A decode test makes N tokens one by one
 /// behind --context others. Every test runs once unmeasured, then --repeat times, and is compared with the limit of this
-/// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8, or in
-/// bf16 with weights in INT4, and attention in bf16 for a package, all in f32 for a model in float), decode with reading
-/// all weights from memory. With --processors all tests are measured on these first, prefills by each policy in turns: how
+/// machine, measured in the same run: prefill with multiplying all it has to in registers (linear layers in INT8, or with
+/// weights in INT4 in the fastest of bf16, INT16 and f32, as attention is; all in f32 for a model in float), decode with
+/// reading all weights from memory. With --processors all tests are measured on these first, prefills by each policy in turns: how
 /// long each had nothing to do in a prefill is its bubble rate. Beside what a prefill took is what it was expected to take
 /// by simulation of its schedule, and how near it came to what no schedule is below, both by what `triad profile` measured
 /// of its tasks, or where that was not done by unmeasured runs in front; with --profile by runs in order between those that

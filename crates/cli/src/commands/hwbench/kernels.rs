@@ -82,11 +82,7 @@ impl Bench<'_> {
             let (values, scales) = (bytes(in_features * out_features), vec![0.01; out_features]);
             let weight = Matrix::Int8 { values: &values, scales: &scales };
             let seconds = median(|| matmul(&x, weight, None, Phase::Prefill, OutputMut::new(&mut out, out_features)));
-            let bf16 = self.peaks.arithmetic.bf16_operations_per_second;
-            let (kernel, by, peak) = match kernel_names().bf16 {
-                Some(kernel) => (kernel, "bf16", bf16),
-                None => (kernel_names().f32, "f32", Some(self.peaks.arithmetic.f32_operations_per_second)),
-            };
+            let (kernel, by, peak) = self.rounded();
             self.push("matmul of INT8 weights", kernel, shape.clone(), seconds, bound_of(by, operations, peak));
 
             for format in block_formats(in_features) {
@@ -184,6 +180,17 @@ impl Bench<'_> {
         }
     }
 
+    /// The kernel of products that may be rounded, in which numbers it multiplies, and the peak of these.
+    fn rounded(&self) -> (&'static str, &'static str, Option<f64>) {
+        let (names, peaks) = (kernel_names(), &self.peaks.arithmetic);
+        let peak = match names.rounded_to {
+            "INT16" => peaks.int16_operations_per_second,
+            "bf16" => peaks.bf16_operations_per_second,
+            _ => Some(peaks.f32_operations_per_second),
+        };
+        (names.rounded, names.rounded_to, peak)
+    }
+
     fn attention_of_rows(&mut self, rows: usize) {
         for before in [0, 3 * rows] {
             let (attention, shape) = self.attention_shape(Precision::Fast);
@@ -195,12 +202,7 @@ impl Bench<'_> {
             let seconds = median(|| triad_kernels::attention(&queries, before, &cache, &attention, &mut out));
             let seen = (before + 1..=context).sum::<usize>();
             let operations = 4.0 * (attention.heads * attention.head_dim * seen) as f64;
-            let (names, peaks) = (kernel_names(), &self.peaks.arithmetic);
-            let (kernel, by, peak) = match (names.attention, names.bf16) {
-                (Some(kernel), _) => (kernel, "INT16", peaks.int16_operations_per_second),
-                (None, Some(kernel)) => (kernel, "bf16", peaks.bf16_operations_per_second),
-                (None, None) => (names.f32, "f32", Some(peaks.f32_operations_per_second)),
-            };
+            let (kernel, by, peak) = self.rounded();
             let shape = format!("{rows} × {shape}, {context}");
             self.push("attention", kernel, shape, seconds, bound_of(by, operations, peak));
         }

@@ -40,9 +40,9 @@ fn every_kind_of_product_has_a_kernel_that_this_processor_has_and_a_rate_in_each
     let kernels = named(available(), name).unwrap();
     assert_eq!(Some(kernels.int16.name()), name(ProductKind::Int16));
     assert_eq!(Some(kernels.float.name()), name(ProductKind::F32));
-    let attention = kernels.attention_pairs().map(|kernel| kernel as &dyn PanelKernel);
-    let attention = attention.or(kernels.bf16.map(|kernel| kernel as _)).unwrap_or(kernels.float);
-    assert_eq!(Some(attention.name()), name(ProductKind::Attention));
+    let rounded = kernels.rounded_pairs().map(|kernel| kernel as &dyn PanelKernel);
+    let rounded = rounded.or(kernels.bf16.map(|kernel| kernel as _)).unwrap_or(kernels.float);
+    assert_eq!(Some(rounded.name()), name(ProductKind::Rounded));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn kernels_are_found_by_their_names_and_others_are_errors() {
     let last = rows.last().expect("plain Rust");
     let plain = |kind| match kind {
         ProductKind::Int8Few | ProductKind::Int8Many | ProductKind::Int16 => Some("reference"),
-        ProductKind::F32 | ProductKind::Bf16 | ProductKind::Attention => Some("portable"),
+        ProductKind::F32 | ProductKind::Rounded => Some("portable"),
     };
     let kernels = named(rows, plain).unwrap();
     assert_eq!(
@@ -59,16 +59,21 @@ fn kernels_are_found_by_their_names_and_others_are_errors() {
         ("reference", "reference", last.float.name())
     );
     assert!(kernels.bf16.is_none(), "f32 in place of bf16");
-    assert!(!kernels.pairs_for_attention, "f32 in place of INT16");
+    assert!(!kernels.rounds_to_pairs, "f32 in place of INT16");
     let none = named(rows, |_| None).unwrap();
     assert_eq!((none.int8.name(), none.float.name()), (rows[0].int8.name(), rows[0].float.name()));
     for pairs in rows.iter().filter_map(|row| row.pairs) {
-        let kernels = named(rows, |kind| (kind == ProductKind::Attention).then_some(pairs.name())).unwrap();
-        assert_eq!(kernels.attention_pairs().map(PanelKernel::name), Some(pairs.name()));
+        let kernels = named(rows, |kind| (kind == ProductKind::Rounded).then_some(pairs.name())).unwrap();
+        assert_eq!(kernels.rounded_pairs().map(PanelKernel::name), Some(pairs.name()));
     }
-    let attention = |kind| (kind == ProductKind::Attention).then_some("sse9");
-    let Err(error) = named(rows, attention) else { panic!("a kernel that there is not") };
-    assert_eq!(error, "sse9 is no kernel that this processor uses for attention, many rows");
+    for bf16 in rows.iter().filter_map(|row| row.bf16) {
+        let kernels = named(rows, |kind| (kind == ProductKind::Rounded).then_some(bf16.name())).unwrap();
+        assert!(kernels.rounded_pairs().is_none());
+        assert_eq!(kernels.bf16.map(PanelKernel::name), Some(bf16.name()));
+    }
+    let rounded = |kind| (kind == ProductKind::Rounded).then_some("sse9");
+    let Err(error) = named(rows, rounded) else { panic!("a kernel that there is not") };
+    assert_eq!(error, "sse9 is no kernel of this processor for rounded, many rows");
     let Err(error) = named(rows, |_| Some("sse9")) else { panic!("a kernel that there is not") };
     assert_eq!(error, "sse9 is no kernel of this processor for INT8, few rows");
 }

@@ -1,7 +1,7 @@
 //! AVX-512 with VNNI: `vpdpwssd` adds two products of 16-bit numbers to each of sixteen sums in i32.
 
 use std::arch::x86_64::{
-    __m512, __m512i, _mm256_storeu_si256, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
+    __m512, __m512i, _mm256_storeu_si256, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi512_ps,
     _mm512_cvtepi32_epi16, _mm512_cvtps_epi32, _mm512_dpwssd_epi32, _mm512_fmadd_ps, _mm512_max_epu32, _mm512_mul_ps,
     _mm512_reduce_add_ps, _mm512_reduce_max_epu32, _mm512_set1_ps,
 };
@@ -121,13 +121,24 @@ fn round_row(row: &[f32], purpose: Purpose, words: &mut [u32]) -> f32 {
     }
     let inverse = _mm512_set1_ps(largest.recip());
     let to = purpose.largest(row.len(), || {
-        let rest = _mm512_mul_ps(rest, inverse);
-        let mut squares = _mm512_mul_ps(rest, rest);
-        for x in whole {
-            let x = _mm512_mul_ps(load(x), inverse);
-            squares = _mm512_fmadd_ps(x, x, squares);
+        let square = |x, sum| {
+            let x = _mm512_mul_ps(x, inverse);
+            _mm512_fmadd_ps(x, x, sum)
+        };
+        // Sums that do not wait for each other.
+        let mut squares =
+            [square(rest, _mm512_setzero_ps()), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()];
+        let (fours, last) = whole.as_chunks::<4>();
+        for four in fours {
+            for (squares, x) in squares.iter_mut().zip(four) {
+                *squares = square(load(x), *squares);
+            }
         }
-        _mm512_reduce_add_ps(squares)
+        for (squares, x) in squares.iter_mut().zip(last) {
+            *squares = square(load(x), *squares);
+        }
+        let [a, b, c, d] = squares;
+        _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
     });
     // Two factors: their product may be more than f32 represents.
     let scaled = |x| _mm512_mul_ps(_mm512_mul_ps(x, inverse), _mm512_set1_ps(to));
