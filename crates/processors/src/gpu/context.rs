@@ -21,6 +21,9 @@ pub(super) const UNIFORM: u64 = 256;
 const OPTIONAL: wgpu::Features =
     wgpu::Features::SUBGROUP.union(wgpu::Features::SHADER_F16).union(wgpu::Features::PIPELINE_CACHE);
 
+/// What is used where it is there and asked for.
+const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
+
 /// A GPU that was opened.
 #[derive(Debug)]
 pub(super) struct Context {
@@ -34,6 +37,8 @@ pub(super) struct Context {
     pub pipelines: Option<PipelineCache>,
     /// Whether the CPU writes to the memory that shaders read: of a GPU that shares the CPU's, and of software.
     pub shares_memory: bool,
+    /// Sides of the matrices of numbers in f16, with sums in f32, that subgroups multiply.
+    pub matrices: Vec<u32>,
     /// How long a submission may take at most, about; `None`: as long as a chunk or a subgraph.
     pub slice: Option<Duration>,
     time_out: Duration,
@@ -44,21 +49,39 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Opens an adapter, whose compiled shaders are kept in the folder `kept`.
+    /// Opens an adapter, whose compiled shaders are kept in the folder `kept`, and `with_matrices` of subgroups, if it has
+    /// them.
     ///
     /// # Errors
     /// If its driver refuses it.
-    pub fn open(adapter: &wgpu::Adapter, described: &Adapter, kept: Option<&Path>) -> Result<Self> {
+    pub fn open(
+        adapter: &wgpu::Adapter,
+        described: &Adapter,
+        kept: Option<&Path>,
+        with_matrices: bool,
+    ) -> Result<Self> {
         let name = format!("gpu:{}", described.name);
         let shared = match described.kind {
             AdapterKind::Integrated | AdapterKind::Software => wgpu::Features::MAPPABLE_PRIMARY_BUFFERS,
             _ => wgpu::Features::empty(),
         };
         let shares_memory = !(adapter.features() & shared).is_empty();
+        let experimental = if with_matrices { adapter.features() & MATRICES } else { wgpu::Features::empty() };
+        let experimental_features = if experimental.is_empty() {
+            wgpu::ExperimentalFeatures::disabled()
+        } else {
+            // SAFETY: what `wgpu` and the driver make of these shaders may be wrong. Whoever named them has asked for it, and
+            // they are proven before they are used.
+            #[allow(unsafe_code)]
+            unsafe {
+                wgpu::ExperimentalFeatures::enabled()
+            }
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
-            required_features: adapter.features() & (OPTIONAL | shared),
+            required_features: adapter.features() & (OPTIONAL | shared) | experimental,
             required_limits: adapter.limits(),
+            experimental_features,
             ..wgpu::DeviceDescriptor::default()
         };
         let refused =
@@ -82,6 +105,7 @@ impl Context {
             queue,
             is_software,
             shares_memory,
+            matrices: if experimental.is_empty() { Vec::new() } else { matrices(adapter) },
             pipelines,
             slice: None,
             time_out,
@@ -267,6 +291,14 @@ impl Context {
         });
         receiver
     }
+}
+
+/// Sides of the squares of numbers in f16 that an adapter's subgroups multiply, with sums in f32.
+fn matrices(adapter: &wgpu::Adapter) -> Vec<u32> {
+    use wgpu::CooperativeScalarType::{F16, F32};
+    let all = adapter.cooperative_matrix_properties().into_iter();
+    let squares = all.filter(|one| one.m_size == one.n_size && one.n_size == one.k_size);
+    squares.filter(|one| (one.ab_type, one.cr_type) == (F16, F32)).map(|one| one.k_size).collect()
 }
 
 /// An error in one line.

@@ -34,7 +34,7 @@ impl Frames {
     /// If there is no such GPU, its driver refuses it or the shader, or the GPU fails.
     pub fn in_own_queue(options: &GpuOptions, seconds: f64) -> Result<Self> {
         let (listed, adapter) = adapters::choose(options.adapter.as_deref())?;
-        Self::new(Arc::new(Context::open(&listed, &adapter, None)?), seconds)
+        Self::new(Arc::new(Context::open(&listed, &adapter, None, false)?), seconds)
     }
 
     fn new(context: Arc<Context>, seconds: f64) -> Result<Self> {

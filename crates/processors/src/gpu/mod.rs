@@ -152,7 +152,8 @@ impl Gpu {
         slice: Option<Duration>,
         kept: Option<&Path>,
     ) -> Result<Self> {
-        let context = Arc::new(Context::open(listed, &adapter, kept)?.with_slice(slice));
+        let with_matrices = model_variants.iter().any(|variant| variant.has_matrices());
+        let context = Arc::new(Context::open(listed, &adapter, kept, with_matrices)?.with_slice(slice));
         let (mut used, mut variants) = (None, Vec::new());
         for variant in all {
             let state = match used {

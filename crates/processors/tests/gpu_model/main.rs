@@ -21,7 +21,10 @@ const OPTIONS: ModelOptions = ModelOptions { rows: ROWS, outputs: ROWS };
 
 /// The GPU that the environment names.
 fn gpu() -> Option<Gpu> {
-    let options = GpuOptions::from_environment();
+    gpu_with(GpuOptions::from_environment())
+}
+
+fn gpu_with(options: GpuOptions) -> Option<Gpu> {
     if options.adapter.is_none() {
         eprintln!("skipped: {ADAPTER} names none");
         return None;

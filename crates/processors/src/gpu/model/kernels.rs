@@ -28,28 +28,57 @@ pub struct ModelVariant {
     subgroups: bool,
     /// The function that widens two numbers in f16.
     halves: &'static str,
-    /// In which numbers rows and columns of many rows are multiplied.
-    kept: Kept,
+    /// How products of many rows of float activations are multiplied.
+    many: Many,
     /// The function that adds the products of four pairs in INT8.
     dot4: &'static str,
 }
 
-/// Numbers in a workgroup's memory, of products of many rows.
+/// How products of many rows are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kept {
+enum Many {
+    /// By each invocation, with numbers in f32 in the workgroup's memory.
     F32,
+    /// The same with numbers in f16.
     F16,
+    /// By subgroups, as matrices of so many rows and columns in f16.
+    Matrices(u32),
 }
 
-impl Kept {
-    /// As `tile.wgsl` reads it. In f16, rows are divided by 16: activations up to 2²⁰ have a number there, and what a row
-    /// loses to the smallest numbers of f16 is 2⁻²¹.
-    fn source(self) -> &'static str {
+impl Many {
+    /// The shader of a tile of so many rows and columns. In f16, rows are divided by 16: activations up to 2²⁰ have a number
+    /// there, and what a row loses to the smallest numbers of f16 is 2⁻²¹.
+    fn source(self, tile: u32, float: impl Fn(String, &[&str]) -> String) -> String {
+        let loads = include_str!("../shaders/model/tile_loads.wgsl");
+        let by_invocations = |kept: &str| {
+            let constants = format!("{}alias Kept = vec4<{kept}>;\n", of_tile(tile, (tile / 4).pow(2)));
+            float(constants, &[loads, include_str!("../shaders/model/tile.wgsl")])
+        };
         match self {
-            Self::F32 => "alias Kept = vec4<f32>; const SHRINK = 1.0;\n",
-            Self::F16 => "alias Kept = vec4<f16>; const SHRINK = 0.0625;\n",
+            Self::F32 => by_invocations("f32") + "const SHRINK = 1.0;\n",
+            Self::F16 => format!("enable f16;\n{}{SHRINK}", by_invocations("f16")),
+            Self::Matrices(side) => {
+                let kind = |name: &str, number: &str, role: &str| {
+                    format!("alias {name} = coop_mat{side}x{side}<{number}, {role}>;\n")
+                };
+                let kinds = [kind("Left", "f16", "A"), kind("Right", "f16", "B"), kind("Sums", "f32", "C")].concat();
+                let constants = of_tile(tile, THREADS_OF_MATRICES) + &kinds;
+                let shader = float(constants, &[loads, include_str!("../shaders/model/cooperative.wgsl")]);
+                format!("enable f16;\nenable wgpu_cooperative_matrix;\n{shader}{SHRINK}")
+            }
         }
     }
+}
+
+/// Of rows in f16.
+const SHRINK: &str = "const SHRINK = 0.0625;\n";
+
+/// Invocations of a workgroup of `cooperative.wgsl`: four subgroups of 32.
+const THREADS_OF_MATRICES: u32 = 128;
+
+/// The constants of a tile of so many rows and columns, and so many invocations.
+fn of_tile(tile: u32, threads: u32) -> String {
+    format!("const TILE = {tile}u; const SIDE = {}u; const THREADS = {threads}u;\n", tile / 4)
 }
 
 /// Of a term that is multiplied and summed in f32.
@@ -80,32 +109,48 @@ impl ModelVariant {
     ];
 
     /// Those that are used only where they are [named](super::super::VARIANTS): products of many rows with inputs and
-    /// weights rounded to f16.
-    pub const ROUNDED: [Self; 2] = [
-        Self { name: "f16-64", tile: 64, subgroups: true, kept: Kept::F16, ..Self::PLAIN },
-        Self { name: "plain-f16-64", tile: 64, kept: Kept::F16, ..Self::PLAIN },
+    /// weights rounded to f16, the fastest first.
+    pub const ROUNDED: [Self; 4] = [
+        Self { name: "matrices-16", tile: 64, subgroups: true, many: Many::Matrices(16), ..Self::PLAIN },
+        Self { name: "matrices-8", tile: 32, subgroups: true, many: Many::Matrices(8), ..Self::PLAIN },
+        Self { name: "f16-64", tile: 64, subgroups: true, many: Many::F16, ..Self::PLAIN },
+        Self { name: "plain-f16-64", tile: 64, many: Many::F16, ..Self::PLAIN },
     ];
 
     const PLAIN: Self =
-        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED_HALVES, kept: Kept::F32, dot4: PACKED };
+        Self { name: "plain-32", tile: 32, subgroups: false, halves: UNPACKED_HALVES, many: Many::F32, dot4: PACKED };
 
     /// What a term of a product of many rows, input times weight, may be off by, relative to itself.
     ///
     /// In f16, input and weight are rounded by 2⁻¹¹ each; a weight below 2⁻¹⁴, or an input below 2⁻¹⁰, may become zero.
     pub(super) fn tolerance(self, input: f32, weight: f32) -> f32 {
-        match self.kept {
-            Kept::F32 => TOLERANCE,
-            Kept::F16 if input.abs() < 2f32.powi(-10) || weight.abs() < 2f32.powi(-14) => 1.0,
-            Kept::F16 => 2f32.powi(-10) + TOLERANCE,
+        match self.many {
+            Many::F32 => TOLERANCE,
+            _ if input.abs() < 2f32.powi(-10) || weight.abs() < 2f32.powi(-14) => 1.0,
+            _ => 2f32.powi(-10) + TOLERANCE,
         }
     }
 
-    /// What a GPU must have for it.
-    fn features(self) -> [(bool, wgpu::Features, &'static str); 2] {
-        [
-            (self.subgroups, wgpu::Features::SUBGROUP, "operations of subgroups"),
-            (self.kept == Kept::F16, wgpu::Features::SHADER_F16, "numbers in f16"),
-        ]
+    /// Whether products are of matrices of a subgroup, which GPUs have as an experiment of their drivers and of `wgpu`.
+    pub(in super::super) fn has_matrices(self) -> bool {
+        matches!(self.many, Many::Matrices(_))
+    }
+
+    /// What a GPU lacks for it, if anything.
+    pub(super) fn missing(self, context: &Context) -> Option<String> {
+        let has = |feature| context.device.features().contains(feature);
+        if self.subgroups && !has(wgpu::Features::SUBGROUP) {
+            return Some("operations of subgroups".to_owned());
+        }
+        if self.many != Many::F32 && !has(wgpu::Features::SHADER_F16) {
+            return Some("numbers in f16".to_owned());
+        }
+        match self.many {
+            Many::Matrices(side) if !context.matrices.contains(&side) => {
+                Some(format!("matrices of {side} × {side} numbers in f16 with sums in f32"))
+            }
+            _ => None,
+        }
     }
 
     /// Rows and columns of a tile.
@@ -289,8 +334,7 @@ impl Kernel {
             [&[CALL, &constants, variant.dot4, "\n", PRODUCT, shader][..], rest].concat().concat()
         };
         let heads = |dim: u32| format!("const DIM = {dim}u; const PAGE = {PAGE}u;\n");
-        let (tile, side) = (variant.tile, variant.tile / 4);
-        let of_tile = format!("const TILE = {tile}u; const SIDE = {side}u; const THREADS = {}u;\n", side * side);
+        let tile = variant.tile;
         match self {
             Self::Rows(format, rows) => {
                 let constants = format!("const ROWS = {rows}u;\n");
@@ -305,14 +349,10 @@ impl Kernel {
                 float(format, constants, &[include_str!("../shaders/model/rows.wgsl"), sum])
             }
             Self::Tile(WeightFormat::W8a8) => {
-                let constants = format!("{of_tile}const DEPTH = {DEPTH}u;\n");
+                let constants = format!("{}const DEPTH = {DEPTH}u;\n", of_tile(tile, (tile / 4).pow(2)));
                 w8a8(constants, &[include_str!("../shaders/model/w8a8_tile.wgsl"), MULTIPLY])
             }
-            Self::Tile(format) => {
-                let shader =
-                    float(format, of_tile, &[variant.kept.source(), include_str!("../shaders/model/tile.wgsl")]);
-                if variant.kept == Kept::F16 { format!("enable f16;\n{shader}") } else { shader }
-            }
+            Self::Tile(format) => variant.many.source(tile, |constants, rest| float(format, constants, rest)),
             Self::Quantize => [CALL, include_str!("../shaders/model/quantize.wgsl")].concat(),
             Self::Norm => [CALL, include_str!("../shaders/model/norm.wgsl")].concat(),
             Self::Rope(dim) => [CALL, &heads(dim), include_str!("../shaders/model/rope.wgsl")].concat(),
@@ -380,10 +420,7 @@ impl Pipelines {
         if self.compiled.contains_key(&kernel) {
             return Ok(());
         }
-        let has = context.device.features();
-        if let Some((_, _, what)) =
-            self.variant.features().into_iter().find(|(needs, feature, _)| *needs && !has.contains(*feature))
-        {
+        if let Some(what) = self.variant.missing(context) {
             return Err(format!("it has no {what}"));
         }
         let layout = self.layout(context, kernel);

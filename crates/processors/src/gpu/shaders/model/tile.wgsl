@@ -1,10 +1,8 @@
-// Products of many rows: a workgroup computes a tile of TILE rows by TILE columns. It brings four units of both into its
-// memory at a time, and each of its invocations sums 4 × 4 outputs, SIDE apart, in f32.
+// Products of many rows: a workgroup computes a tile of TILE rows by TILE columns, four units at a time, and each of its
+// invocations sums 4 × 4 outputs, SIDE apart, in f32.
 //
-// Before this come TILE, SIDE = TILE / 4, THREADS = SIDE², `float.wgsl`, and in which numbers rows and columns are in that
-// memory: Kept, four of them, and the factor SHRINK on rows, a power of two.
-
-const QUADS = 8u;
+// Before this come `tile_loads.wgsl`, SIDE = TILE / 4, where THREADS = SIDE², and in which numbers rows and columns are in a
+// workgroup's memory: Kept, four of them, and the factor SHRINK on rows, a power of two.
 
 // [QUADS, TILE].
 var<workgroup> of_rows: array<Kept, QUADS * TILE>;
@@ -23,12 +21,7 @@ fn main(@builtin(workgroup_id) tile: vec3<u32>, @builtin(local_invocation_index)
     let x = thread % SIDE;
     let y = thread / SIDE;
     for (var at = 0u; at < product.units; at += 4u) {
-        for (var index = thread; index < QUADS * TILE; index += THREADS) {
-            load_row(index / QUADS, index % QUADS, first_row, at);
-        }
-        for (var index = thread; index < 4u * TILE; index += THREADS) {
-            load_column(index / 4u, at + index % 4u, first_column);
-        }
+        load(thread, first_row, first_column, at);
         workgroupBarrier();
         for (var quad = 0u; quad < QUADS; quad += 2u) {
             multiply(quad * TILE + y, quad * TILE + x);
@@ -42,24 +35,12 @@ fn main(@builtin(workgroup_id) tile: vec3<u32>, @builtin(local_invocation_index)
     store_row(first_row + y + 3u * SIDE, first_column + x, sums3);
 }
 
-// Brings a quad of a row into the workgroup's memory: zero where there is none.
-fn load_row(row: u32, quad: u32, first_row: u32, at: u32) {
-    var value = vec4<f32>();
-    let of_input = 2u * at + quad;
-    if first_row + row < rows() && of_input < 2u * product.units {
-        value = input[(first_row + row) * 2u * product.units + of_input];
-    }
+fn keep_row(row: u32, quad: u32, value: vec4<f32>) {
     of_rows[quad * TILE + row] = Kept(value * SHRINK);
 }
 
-// The same of a unit of a column.
-fn load_column(column: u32, at: u32, first_column: u32) {
-    var value = Unit(vec4<f32>(), vec4<f32>());
-    if first_column + column < product.columns && at < product.units {
-        value = unit(first_column + column, at);
-    }
-    of_columns[first_quad(at) % QUADS * TILE + column] = Kept(value.first);
-    of_columns[second_quad(at) % QUADS * TILE + column] = Kept(value.second);
+fn keep_column(column: u32, quad: u32, value: vec4<f32>) {
+    of_columns[quad * TILE + column] = Kept(value);
 }
 
 // Adds the products of one quad, which begins at these places of the workgroup's memory.
