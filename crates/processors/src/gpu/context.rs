@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::adapters::{Adapter, AdapterKind};
+use super::matrices::Matrices;
 use super::pipeline_cache::PipelineCache;
 use crate::error::{Error, Result};
 
@@ -20,9 +21,6 @@ pub(super) const UNIFORM: u64 = 256;
 /// What is used where it is there.
 const OPTIONAL: wgpu::Features =
     wgpu::Features::SUBGROUP.union(wgpu::Features::SHADER_F16).union(wgpu::Features::PIPELINE_CACHE);
-
-/// What is used where it is there and asked for.
-const MATRICES: wgpu::Features = wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX;
 
 /// A GPU that was opened.
 #[derive(Debug)]
@@ -66,22 +64,12 @@ impl Context {
             _ => wgpu::Features::empty(),
         };
         let shares_memory = !(adapter.features() & shared).is_empty();
-        let experimental = if with_matrices { adapter.features() & MATRICES } else { wgpu::Features::empty() };
-        let experimental_features = if experimental.is_empty() {
-            wgpu::ExperimentalFeatures::disabled()
-        } else {
-            // SAFETY: what `wgpu` and the driver make of these shaders may be wrong. Whoever named them has asked for it, and
-            // they are proven before they are used.
-            #[allow(unsafe_code)]
-            unsafe {
-                wgpu::ExperimentalFeatures::enabled()
-            }
-        };
+        let matrices = if with_matrices { Matrices::of(adapter) } else { Matrices::none() };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("triad"),
-            required_features: adapter.features() & (OPTIONAL | shared) | experimental,
+            required_features: adapter.features() & (OPTIONAL | shared) | matrices.features,
             required_limits: adapter.limits(),
-            experimental_features,
+            experimental_features: matrices.token,
             ..wgpu::DeviceDescriptor::default()
         };
         let refused =
@@ -105,7 +93,7 @@ impl Context {
             queue,
             is_software,
             shares_memory,
-            matrices: if experimental.is_empty() { Vec::new() } else { matrices(adapter) },
+            matrices: matrices.sides,
             pipelines,
             slice: None,
             time_out,
@@ -291,14 +279,6 @@ impl Context {
         });
         receiver
     }
-}
-
-/// Sides of the squares of numbers in f16 that an adapter's subgroups multiply, with sums in f32.
-fn matrices(adapter: &wgpu::Adapter) -> Vec<u32> {
-    use wgpu::CooperativeScalarType::{F16, F32};
-    let all = adapter.cooperative_matrix_properties().into_iter();
-    let squares = all.filter(|one| one.m_size == one.n_size && one.n_size == one.k_size);
-    squares.filter(|one| (one.ab_type, one.cr_type) == (F16, F32)).map(|one| one.k_size).collect()
 }
 
 /// An error in one line.

@@ -15,6 +15,7 @@ mod adapters;
 mod context;
 mod frames;
 mod kernels;
+mod matrices;
 pub mod model;
 mod pace;
 mod peak;

@@ -21,15 +21,15 @@ const OPTIONS: ModelOptions = ModelOptions { rows: ROWS, outputs: ROWS };
 
 /// The GPU that the environment names.
 fn gpu() -> Option<Gpu> {
-    gpu_with(GpuOptions::from_environment())
+    gpu_with(&GpuOptions::from_environment())
 }
 
-fn gpu_with(options: GpuOptions) -> Option<Gpu> {
+fn gpu_with(options: &GpuOptions) -> Option<Gpu> {
     if options.adapter.is_none() {
         eprintln!("skipped: {ADAPTER} names none");
         return None;
     }
-    Some(Gpu::open(&options).unwrap())
+    Some(Gpu::open(options).unwrap())
 }
 
 fn on_gpu(gpu: &Gpu, model: &PlainModel) -> GpuModel {

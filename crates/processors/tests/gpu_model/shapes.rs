@@ -49,7 +49,7 @@ fn weights_of_every_format_are_multiplied_for_any_number_of_rows() {
 fn every_variant_computes_a_model() {
     // With all that is used only where it is named.
     let named = ModelVariant::ROUNDED.map(|variant| variant.name).join(",");
-    let Some(gpu) = gpu_with(GpuOptions { named: Some(named), ..GpuOptions::from_environment() }) else { return };
+    let Some(gpu) = gpu_with(&GpuOptions { named: Some(named), ..GpuOptions::from_environment() }) else { return };
     let model = PlainModel::new(llama(), &[Format::F16, Format::Int4], 4);
     let x = model.rows(10, 5);
     let expected = model.run(&x).logits;
