@@ -25,7 +25,7 @@ use crate::messages::{Content, text};
 use crate::pieces::{Piece, PieceReader, Section};
 use crate::reply::Reply;
 use crate::sampling::{OneOrMany, Sampling};
-use crate::sse::{self, Render};
+use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{MessageTool, MessageToolChoice, ToolUse};
 
 /// What is asked for.
@@ -101,10 +101,16 @@ impl IntoResponse for MessagesError {
 
 /// Answers a conversation.
 #[utoipa::path(
-    post, path = "/v1/messages", tag = "answers", request_body = MessagesRequest,
+    post, path = "/v1/messages", tag = "answers",
+    request_body(content = MessagesRequest, examples(
+        ("whole" = (value = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}))),
+        ("streamed" = (value = json!({
+            "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": true
+        }))),
+    )),
     responses(
         (status = 200, description = "The answer; a stream of parts where `stream` is true",
-         content((Object = "application/json"), (String = "text/event-stream"))),
+         content((Object = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = Object), (status = 404, body = Object), (status = 429, body = Object),
     )
 )]

@@ -22,7 +22,7 @@ use crate::messages::{ChatMessage, messages};
 use crate::pieces::{Piece, PieceReader, Section};
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, likeliest};
-use crate::sse::{self, Render};
+use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 use crate::usage::{Timings, Usage};
 
@@ -190,10 +190,16 @@ impl From<Piece> for ChatDelta {
 
 /// Answers a conversation.
 #[utoipa::path(
-    post, path = "/v1/chat/completions", tag = "answers", request_body = ChatBody,
+    post, path = "/v1/chat/completions", tag = "answers",
+    request_body(content = ChatBody, examples(
+        ("whole" = (value = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}))),
+        ("streamed" = (value = json!({
+            "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": true
+        }))),
+    )),
     responses(
         (status = 200, description = "The answers; a stream of parts where `stream` is true",
-         content((ChatCompletion = "application/json"), (String = "text/event-stream"))),
+         content((ChatCompletion = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]

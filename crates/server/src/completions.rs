@@ -24,7 +24,7 @@ use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, encode};
 use crate::reply::{Reply, finish_reason};
 use crate::sampling::{Sampling, likeliest};
-use crate::sse::{self, Render};
+use crate::sse::{self, Render, StreamEvent};
 use crate::usage::{Timings, Usage};
 
 /// Tokens of an answer, unless the request tells.
@@ -91,10 +91,14 @@ struct CompletionChoice {
 
 /// Continues texts.
 #[utoipa::path(
-    post, path = "/v1/completions", tag = "answers", request_body = CompletionBody,
+    post, path = "/v1/completions", tag = "answers",
+    request_body(content = CompletionBody, examples(
+        ("whole" = (value = json!({"prompt": "The capital of France is", "max_tokens": 8}))),
+        ("streamed" = (value = json!({"prompt": "The capital of France is", "max_tokens": 8, "stream": true}))),
+    )),
     responses(
         (status = 200, description = "The answers; a stream of parts where `stream` is true",
-         content((Completion = "application/json"), (String = "text/event-stream"))),
+         content((Completion = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]

@@ -20,7 +20,7 @@ use crate::guard::Client;
 use crate::messages::{Content, Role, Turns, check_count, text};
 use crate::response_answer::ResponseAnswer;
 use crate::sampling::Sampling;
-use crate::sse;
+use crate::sse::{self, StreamEvent};
 use crate::tools::{ResponseTool, ToolChoiceField, ToolUse};
 
 /// What is asked for.
@@ -101,10 +101,14 @@ struct Echoed<'a> {
 
 /// Answers a conversation.
 #[utoipa::path(
-    post, path = "/v1/responses", tag = "answers", request_body = ResponsesRequest,
+    post, path = "/v1/responses", tag = "answers",
+    request_body(content = ResponsesRequest, examples(
+        ("whole" = (value = json!({"input": "Hello", "max_output_tokens": 8}))),
+        ("streamed" = (value = json!({"input": "Hello", "max_output_tokens": 8, "stream": true}))),
+    )),
     responses(
         (status = 200, description = "The answer; a stream of parts where `stream` is true",
-         content((Object = "application/json"), (String = "text/event-stream"))),
+         content((Object = "application/json"), (StreamEvent = "text/event-stream"))),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 429, body = ErrorBody),
     )
 )]

@@ -9,11 +9,22 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use futures_util::stream;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::answers::{Answers, Part};
 
 /// How often a client that has nothing to read is sent a comment, so that it is found out when it is gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// The form of an event, for `/openapi.json`: OpenAPI 3.1 has a stream's schema describe each of its events.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only a description of what `axum` writes")]
+pub(crate) struct StreamEvent {
+    /// The event's kind; `message` where it has no name, as in OpenAI's completions.
+    event: Option<String>,
+    /// A part of the answer as JSON; behind the last part of OpenAI's completions, `[DONE]`.
+    data: String,
+}
 
 /// What makes events of parts.
 pub(crate) trait Render: Send + 'static {
