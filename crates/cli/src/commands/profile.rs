@@ -9,6 +9,7 @@ use triad_engine::execute::{
     self, CostTable, Costs, DecodeCosts, MeasureOptions, ProductCosts, ProductTable, ProductTime,
 };
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
+use triad_plan::joint::MeasuredPrompt;
 use triad_plan::partition::judge::{Judged, JudgedProcessor};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::processors::label;
@@ -29,7 +30,8 @@ use crate::{output, progress};
 /// the CPU alone, which takes over when the NPU fails.
 ///
 /// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
-/// the others, and what it takes to join their parts (HeteroLLM's profiler): what --partition cuts products by. With --predict, predictions are fitted to
+/// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths on one processor and on
+/// several: what --partition cuts products by. With --predict, predictions are fitted to
 /// half of these times, a decision tree for a processor with static shapes and rates for others, and compared with the
 /// other half, and what is chosen by them with what is chosen by all times.
 #[derive(clap::Args)]
@@ -106,7 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Products are cut in INT8 alone; without it, predictions are refused with the reason.
     let has_products = model.weights().is_int8() || arguments.predict;
     // First: what the rest of the profile is measured with may depend on it.
-    let products = if processors.count() > 1 && !arguments.no_products && has_products {
+    let mut products = if processors.count() > 1 && !arguments.no_products && has_products {
         let measured = measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), measured.clone());
         product_table.save(package)?;
@@ -141,9 +143,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     drop(bar);
     let costs = measured.map_err(interrupted)?;
     let names: Vec<_> = processors.names(devices);
-    let (processors, file) = (processors.key(devices), CostTable::path(package));
-    table.set(&processors, costs.clone());
+    let (key, file) = (processors.key(devices), CostTable::path(package));
+    table.set(&key, costs.clone());
     table.save(package)?;
+    if let Some(products) = products.as_mut().filter(|_| devices.partition.is_none()) {
+        let auto = DeviceArguments { partition: Some(Restriction::Auto), cuts: Vec::new(), ..devices.clone() };
+        let engine = processors.engine(&auto, &model, EngineOptions { policy: Policy::default(), ..options() })?;
+        let prompts = execute::measured_prompts(&engine, *repeat);
+        let bar = progress::prompts("measuring planned prompts", prompts);
+        let measured = execute::measure_prompts(&engine, *repeat, &cancel, |done| bar.set(done));
+        drop(bar);
+        products.prompts = measured.map_err(interrupted)?;
+        product_table.set(&processors.list_key(devices), products.clone());
+        product_table.save(package)?;
+    }
+    let processors = key;
     if arguments.json {
         return output::json(&Report {
             model: name,
@@ -218,9 +232,14 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
             1e6 * joins.end_seconds
         )
     });
+    let of_prompts = products.prompts.iter().map(|MeasuredPrompt { rows, alone, several }| {
+        format!("\na prompt of {rows} tokens takes {alone:.2} × what is simulated on one processor, {several:.2} × on several")
+    });
+    let of_prompts: String = of_prompts.collect();
     format!(
         "{} products, µs alone / beside the others, the largest of each depth\n{}\na task begins {:.1} µs behind one of \
-         the same processor, a part elsewhere {:.1} µs behind what it waits for, and what waits for that {:.1} µs behind it{decode}",
+         the same processor, a part elsewhere {:.1} µs behind what it waits for, and what waits for that {:.1} µs behind \
+         it{decode}{of_prompts}",
         products.products.len(),
         output::table(&header, 0, &rows),
         1e6 * joins.own_seconds,

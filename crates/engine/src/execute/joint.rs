@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use triad_plan::graph::Graph;
-use triad_plan::joint::{JointPlan, Prompt};
+use triad_plan::joint::{JointPlan, Prompt, Who};
 use triad_plan::processors::ProcessorId;
 use triad_plan::tasks::{Operation, PrefillTask};
 
@@ -20,7 +20,12 @@ const MOST: usize = 1024;
 
 /// The plans of prompts so far.
 #[derive(Default)]
-pub(super) struct JointPlans(BTreeMap<(usize, usize), Planned>);
+pub(super) struct JointPlans {
+    /// By length and position, in steps of [`ROWS`] and [`POSITIONS`].
+    plans: BTreeMap<(usize, usize), Planned>,
+    /// Which plans are considered.
+    who: Who,
+}
 
 /// A plan of prompts of some length.
 #[derive(Clone)]
@@ -43,7 +48,13 @@ impl Planned {
 impl JointPlans {
     /// Forgets all of them: costs have changed.
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.plans.clear();
+    }
+
+    /// Considers others from now on.
+    pub(super) fn set_who(&mut self, who: Who) {
+        self.who = who;
+        self.clear();
     }
 
     /// The plan of a prompt of `rows` tokens at `position`, if prompts are planned. Where something in it was guessed,
@@ -58,7 +69,7 @@ impl JointPlans {
         let joint = shared.tasks.joint.as_ref()?;
         let key = (rows.div_ceil(ROWS), position / POSITIONS);
         let known = costs.seen().count();
-        if let Some(planned) = self.0.get(&key)
+        if let Some(planned) = self.plans.get(&key)
             && planned.guessed_with.is_none_or(|then| then == known)
         {
             return Some(planned.clone());
@@ -78,6 +89,7 @@ impl JointPlans {
             rows: key.0 * ROWS,
             most_rows: shared.settings.chunk,
             policy,
+            who: self.who,
             seconds: &seconds,
         };
         let plan = joint.plan(&prompt).expect("chunks are not longer than those that were planned");
@@ -87,10 +99,10 @@ impl JointPlans {
             guessed_with: (!guessed.is_empty()).then_some(known),
             guessed_of: guessed.into_iter().filter(|(_, what)| *what == Operation::Compute).map(|(id, _)| id).collect(),
         };
-        if self.0.len() >= MOST {
-            self.0.clear();
+        if self.plans.len() >= MOST {
+            self.plans.clear();
         }
-        self.0.insert(key, planned.clone());
+        self.plans.insert(key, planned.clone());
         Some(planned)
     }
 }

@@ -57,7 +57,8 @@ pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
     DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts,
-    ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins, measure_products,
+    ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins, measure_products, measure_prompts,
+    measured_prompts,
 };
 pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};

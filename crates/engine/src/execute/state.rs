@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use triad_kernels::Phase;
 use triad_plan::graph::Task;
+use triad_plan::joint::Who;
 use triad_plan::passes::{PassId, Passes, Urgency};
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::{Dag, Node, Policy};
@@ -599,6 +600,11 @@ impl State {
     /// The plan of a prompt, where prompts are planned.
     pub(super) fn joint_plan(&mut self, shared: &Shared, rows: usize, position: usize) -> Option<Planned> {
         self.joint.plan(shared, &self.costs, self.policy, (rows, position))
+    }
+
+    /// Who may compute prompts that are planned, from now on.
+    pub(super) fn set_who(&mut self, who: Who) {
+        self.joint.set_who(who);
     }
 
     /// What is to be done for prompts of so many rows, the first of them at `position`.

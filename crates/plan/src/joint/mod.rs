@@ -7,6 +7,7 @@
 //! another processor go on with another chunk. Here both are candidates, and so are mixtures of them; what a candidate
 //! takes is simulated with the policy that the engine runs, and the least is chosen ([`Joint::plan`]).
 
+mod measured;
 mod search;
 
 #[cfg(test)]
@@ -25,6 +26,8 @@ use crate::processors::{ProcessorId, Processors};
 use crate::schedule::Policy;
 use crate::schedule::parts::{CutError, Part};
 use crate::tasks::{Assigned, PrefillTask, TaskOptions};
+
+pub use measured::MeasuredPrompt;
 
 /// Blocks that a plan is searched for: those behind them repeat the last [`PERIOD`].
 const BLOCKS: usize = 8;
@@ -62,6 +65,8 @@ pub struct Joint {
     gaps: Gaps,
     /// By block, by role, the place of a product in the plans.
     products: Vec<BTreeMap<Role, usize>>,
+    /// In the order of lengths.
+    measured: Vec<MeasuredPrompt>,
 }
 
 /// How a prompt is computed.
@@ -115,6 +120,18 @@ impl Kind {
     }
 }
 
+/// Which candidates are considered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Who {
+    /// One processor alone, or several.
+    #[default]
+    Any,
+    /// One that computes everything, if there is one.
+    One,
+    /// Several.
+    Several,
+}
+
 /// A prompt that a plan is searched for.
 pub struct Prompt<'a> {
     /// The model whose products the ways are of.
@@ -129,6 +146,8 @@ pub struct Prompt<'a> {
     pub most_rows: usize,
     /// What runs the tasks.
     pub policy: Policy,
+    /// Which candidates are considered.
+    pub who: Who,
     /// Seconds of what is no product, and of shadows.
     pub seconds: &'a dyn Fn(&Graph, &PrefillTask, ProcessorId) -> f64,
 }
@@ -176,7 +195,14 @@ impl Joint {
         };
         let of_block = |block| products(block, description.hidden, 1)?.into_iter().map(place).collect();
         let products = description.blocks.iter().map(of_block).collect::<Result<_, JointError>>()?;
-        Ok(Self { whole, cut, floats, gaps, products })
+        Ok(Self { whole, cut, floats, gaps, products, measured: Vec::new() })
+    }
+
+    /// Decides between one processor alone and several by what prompts took, too.
+    pub fn with_measured(mut self, mut measured: Vec<MeasuredPrompt>) -> Self {
+        measured.sort_by_key(|one| one.rows);
+        self.measured = measured;
+        self
     }
 
     /// The processors that have a way for products.
@@ -198,7 +224,8 @@ impl Joint {
         Ok(pieces)
     }
 
-    /// The candidate that is through first, by the simulation.
+    /// The candidate that is through first, by the simulation; one processor alone, or several, by what prompts took,
+    /// where that was measured.
     ///
     /// # Errors
     /// If a chunk is longer than what was planned for.

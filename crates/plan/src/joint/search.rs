@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BLOCKS, Joint, JointPlan, Kind, PERIOD, Prompt, Way, area, assigned, truncated};
+use super::{BLOCKS, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Who, area, assigned, truncated};
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
 use crate::schedule::parts::{CutError, Part};
@@ -13,8 +13,8 @@ use crate::tasks::{Operation, PrefillTask, PrefillTasks};
 const ROWS: usize = 32;
 /// Chunks beyond the fewest that a prompt is divided into.
 const MORE_CHUNKS: usize = 3;
-/// What is chosen in place of a processor alone is expected to be so many times as fast, at least: what is not simulated
-/// is mostly waiting for others.
+/// Where no prompts were measured, what is chosen in place of a processor alone is expected to be so many times as fast,
+/// at least: what is not simulated is mostly waiting for others.
 const WORTH_IT: f64 = 1.05;
 
 /// A candidate: ways by chunk and subgraph.
@@ -71,12 +71,14 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
     }
     let mut candidates: Vec<_> = best.iter().map(|(kind, best)| (*kind, best.seconds)).collect();
     candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut kind = candidates[0].0;
-    if let Some(alone) = best.get(&Kind::Alone)
-        && alone.seconds < WORTH_IT * candidates[0].1
-    {
-        kind = Kind::Alone;
-    }
+    let several = candidates.iter().find(|(kind, _)| *kind != Kind::Alone).expect("layers are a candidate");
+    let is_alone = match (prompt.who, best.get(&Kind::Alone), MeasuredPrompt::of(&joint.measured, prompt.rows)) {
+        (_, None, _) | (Who::Several, ..) => false,
+        (Who::One, Some(_), _) => true,
+        (Who::Any, Some(alone), Some(factors)) => factors.alone * alone.seconds <= factors.several * several.1,
+        (Who::Any, Some(alone), None) => alone.seconds < WORTH_IT * several.1,
+    };
+    let kind = if is_alone { Kind::Alone } else { several.0 };
     let Best { ways, chunk, seconds } = best.remove(&kind).expect("it was found");
     Ok(JointPlan { chunk, kind, seconds, candidates, ways })
 }

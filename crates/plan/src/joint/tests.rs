@@ -87,6 +87,11 @@ impl Machine {
 
     fn plan(&self, description: &ModelDescription, rows: usize) -> (Joint, JointPlan) {
         let joint = self.joint(description);
+        let plan = self.plan_of(&joint, description, rows, Who::Any);
+        (joint, plan)
+    }
+
+    fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize, who: Who) -> JointPlan {
         let float = self.float_seconds;
         let seconds = |graph: &Graph, task: &PrefillTask, _| float * graph.chunks()[task.task.chunk].len() as f64;
         let (processors, options) = (&self.processors, &self.options(description));
@@ -97,10 +102,10 @@ impl Machine {
             rows,
             most_rows: CHUNK,
             policy: Policy::CriticalPath,
+            who,
             seconds: &seconds,
         };
-        let plan = joint.plan(&prompt).unwrap();
-        (joint, plan)
+        joint.plan(&prompt).unwrap()
     }
 }
 
@@ -117,6 +122,27 @@ prop_compose! {
         float_seconds in 0.0f64..2e-5,
     ) -> Machine {
         machine(&is_npu, Rates { alone, beside, fixed }, float_seconds)
+    }
+}
+
+#[test]
+fn one_processor_or_several_compute_a_prompt_as_they_are_asked_to_or_by_what_prompts_took() {
+    let machine = machine(&[false, false], Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 }, 1e-6);
+    let (description, rows) = (description(4), 100);
+    let (joint, plan) = machine.plan(&description, rows);
+    assert_ne!(plan.kind, Kind::Alone, "two are faster than one");
+    let one = machine.plan_of(&joint, &description, rows, Who::One);
+    assert_eq!((one.kind, Some(one.seconds)), (Kind::Alone, of(&plan, Kind::Alone)));
+    let ratio = one.seconds / plan.seconds;
+    for (several, who, kind) in [
+        (1.01 * ratio, Who::Any, Kind::Alone),
+        (0.99 * ratio, Who::Any, plan.kind),
+        (1.01 * ratio, Who::Several, plan.kind),
+        (0.99 * ratio, Who::One, Kind::Alone),
+    ] {
+        let measured = vec![MeasuredPrompt { rows, alone: 1.0, several }];
+        let joint = joint.clone().with_measured(measured);
+        assert_eq!(machine.plan_of(&joint, &description, rows, who).kind, kind, "{several} {who:?}");
     }
 }
 

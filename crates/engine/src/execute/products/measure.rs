@@ -97,7 +97,7 @@ pub fn measure_products(
         }
         None => None,
     };
-    Ok(ProductCosts { chunk, processors: measured, joins, products: times, decode })
+    Ok(ProductCosts { chunk, processors: measured, joins, products: times, decode, prompts: Vec::new() })
 }
 
 /// Standard lengths up to the one that a chunk of so many rows fits into, and all rows that are measured elsewhere.

@@ -6,13 +6,14 @@ mod decode;
 mod exhaust;
 mod joins;
 mod measure;
+mod prompts;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
-use triad_plan::joint::{Gaps, Joint};
+use triad_plan::joint::{Gaps, Joint, MeasuredPrompt};
 use triad_plan::partition::costs::{Joins, Measurement};
 use triad_plan::partition::interpolate::InterpolatedCosts;
 use triad_plan::partition::judge::{Judged, Measured, judge};
@@ -29,6 +30,7 @@ pub use decode::{DecodeCosts, DecodePlans};
 pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
 pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, measure_products};
+pub use prompts::{measure_prompts, measured_prompts};
 
 /// The file in a package.
 const FILE: &str = "products.json";
@@ -52,6 +54,9 @@ pub struct ProductCosts {
     /// The same for steps of decode, of a model whose steps multiply in INT8; `None` where that was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decode: Option<DecodeCosts>,
+    /// What whole prompts took, by the plans of the joint search; empty where that was not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prompts: Vec<MeasuredPrompt>,
 }
 
 /// A processor of the list.
@@ -107,13 +112,15 @@ struct Unchecked {
     products: Vec<ProductTime>,
     #[serde(default)]
     decode: Option<DecodeCosts>,
+    #[serde(default)]
+    prompts: Vec<MeasuredPrompt>,
 }
 
 impl TryFrom<Unchecked> for ProductCosts {
     type Error = String;
 
     fn try_from(unchecked: Unchecked) -> Result<Self, String> {
-        let Unchecked { chunk, processors, joins, products, decode } = unchecked;
+        let Unchecked { chunk, processors, joins, products, decode, prompts } = unchecked;
         let expect = |holds: bool, what: &str| if holds { Ok(()) } else { Err(format!("expected {what}")) };
         expect((1..=MOST_PROCESSORS).contains(&processors.len()), "1 to 64 processors")?;
         expect(products.len() <= MOST_TIMES, "at most 65536 times")?;
@@ -122,7 +129,8 @@ impl TryFrom<Unchecked> for ProductCosts {
         let is_listed = |time: &ProductTime| time.processor.index() < processors.len();
         expect(products.iter().all(is_listed), "times of processors of the list")?;
         decode.iter().try_for_each(|decode| decode.check(processors.len()))?;
-        let costs = Self { chunk, processors, joins, products, decode };
+        expect(prompts.iter().all(MeasuredPrompt::is_plausible), "prompts that took 0.01 to 100 times what was expected")?;
+        let costs = Self { chunk, processors, joins, products, decode, prompts };
         costs.participants().map_err(|error| error.to_string())?;
         costs.joins().map_err(|error| error.to_string())?;
         costs.costs()?;
@@ -241,7 +249,7 @@ impl ProductCosts {
         let mut floats = floats.to_vec();
         floats.sort_by_key(|processor| *processor != float);
         let gaps = Gaps { own, other: begin_seconds.max(end_seconds) };
-        Ok(Joint::new(description, whole, cut, floats, gaps)?)
+        Ok(Joint::new(description, whole, cut, floats, gaps)?.with_measured(self.prompts.clone()))
     }
 
     /// How the products of steps of decode are cut; `None` where they were not measured.
@@ -341,6 +349,7 @@ mod tests {
             },
             products: [0, 1].into_iter().flat_map(|processor| [32, 64].map(|rows| time(processor, rows))).collect(),
             decode: None,
+            prompts: vec![MeasuredPrompt { rows: 64, alone: 0.75, several: 1.25 }],
         }
     }
 
@@ -365,6 +374,8 @@ mod tests {
             ("\"rows\": 32", "\"rows\": 64"),
             ("\"depth\": 64", "\"depth\": 18446744073709551615"),
             ("\"chunk\": 64", "\"chunk\": 0"),
+            ("\"several\": 1.25", "\"several\": 0.0"),
+            ("\"several\": 1.25", "\"several\": -1.0"),
             ("\"name\": \"cpu\"", "\"name\": \"cpu\", \"cores\": 3"),
             ("32,\n          64", "48"),
         ] {

@@ -5,6 +5,8 @@ use std::ops::Range;
 use half::f16;
 use triad_blocks::BlockFormat;
 
+#[cfg(target_arch = "x86_64")]
+use super::steps::ByteStep;
 use super::steps::Step;
 use super::{Int16Rows, PART, check_int4};
 use crate::int4::{GROUP, HALF};
@@ -117,6 +119,13 @@ impl Int4Columns<'_> {
     /// The steps of a row.
     pub(super) fn steps(&self, row: usize) -> &[Step] {
         &self.x.steps[row * self.x.steps_of_row()..][..self.x.steps_of_row()]
+    }
+
+    /// The steps of the only row, in bytes.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn byte_steps(&self) -> &[ByteStep] {
+        assert_eq!(self.x.byte_steps.len(), self.x.steps_of_row(), "steps in bytes of one row");
+        &self.x.byte_steps
     }
 
     /// As [`Int8Columns::write`].

@@ -31,6 +31,8 @@ use crate::lines::Lines;
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
 pub(crate) use columns::{BlockColumns, Int4Columns, Int8Columns, Int16Kernel};
+#[cfg(target_arch = "x86_64")]
+use steps::ByteStep;
 use steps::{GROUPS, Step};
 use triad_blocks::super_block::{PARTS, SUPER_BLOCK};
 
@@ -65,6 +67,9 @@ pub(crate) struct Int16Rows {
     scales: Vec<f32>,
     /// `[rows, steps_of_row]`, by [`fill_steps`](Self::fill_steps).
     steps: Vec<Step>,
+    /// `[steps_of_row]`, by [`fill_steps`](Self::fill_steps), if there is one row.
+    #[cfg(target_arch = "x86_64")]
+    byte_steps: Vec<ByteStep>,
     /// `[rows, in_features / PART]`, by [`fill_sums`](Self::fill_sums).
     sums: Vec<i32>,
 }
@@ -109,6 +114,13 @@ impl Int16Rows {
         self.steps.clear();
         for row in self.values.chunks_exact(self.stride()) {
             Step::append(&row[..self.in_features], &mut self.steps);
+        }
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.byte_steps.clear();
+            if self.rows() == 1 {
+                ByteStep::append(&self.values[..self.in_features], &mut self.byte_steps);
+            }
         }
     }
 

@@ -52,8 +52,57 @@ impl Step {
                     *x = group[first + 2 * pair];
                 }
             }
-            let sum: i32 = group.iter().map(|x| i32::from(*x)).sum();
-            self.offset[4 * index] = -INT4_OFFSET * sum;
+            self.offset[4 * index] = offset(group);
         }
     }
+}
+
+/// A [`Step`] whose activations are cut into bytes, `256 · high + low`, for instructions that multiply four pairs of
+/// bytes at once: each byte of weights leaves two numbers, and the four products of a word go to the same sum as in a
+/// step. A sum of products with the high bytes has 16 bits.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct ByteStep {
+    /// Of what meets the lower, and the upper four bits of the bytes of weights; −127 to 127.
+    pub high: [[i8; STEP]; 2],
+    /// Of the same, −128 to 127.
+    pub low: [[i8; STEP]; 2],
+    /// As in a step.
+    pub offset: [i32; SUMS],
+}
+
+#[cfg(target_arch = "x86_64")]
+impl ByteStep {
+    /// As [`Step::append`].
+    pub(super) fn append(row: &[i16], steps: &mut Vec<Self>) {
+        for numbers in row.chunks(GROUPS * GROUP) {
+            let mut step = Self { high: [[0; STEP]; 2], low: [[0; STEP]; 2], offset: [0; SUMS] };
+            vectorize(
+                #[inline(always)]
+                || step.fill(numbers.as_chunks().0),
+            );
+            steps.push(step);
+        }
+    }
+
+    #[inline(always)]
+    fn fill(&mut self, groups: &[[i16; GROUP]]) {
+        for (index, group) in groups.iter().enumerate() {
+            for (half, numbers) in group.as_chunks::<HALF>().0.iter().enumerate() {
+                for (place, x) in numbers.iter().enumerate() {
+                    let low = *x as i8;
+                    self.low[half][HALF * index + place] = low;
+                    self.high[half][HALF * index + place] = ((*x - i16::from(low)) >> 8) as i8;
+                }
+            }
+            self.offset[4 * index] = offset(group);
+        }
+    }
+}
+
+/// What the weights of a group, stored too large, make of its sum.
+#[inline(always)]
+fn offset(group: &[i16; GROUP]) -> i32 {
+    -INT4_OFFSET * group.iter().map(|x| i32::from(*x)).sum::<i32>()
 }

@@ -190,11 +190,34 @@ fn no_sum_overflows_with_the_largest_numbers_of_all() {
     for depth in [1, 516, 517, 576, 2048, 65_536] {
         for sign in [1.0, -1.0] {
             for kernels in tested() {
-                let mut rows = Int16Rows::default();
-                rows.fill(&vec![sign * 3.0; 2 * depth], depth);
-                for sum in int8(kernels.int16, &rows, &vec![-128; 5 * depth], &[1.0; 5]) {
-                    let expected = -384.0 * sign * depth as f32;
-                    assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                for rows in [1, 2] {
+                    let mut x = Int16Rows::default();
+                    x.fill(&vec![sign * 3.0; rows * depth], depth);
+                    for sum in int8(kernels.int16, &x, &vec![-128; 5 * depth], &[1.0; 5]) {
+                        let expected = -384.0 * sign * depth as f32;
+                        assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_sum_overflows_with_the_largest_numbers_of_all_in_int4() {
+    for depth in [32, 544, 2048, 65_536] {
+        for sign in [1.0, -1.0] {
+            // Stored as 0 and 15.
+            for (byte, weight) in [(0x00, -8.0), (0xff, 7.0)] {
+                let (weights, scales) = (vec![byte; 5 * depth / 2], vec![f16::ONE; 5 * depth / GROUP]);
+                for (kernels, rows) in tested().flat_map(|kernels| [(kernels, 1), (kernels, 2)]) {
+                    let mut x = Int16Rows::default();
+                    x.fill(&vec![sign * 3.0; rows * depth], depth);
+                    x.fill_steps();
+                    for sum in int4(kernels.int16, &x, &weights, &scales) {
+                        let expected = 3.0 * sign * weight * depth as f32;
+                        assert!((sum - expected).abs() < 1e-3 * expected.abs(), "{sum} is not {expected}");
+                    }
                 }
             }
         }

@@ -8,18 +8,18 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps,
+    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_loadl_epi64, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps,
     _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
     _mm256_extractf128_ps, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256,
-    _mm512_cvtepi32_ps, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_si512,
+    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_si512,
     _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_srli_epi16, _mm512_srli_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32,
 };
 use std::ops::Range;
 
 use half::f16;
 
-use super::super::steps::{GROUPS, MASK, SHIFTS, STEP, Step};
+use super::super::steps::{ByteStep, GROUPS, MASK, SHIFTS, STEP, Step};
 use super::super::{AHEAD, prefetch_ahead};
 use super::{BLOCK, COLUMNS, Int4Columns, ROWS, tile, write};
 use crate::chunks::parts;
@@ -27,9 +27,12 @@ use crate::int4::HALF;
 
 /// Rows of the largest tile, which needs more operands than those with weights in INT8.
 const LARGEST_TILE: usize = 4;
-/// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead: columns that are
-/// longer together meet one row one by one.
+/// Bytes within which the processor takes what is read in turns for one stream, and fetches it ahead.
 const STREAM: usize = 4096;
+/// Bytes of weights between what is computed and what is prefetched, in each of several streams.
+const AHEAD_OF_STREAMS: usize = 1024;
+/// The number in each byte that unpacking leaves.
+const BYTES_MASK: i32 = 0x0f0f_0f0f;
 
 /// The exact sums of a [`Step`] with two columns, which share the reading of its activations. As a function it would not
 /// always be inlined, and take its operands through memory; as intrinsics, LLVM would make two instructions of each of
@@ -72,9 +75,7 @@ macro_rules! products {
 pub(super) fn multiply(task: &Int4Columns) {
     let (rows, count) = (task.x.rows(), task.columns.len());
     if rows == 1 {
-        let tiled = if COLUMNS * task.groups() * HALF < STREAM { count / COLUMNS * COLUMNS } else { 0 };
-        one_row::<COLUMNS>(task, 0, 0..tiled);
-        return one_row::<1>(task, 0, tiled..count);
+        return only_row(task);
     }
     let distance = count / COLUMNS;
     for start in (0..distance).step_by(BLOCK) {
@@ -84,52 +85,105 @@ pub(super) fn multiply(task: &Int4Columns) {
         }
     }
     for row in 0..rows {
-        one_row::<1>(task, row, COLUMNS * distance..count);
+        for column in COLUMNS * distance..count {
+            one_output(task, row, column);
+        }
     }
 }
 
-/// One row, some neighbouring columns at once, which share the reading of activations.
+/// The only row: in bytes, of which weights are unpacked by half as many instructions. Columns share the reading of
+/// activations: neighbours, where these are one stream, and else [`COLUMNS`] that are streams of their own.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
-fn one_row<const COLUMNS: usize>(task: &Int4Columns, row: usize, columns: Range<usize>) {
-    let (groups, steps, unit) = (task.groups(), task.steps(row), task.x.scales()[row]);
-    for first_column in columns.step_by(COLUMNS) {
-        let weights = &task.weights[first_column * groups * HALF..][..COLUMNS * groups * HALF];
-        let scales = &task.scales[first_column * groups..][..COLUMNS * groups];
-        let mut sums = [_mm512_setzero_ps(); COLUMNS];
-        // A macro, so that whole steps are read without masks.
-        macro_rules! add_step {
-            ($index:expr, $step:expr, $groups:expr) => {{
-                let (step, first): (&Step, _) = ($step, $index * GROUPS);
-                // SAFETY: sixteen sums, and as many pairs for each shift.
-                #[allow(unsafe_code)]
-                let (offset, x) = unsafe {
-                    let offset = _mm512_loadu_si512(step.offset.as_ptr().cast());
-                    (offset, step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())))
-                };
-                for (column, sums) in sums.iter_mut().enumerate() {
-                    let group = column * groups + first;
-                    prefetch(weights, scales, group);
-                    let (weights, scales) =
-                        (weights.as_ptr().wrapping_add(group * HALF), scales.as_ptr().wrapping_add(group));
-                    // SAFETY: the column's groups from `first` on.
-                    #[allow(unsafe_code)]
-                    let (words, scales) = unsafe { load(weights, scales, $groups) };
-                    let exact = products(factors(words), &x, offset);
-                    *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, *sums);
-                }
-            }};
-        }
-        let (whole, left) = (groups / GROUPS, groups % GROUPS);
-        for (index, step) in steps.iter().enumerate().take(whole) {
-            add_step!(index, step, GROUPS);
-        }
-        if left > 0 {
-            add_step!(whole, &steps[whole], left);
-        }
-        for (index, sums) in sums.into_iter().enumerate() {
-            task.write(row, first_column + index, _mm512_reduce_add_ps(sums) * unit);
+fn only_row(task: &Int4Columns) {
+    let (count, is_short) = (task.columns.len(), COLUMNS * task.groups() * HALF < STREAM);
+    let at_once = count / COLUMNS;
+    for first in 0..at_once {
+        match is_short {
+            true => columns::<COLUMNS>(task, COLUMNS * first, 1, AHEAD),
+            false => columns::<COLUMNS>(task, first, at_once, AHEAD_OF_STREAMS),
         }
     }
+    for column in COLUMNS * at_once..count {
+        columns::<1>(task, column, 1, AHEAD);
+    }
+}
+
+/// Columns of the only row, each at a `distance` from the one before; weights and scales that are `ahead` of each by so many
+/// bytes are prefetched.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn columns<const COLUMNS: usize>(task: &Int4Columns, first: usize, distance: usize, ahead: usize) {
+    let (whole, left) = (task.groups() / GROUPS, task.groups() % GROUPS);
+    let columns: [(&[u8], &[f16]); COLUMNS] = std::array::from_fn(|index| task.column(first + index * distance));
+    let mut sums = [_mm512_setzero_ps(); COLUMNS];
+    for (index, step) in task.byte_steps().iter().enumerate() {
+        let (x, group) = (operands(step), index * GROUPS);
+        for ((weights, scales), sums) in columns.iter().zip(&mut sums) {
+            prefetch(weights, scales, group, ahead);
+            // SAFETY: the column's groups from this step's first on: four, or those that are left behind whole steps.
+            #[allow(unsafe_code)]
+            let (bytes, scales) = unsafe {
+                let (weights, scales) = (weights.as_ptr().add(group * HALF), scales.as_ptr().add(group));
+                if index < whole { load_whole(weights, scales) } else { load(weights, scales, left) }
+            };
+            *sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(byte_products(bytes, &x)), scales, *sums);
+        }
+    }
+    for (index, sums) in sums.into_iter().enumerate() {
+        task.write(0, first + index * distance, _mm512_reduce_add_ps(sums) * task.x.scales()[0]);
+    }
+}
+
+/// The activations of a step in bytes: high ones, low ones, and what sums begin with.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn operands(step: &ByteStep) -> ([__m512i; 2], [__m512i; 2], __m512i) {
+    let load = |bytes: &[i8; STEP]| {
+        // SAFETY: 64 bytes.
+        #[allow(unsafe_code)]
+        unsafe {
+            _mm512_loadu_si512(bytes.as_ptr().cast())
+        }
+    };
+    // SAFETY: sixteen sums.
+    #[allow(unsafe_code)]
+    let offset = unsafe { _mm512_loadu_si512(step.offset.as_ptr().cast()) };
+    (step.high.each_ref().map(load), step.low.each_ref().map(load), offset)
+}
+
+/// The exact sums of a step: 256 times those of high bytes, which have 16 bits, and those of low ones.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+fn byte_products(bytes: __m512i, (high, low, offset): &([__m512i; 2], [__m512i; 2], __m512i)) -> __m512i {
+    let mask = _mm512_set1_epi32(BYTES_MASK);
+    let factors = [_mm512_and_si512(bytes, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), mask)];
+    let sums = |from, x: &[__m512i; 2]| {
+        _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, factors[0], x[0]), factors[1], x[1])
+    };
+    // The upper word of a factor is 0.
+    _mm512_dpwssd_epi32(sums(*offset, low), sums(_mm512_setzero_si512(), high), _mm512_set1_epi32(256))
+}
+
+/// One row and column.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
+fn one_output(task: &Int4Columns, row: usize, column: usize) {
+    let (groups, (weights, scales)) = (task.groups(), task.column(column));
+    let mut sums = _mm512_setzero_ps();
+    for (index, step) in task.steps(row).iter().enumerate() {
+        let group = index * GROUPS;
+        // SAFETY: sixteen sums, and as many pairs for each shift; the column's groups from this step's first on.
+        #[allow(unsafe_code)]
+        let (offset, x, (words, scales)) = unsafe {
+            (
+                _mm512_loadu_si512(step.offset.as_ptr().cast()),
+                step.x.each_ref().map(|x| _mm512_loadu_si512(x.as_ptr().cast())),
+                load(weights.as_ptr().add(group * HALF), scales.as_ptr().add(group), GROUPS.min(groups - group)),
+            )
+        };
+        let exact = products(factors(words), &x, offset);
+        sums = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scales, sums);
+    }
+    task.write(row, column, _mm512_reduce_add_ps(sums) * task.x.scales()[row]);
 }
 
 /// The exact sums of a step that columns share: where there are several rows, see `products!`.
@@ -140,11 +194,42 @@ fn products(factors: [__m512i; SHIFTS], x: &[__m512i; SHIFTS], offset: __m512i) 
     _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(first, factors[2], x[2]), factors[3], x[3])
 }
 
-/// Prefetches weights that follow a group by [`AHEAD`], and their scales.
+/// Prefetches weights that follow a group by so many bytes, and their scales.
 #[inline(always)]
-fn prefetch(weights: &[u8], scales: &[f16], group: usize) {
-    prefetch_ahead(weights.as_ptr(), group * HALF + AHEAD);
-    prefetch_ahead(scales.as_ptr(), group * size_of::<f16>() + AHEAD * size_of::<f16>() / HALF);
+fn prefetch(weights: &[u8], scales: &[f16], group: usize, ahead: usize) {
+    prefetch_ahead(weights.as_ptr(), group * HALF + ahead);
+    prefetch_ahead(scales.as_ptr(), group * size_of::<f16>() + ahead * size_of::<f16>() / HALF);
+}
+
+/// [`load`] of four groups, without masks: scales are converted and then spread, two instructions where LLVM, which
+/// would spread halves, makes three.
+///
+/// # Safety
+/// Four groups can be read.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,f16c")]
+#[allow(unsafe_code)]
+unsafe fn load_whole(weights: *const u8, scales: *const f16) -> (__m512i, __m512) {
+    // SAFETY: as the caller promises.
+    let (words, scales) = unsafe { (_mm512_loadu_si512(weights.cast()), _mm_loadl_epi64(scales.cast())) };
+    let wide = _mm512_castps128_ps512(_mm_cvtph_ps(scales));
+    let spread: __m512;
+    // SAFETY: an instruction that AVX-512 has, on registers.
+    unsafe {
+        asm!(
+            "vpermps {spread}, {lanes}, {wide}",
+            spread = lateout(zmm_reg) spread, lanes = in(zmm_reg) lanes(), wide = in(zmm_reg) wide,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    (words, spread)
+}
+
+/// Which of four scales is for each of sixteen sums.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lanes() -> __m512i {
+    _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
 }
 
 /// Of up to four groups of a column, weights and a scale for each of sixteen sums; of missing groups, zeros.
@@ -159,8 +244,7 @@ unsafe fn load(weights: *const u8, scales: *const f16, groups: usize) -> (__m512
     // SAFETY: as the caller promises.
     let (words, scales) =
         unsafe { (_mm512_maskz_loadu_epi8(bytes, weights.cast()), _mm_maskz_loadu_epi16(halves, scales.cast())) };
-    let lanes = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    (words, _mm512_permutexvar_ps(lanes, _mm512_castps128_ps512(_mm_cvtph_ps(scales))))
+    (words, _mm512_permutexvar_ps(lanes(), _mm512_castps128_ps512(_mm_cvtph_ps(scales))))
 }
 
 /// As those of INT8.
@@ -217,7 +301,7 @@ fn one_tile<const ROWS: usize>(
     let (whole, left) = (groups / GROUPS, groups % GROUPS);
     for step in 0..whole {
         if ahead {
-            columns.iter().for_each(|(weights, scales)| prefetch(weights, scales, step * GROUPS));
+            columns.iter().for_each(|(weights, scales)| prefetch(weights, scales, step * GROUPS, AHEAD));
         }
         add_columns!(0, 1, step, GROUPS);
         add_columns!(2, 3, step, GROUPS);
