@@ -323,7 +323,7 @@ impl State {
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let live = self.remove(shared, id);
-        let Live { pass, events, failures, waits, policy, .. } = live;
+        let Live { pass, homes, events, failures, waits, policy, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         match &pass.work {
             Work::Prompts(prompts) => {
@@ -336,7 +336,9 @@ impl State {
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
                 if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
                     self.costs.learn(&shared.processors, [&execution]);
-                    self.want_order(shared, pass.rows(), position);
+                    if homes.iter().filter(|is_home| **is_home).count() > 1 {
+                        self.want_order(shared, pass.rows(), position);
+                    }
                 }
                 let _ = pass.execution.set(execution);
             }
@@ -494,7 +496,7 @@ impl State {
         }
         let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
         let (dag, policy) = self.scheduled(prompts.tasks.dag.clone(), self.policy);
-        if policy != self.policy {
+        if policy != self.policy && !has_one_home(&dag) {
             self.want_order(shared, pass.rows(), pass.requests[0].position);
         }
         let dag = Arc::new(dag);
@@ -502,9 +504,10 @@ impl State {
     }
 
     /// The tasks of a prompt with their order, where one is followed and planned, and the policy by which they run: until
-    /// there is an order, the one that a schedule falls back to.
+    /// there is an order, and where one processor computes all of it, the one that a schedule falls back to.
     pub(super) fn scheduled(&self, dag: Dag, policy: Policy) -> (Dag, Policy) {
         match policy {
+            Policy::Planned if has_one_home(&dag) => (dag, Policy::CriticalPath),
             Policy::Planned => match self.orders.of(&dag) {
                 Some(order) => (dag.with_plan(order, 0.0), policy),
                 None => (dag, Policy::CriticalPath),
@@ -678,6 +681,11 @@ impl State {
             }
         }
     }
+}
+
+/// Whether all tasks are for the same processor, which takes as long in any order.
+fn has_one_home(dag: &Dag) -> bool {
+    (1..dag.len()).all(|task| dag.home(task) == dag.home(0))
 }
 
 /// Whether two requests may be computed together. Beside a sequence with adapters, a device that runs whole feed-forwards or
