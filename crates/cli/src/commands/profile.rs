@@ -30,10 +30,10 @@ use crate::{output, progress};
 /// the CPU alone, which takes over when the NPU fails.
 ///
 /// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
-/// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths on one processor and on
-/// several: what --partition cuts products by. With --predict, predictions are fitted to
-/// half of these times, a decision tree for a processor with static shapes and rates for others, and compared with the
-/// other half, and what is chosen by them with what is chosen by all times.
+/// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths on one processor
+/// alone and on several: what --partition decides by. With --predict, predictions are fitted to half of the products'
+/// times, a decision tree for a processor with static shapes and rates for others, and compared with the other half, and
+/// what is chosen by them with what is chosen by all times.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad profile --processors cpu=0,npu=1
@@ -146,22 +146,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let (key, file) = (processors.key(devices), CostTable::path(package));
     table.set(&key, costs.clone());
     table.save(package)?;
+    drop(engines);
+    // Last: they are planned by all the rest.
     if let Some(products) = products.as_mut().filter(|_| devices.partition.is_none()) {
-        let auto = DeviceArguments { partition: Some(Restriction::Auto), cuts: Vec::new(), ..devices.clone() };
-        let engine = processors.engine(&auto, &model, EngineOptions { policy: Policy::default(), ..options() })?;
-        let prompts = execute::measured_prompts(&engine, *repeat);
-        let bar = progress::prompts("measuring planned prompts", prompts);
-        let measured = execute::measure_prompts(&engine, *repeat, &cancel, |done| bar.set(done));
-        drop(bar);
-        products.prompts = measured.map_err(interrupted)?;
+        let options = EngineOptions { policy: Policy::default(), ..options() };
+        products.prompts = measure_prompts(arguments, &model, options, &cancel)?.map_err(interrupted)?;
         product_table.set(&processors.list_key(devices), products.clone());
         product_table.save(package)?;
     }
-    let processors = key;
     if arguments.json {
         return output::json(&Report {
             model: name,
-            processors,
+            processors: key,
             file,
             tokens,
             chunk: *chunk,
@@ -171,7 +167,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             predictions: predictions.as_ref(),
         });
     }
-    output::text(&text(&processors, &costs, *chunk))?;
+    output::text(&text(&key, &costs, *chunk))?;
     if let Some(products) = &products {
         output::text(&format!("\n{}", products_text(products, &names)))?;
     }
@@ -193,7 +189,21 @@ fn measure_products(arguments: &Arguments, model: &Arc<Model>, cancel: &Cancel) 
     Ok(execute::measure_products(model, &options, measure, cancel, &mut show))
 }
 
-/// What the largest products take on each processor, and the joins.
+/// Measures prompts that are planned by what was measured before, with a bar.
+fn measure_prompts(
+    arguments: &Arguments,
+    model: &Arc<Model>,
+    options: EngineOptions,
+    cancel: &Cancel,
+) -> Result<Result<Vec<MeasuredPrompt>, Error>> {
+    let Arguments { processors, devices, repeat, .. } = arguments;
+    let planned = DeviceArguments { partition: Some(Restriction::Auto), cuts: Vec::new(), ..devices.clone() };
+    let engine = processors.engine(&planned, model, options)?;
+    let bar = progress::prompts("measuring planned prompts", execute::measured_prompts(&engine, *repeat));
+    Ok(execute::measure_prompts(&engine, *repeat, cancel, |done| bar.set(done)))
+}
+
+/// What the largest products take on each processor, the joins, and the prompts.
 fn products_text(products: &ProductCosts, names: &[String]) -> String {
     let mut shapes: Vec<_> = products.products.iter().map(|time| (time.depth, time.columns, time.rows)).collect();
     shapes.sort_unstable();

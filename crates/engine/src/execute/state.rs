@@ -496,7 +496,7 @@ impl State {
         }
         let Work::Prompts(prompts) = &pass.work else { unreachable!("prompts were planned") };
         let (dag, policy) = self.scheduled(prompts.tasks.dag.clone(), self.policy);
-        if policy != self.policy && !has_one_home(&dag) {
+        if policy != self.policy && !dag.has_one_home() {
             self.want_order(shared, pass.rows(), pass.requests[0].position);
         }
         let dag = Arc::new(dag);
@@ -507,7 +507,7 @@ impl State {
     /// there is an order, and where one processor computes all of it, the one that a schedule falls back to.
     pub(super) fn scheduled(&self, dag: Dag, policy: Policy) -> (Dag, Policy) {
         match policy {
-            Policy::Planned if has_one_home(&dag) => (dag, Policy::CriticalPath),
+            Policy::Planned if dag.has_one_home() => (dag, Policy::CriticalPath),
             Policy::Planned => match self.orders.of(&dag) {
                 Some(order) => (dag.with_plan(order, 0.0), policy),
                 None => (dag, Policy::CriticalPath),
@@ -681,11 +681,6 @@ impl State {
             }
         }
     }
-}
-
-/// Whether all tasks are for the same processor, which takes as long in any order.
-fn has_one_home(dag: &Dag) -> bool {
-    (1..dag.len()).all(|task| dag.home(task) == dag.home(0))
 }
 
 /// Whether two requests may be computed together. Beside a sequence with adapters, a device that runs whole feed-forwards or

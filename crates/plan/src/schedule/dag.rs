@@ -202,6 +202,11 @@ impl Dag {
         self.homes[task]
     }
 
+    /// Whether all tasks are for the same processor, which takes as long in any order.
+    pub fn has_one_home(&self) -> bool {
+        (1..self.len()).all(|task| self.home(task) == self.home(0))
+    }
+
     /// The seconds that a task is expected to take on its home.
     pub fn seconds(&self, task: usize) -> f64 {
         self.seconds_on(task, self.homes[task]).expect("a home can run its task")

@@ -129,7 +129,10 @@ impl TryFrom<Unchecked> for ProductCosts {
         let is_listed = |time: &ProductTime| time.processor.index() < processors.len();
         expect(products.iter().all(is_listed), "times of processors of the list")?;
         decode.iter().try_for_each(|decode| decode.check(processors.len()))?;
-        expect(prompts.iter().all(MeasuredPrompt::is_plausible), "prompts that took 0.01 to 100 times what was expected")?;
+        expect(
+            prompts.iter().all(MeasuredPrompt::is_plausible),
+            "prompts that took 0.01 to 100 times what was expected",
+        )?;
         let costs = Self { chunk, processors, joins, products, decode, prompts };
         costs.participants().map_err(|error| error.to_string())?;
         costs.joins().map_err(|error| error.to_string())?;

@@ -8,12 +8,13 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_loadl_epi64, _mm_maskz_loadu_epi16, _mm_movehl_ps, _mm_movelh_ps, _mm_mul_ps,
-    _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps, _mm256_castps256_ps128,
-    _mm256_extractf128_ps, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512, _mm512_castps512_ps256,
-    _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd, _mm512_fmadd_ps, _mm512_loadu_si512,
-    _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps, _mm512_set1_epi32, _mm512_setr_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16, _mm512_srli_epi32,
+    __m128, __m512, __m512i, _mm_add_ps, _mm_cvtph_ps, _mm_loadl_epi64, _mm_maskz_loadu_epi16, _mm_movehl_ps,
+    _mm_movelh_ps, _mm_mul_ps, _mm_set1_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm256_add_ps, _mm256_castpd_ps,
+    _mm256_castps256_ps128, _mm256_extractf128_ps, _mm512_and_si512, _mm512_castps_pd, _mm512_castps128_ps512,
+    _mm512_castps512_ps256, _mm512_cvtepi32_ps, _mm512_dpbusd_epi32, _mm512_dpwssd_epi32, _mm512_extractf64x4_pd,
+    _mm512_fmadd_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi8, _mm512_permutexvar_ps, _mm512_reduce_add_ps,
+    _mm512_set1_epi32, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_srli_epi16,
+    _mm512_srli_epi32,
 };
 use std::ops::Range;
 
@@ -91,7 +92,7 @@ pub(super) fn multiply(task: &Int4Columns) {
     }
 }
 
-/// The only row: in bytes, of which weights are unpacked by half as many instructions. Columns share the reading of
+/// The only row: in bytes, whose products need half as many instructions to unpack weights. Columns share the reading of
 /// activations: neighbours, where these are one stream, and else [`COLUMNS`] that are streams of their own.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,f16c")]
 fn only_row(task: &Int4Columns) {
@@ -157,10 +158,9 @@ fn operands(step: &ByteStep) -> ([__m512i; 2], [__m512i; 2], __m512i) {
 fn byte_products(bytes: __m512i, (high, low, offset): &([__m512i; 2], [__m512i; 2], __m512i)) -> __m512i {
     let mask = _mm512_set1_epi32(BYTES_MASK);
     let factors = [_mm512_and_si512(bytes, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(bytes), mask)];
-    let sums = |from, x: &[__m512i; 2]| {
-        _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, factors[0], x[0]), factors[1], x[1])
-    };
-    // The upper word of a factor is 0.
+    let sums =
+        |from, x: &[__m512i; 2]| _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(from, factors[0], x[0]), factors[1], x[1]);
+    // The upper word of 256 is 0: it meets nothing but the sign of a sum.
     _mm512_dpwssd_epi32(sums(*offset, low), sums(_mm512_setzero_si512(), high), _mm512_set1_epi32(256))
 }
 
