@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 use triad_plan::schedule::Policy;
 
-use super::{Costs, Engine};
+use super::{Costs, Engine, Execution, Session};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
@@ -111,15 +111,10 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
         let prompt = super::any_tokens(session.context(), engine.model().description().vocab);
         let mut run = |policy| {
             engine.set_policy(policy);
-            session.truncate(0);
-            session.prefill(&prompt, cancel, |_| {})?;
-            let latest = session.execution().expect("a prompt ran");
-            if let Some(failure) = latest.failures.first() {
-                return Err(Error::Processor(Box::new(failure.clone())));
-            }
+            let execution = run_prompt(&mut session, &prompt, cancel)?.clone();
             done += 1;
             progress(done);
-            Ok(latest.clone())
+            Ok::<_, Error>(execution)
         };
         run(Policy::InOrder)?;
         let (mut in_order, mut out_of_order) = (Vec::new(), Vec::new());
@@ -132,6 +127,20 @@ pub fn profile(engines: &[Engine], repeat: usize, cancel: &Cancel, mut progress:
         costs.fill(&Costs::of_runs(engine.processors(), in_order, out_of_order));
     }
     Ok(costs)
+}
+
+/// Runs a prompt in a session that is emptied for it, and returns how it went.
+///
+/// # Errors
+/// If `cancel` is set, or a processor fails, though others went on.
+pub(super) fn run_prompt<'a>(session: &'a mut Session, prompt: &[u32], cancel: &Cancel) -> Result<&'a Execution> {
+    session.truncate(0);
+    session.prefill(prompt, cancel, |_| {})?;
+    let execution = session.execution().expect("a prompt ran");
+    match execution.failures.first() {
+        Some(failure) => Err(Error::Processor(Box::new(failure.clone()))),
+        None => Ok(execution),
+    }
 }
 
 /// How many prompts [`profile`] runs.

@@ -323,7 +323,7 @@ impl State {
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let live = self.remove(shared, id);
-        let Live { pass, homes, events, failures, waits, policy, .. } = live;
+        let Live { pass, events, failures, waits, policy, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         match &pass.work {
             Work::Prompts(prompts) => {
@@ -336,7 +336,7 @@ impl State {
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
                 if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
                     self.costs.learn(&shared.processors, [&execution]);
-                    if homes.iter().filter(|is_home| **is_home).count() > 1 {
+                    if !execution.tasks.dag.has_one_home() {
                         self.want_order(shared, pass.rows(), position);
                     }
                 }

@@ -7,8 +7,8 @@ const FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// What prompts of a length took on the processors of a [`Joint`](super::Joint), as multiples of the simulated seconds.
 ///
-/// One processor alone is faster than it is simulated to be: it computes whole feed-forwards, with its shadows inside. Of
-/// several, what is not simulated is mostly waiting for each other. Which of both is faster therefore goes by these.
+/// Of one processor alone it is not simulated that it computes whole feed-forwards, with their shadows inside; of several,
+/// mostly waiting for each other. Which of both is faster therefore goes by these.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredPrompt {

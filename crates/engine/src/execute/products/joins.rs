@@ -10,7 +10,8 @@ use triad_plan::timeline::Timeline;
 
 use super::{MeasuredJoins, median};
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::execute::profile::run_prompt;
 use crate::execute::{Engine, EngineOptions, WaitUse};
 
 /// Seconds from the end of what a task waited for to its beginning, of tasks whose processor had nothing else to do.
@@ -87,12 +88,7 @@ pub fn measure_joins(engine: &Engine, repeat: usize, cancel: &Cancel) -> Result<
     let mut gaps = Gaps::default();
     let (mut waits, mut seconds) = (vec![WaitUse::default(); engine.processors().len()], Vec::new());
     for round in 0..=repeat {
-        session.truncate(0);
-        session.prefill(&prompt, cancel, |_| {})?;
-        let latest = session.execution().expect("a prompt ran");
-        if let Some(failure) = latest.failures.first() {
-            return Err(Error::Processor(Box::new(failure.clone())));
-        }
+        let latest = run_prompt(&mut session, &prompt, cancel)?;
         if round > 0 {
             gaps.add(&latest.tasks, &latest.timeline, float);
             waits.iter_mut().zip(&latest.waits).for_each(|(waits, latest)| *waits = waits.plus(*latest));

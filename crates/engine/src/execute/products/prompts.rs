@@ -4,8 +4,9 @@ use triad_plan::joint::{Kind, MeasuredPrompt, Who};
 
 use super::median;
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::execute::Engine;
+use crate::execute::profile::run_prompt;
 
 /// The shortest prompt; others are two, four and more times as long.
 const SHORTEST: usize = 64;
@@ -36,6 +37,18 @@ pub fn measure_prompts(
     cancel: &Cancel,
     mut progress: impl FnMut(usize),
 ) -> Result<Vec<MeasuredPrompt>> {
+    let measured = measure(engine, repeat, cancel, &mut progress);
+    engine.state().set_who(Who::Any);
+    measured
+}
+
+/// The same, leaving the engine with what it measured last.
+fn measure(
+    engine: &Engine,
+    repeat: usize,
+    cancel: &Cancel,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<MeasuredPrompt>> {
     let (mut session, mut measured, mut done) = (engine.session(), Vec::new(), 0);
     let costs = engine.costs();
     for rows in lengths(engine) {
@@ -51,14 +64,9 @@ pub fn measure_prompts(
                     return Ok(Vec::new());
                 }
                 engine.plan_ahead(rows);
-                session.truncate(0);
-                session.prefill(&prompt, cancel, |_| {})?;
-                let latest = session.execution().expect("a prompt ran");
-                if let Some(failure) = latest.failures.first() {
-                    return Err(Error::Processor(Box::new(failure.clone())));
-                }
+                let execution = run_prompt(&mut session, &prompt, cancel)?;
                 if round > 0 {
-                    factors.push(latest.timeline.seconds() / expected.plan.seconds);
+                    factors.push(execution.timeline.seconds() / expected.plan.seconds);
                 }
                 done += 1;
                 progress(done);
@@ -69,6 +77,5 @@ pub fn measure_prompts(
         // Of a clock that stood still, or a prompt that nothing was known of, nothing is learned.
         measured.extend(prompt.is_plausible().then_some(prompt));
     }
-    engine.state().set_who(Who::Any);
     Ok(measured)
 }

@@ -105,7 +105,7 @@ impl Int16Rows {
         }
     }
 
-    /// Brings the numbers into the order for weights in INT4 as well.
+    /// Brings the numbers into the order for weights in INT4 as well, those of an only row in bytes, too.
     ///
     /// # Panics
     /// If rows are no whole number of groups.

@@ -24,9 +24,11 @@ pub(super) fn multiply(task: &Int8Columns) {
     if rows == 1 {
         let at_once = count / COLUMNS;
         for first in 0..at_once {
-            only_row(task, std::array::from_fn(|stream| first + stream * at_once));
+            // Streams of their own: memory gives more by several than by one.
+            let columns: [usize; COLUMNS] = std::array::from_fn(|stream| first + stream * at_once);
+            one_row(task, 0, columns, AHEAD_OF_STREAMS);
         }
-        return one_row(task, 0, COLUMNS * at_once..count);
+        return (COLUMNS * at_once..count).for_each(|column| one_row(task, 0, [column], AHEAD));
     }
     let distance = count / COLUMNS;
     let tiles_of_rows = rows.div_ceil(ROWS);
@@ -39,22 +41,23 @@ pub(super) fn multiply(task: &Int8Columns) {
         }
     }
     for row in 0..rows {
-        one_row(task, row, COLUMNS * distance..count);
+        (COLUMNS * distance..count).for_each(|column| one_row(task, row, [column], AHEAD));
     }
 }
 
-/// The only row, columns that are streams of their own: memory gives more by several than by one.
+/// A row and some columns, whose weights are prefetched so many bytes `ahead`: by itself the processor does not keep up with
+/// its memory.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn only_row(task: &Int8Columns, columns: [usize; COLUMNS]) {
-    let (x, weights) = (task.x.row(0), columns.map(|column| task.weights_of(column)));
+fn one_row<const COLUMNS: usize>(task: &Int8Columns, row: usize, columns: [usize; COLUMNS], ahead: usize) {
+    let (x, weights) = (task.x.row(row), columns.map(|column| task.weights_of(column)));
     // Two sums for each, so that no instruction waits for the one before it.
     let mut sums = [[_mm512_setzero_si512(); 2]; COLUMNS];
     let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
     for (index, x) in whole.iter().enumerate() {
         for (sums, weights) in sums.iter_mut().zip(weights) {
             let weights = &weights[2 * LANES * index..];
-            prefetch_ahead(weights.as_ptr(), AHEAD_OF_STREAMS);
+            prefetch_ahead(weights.as_ptr(), ahead);
             for (half, sum) in sums.iter_mut().enumerate() {
                 *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
             }
@@ -68,31 +71,7 @@ fn only_row(task: &Int8Columns, columns: [usize; COLUMNS]) {
     }
     for (column, [first, second]) in columns.into_iter().zip(sums) {
         let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(first, second));
-        task.write(0, column, sum as f32 * (task.x.scales()[0] * task.scales[column]));
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn one_row(task: &Int8Columns, row: usize, columns: Range<usize>) {
-    let (x, unit) = (task.x.row(row), task.x.scales()[row]);
-    let weights = task.weights[columns.start * x.len()..columns.end * x.len()].chunks_exact(x.len());
-    for (column, weights) in columns.zip(weights) {
-        // Two sums, so that no instruction waits for the one before it.
-        let mut sums = [_mm512_setzero_si512(); 2];
-        let (whole, rest) = x.as_chunks::<{ 2 * LANES }>();
-        for (x, weights) in whole.iter().zip(weights.as_chunks::<{ 2 * LANES }>().0) {
-            // By itself the processor does not keep up with its memory.
-            prefetch_ahead(weights.as_ptr(), AHEAD);
-            for (half, sum) in sums.iter_mut().enumerate() {
-                *sum = add_products(*sum, &x[half * LANES..], &weights[half * LANES..], LANES);
-            }
-        }
-        for first in (0..rest.len()).step_by(LANES) {
-            let start = x.len() - rest.len() + first;
-            sums[0] = add_products(sums[0], &x[start..], &weights[start..], (rest.len() - first).min(LANES));
-        }
-        let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(sums[0], sums[1]));
-        task.write(row, column, sum as f32 * (unit * task.scales[column]));
+        task.write(row, column, sum as f32 * (task.x.scales()[row] * task.scales[column]));
     }
 }
 
