@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::execute::{
-    self, CostTable, Costs, DecodeCosts, MeasureOptions, ProductCosts, ProductTable, ProductTime,
+    self, CostTable, Costs, DecodeCosts, MeasureOptions, MeasuredProducts, ProductCosts, ProductTable, ProductTime,
 };
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::joint::MeasuredPrompt;
@@ -32,8 +32,8 @@ use crate::{output, progress};
 /// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
 /// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths on one processor
 /// alone and on several: what --partition decides by. With --predict, predictions are fitted to half of the products'
-/// times, a decision tree for a processor with static shapes and rates for others, and compared with the other half, and
-/// what is chosen by them with what is chosen by all times.
+/// times, rates or a decision tree beside them, and compared with the other half, and what is chosen by them with what is
+/// chosen by all times, by times that are measured again.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad profile --processors cpu=0,npu=1
@@ -108,16 +108,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     // Products are cut in INT8 alone; without it, predictions are refused with the reason.
     let has_products = model.weights().is_int8() || arguments.predict;
     // First: what the rest of the profile is measured with may depend on it.
-    let mut products = if processors.count() > 1 && !arguments.no_products && has_products {
-        let measured = measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
-        product_table.set(&processors.list_key(devices), measured.clone());
+    let (mut products, mut predictions) = (None, None);
+    if processors.count() > 1 && !arguments.no_products && has_products {
+        let MeasuredProducts { costs, again } = measure_products(arguments, &model, &cancel)?.map_err(interrupted)?;
+        product_table.set(&processors.list_key(devices), costs.clone());
         product_table.save(package)?;
-        Some(measured)
-    } else {
-        None
-    };
-    let judge = |products: &ProductCosts| products.judge(model.description());
-    let predictions = products.as_ref().filter(|_| arguments.predict).map(judge).transpose()?;
+        if arguments.predict {
+            predictions = Some(costs.judge(model.description(), &again)?);
+        }
+        products = Some(costs);
+    }
     // The last chunk is a short one: what does not depend on a chunk's tokens shows.
     let tokens = (7 * chunk / 2).max(1).min(model.description().context);
     let chunks = tokens.div_ceil(*chunk);
@@ -179,11 +179,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Measures products, with a bar.
-fn measure_products(arguments: &Arguments, model: &Arc<Model>, cancel: &Cancel) -> Result<Result<ProductCosts, Error>> {
+fn measure_products(
+    arguments: &Arguments,
+    model: &Arc<Model>,
+    cancel: &Cancel,
+) -> Result<Result<MeasuredProducts, Error>> {
     let Arguments { processors, devices, chunk, repeat, predict, .. } = arguments;
     // There are more graphs than a run needs: none of them is kept.
     let (options, _opened) = processors.open(devices, model, false)?;
-    let measure = MeasureOptions { chunk: *chunk, repeat: *repeat, all_columns: *predict };
+    let measure = MeasureOptions { chunk: *chunk, repeat: *repeat, for_predictions: *predict };
     let mut bar = None;
     let mut show = |done, all| bar.get_or_insert_with(|| progress::products("measuring products", all)).set(done);
     Ok(execute::measure_products(model, &options, measure, cancel, &mut show))
@@ -264,15 +268,25 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
     let row = |one: &JudgedProcessor| {
         let [alone, beside] = [&one.alone, &one.beside];
         let numbers = [one.fitted.to_string(), alone.measurements.to_string()];
-        let errors = [alone.mean, alone.largest, beside.mean, beside.largest].map(percent);
+        let errors = [one.again.mean, alone.mean, alone.largest, beside.mean, beside.largest].map(percent);
         let labels = [names[one.processor.index()].clone(), one.method.to_owned()];
         labels.into_iter().chain(numbers).chain(errors).collect::<Vec<_>>()
     };
     let rows: Vec<_> = judged.processors.iter().map(row).collect();
-    let header = ["processor", "by", "fitted to", "held out", "mean error %", "largest %", "beside %", "largest %"];
+    let header = [
+        "processor",
+        "by",
+        "fitted to",
+        "held out",
+        "measured again %",
+        "mean error %",
+        "largest %",
+        "beside %",
+        "largest %",
+    ];
     format!(
         "{}\nby predictions {} of {} products and lengths are cut as by all times; the choices take {:.2} % more on \
-         average, {:.1} % at most",
+         average, {:.1} % at most, when they are measured again",
         output::table(&header, 2, &rows),
         judged.same,
         judged.choices,

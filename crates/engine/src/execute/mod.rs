@@ -56,9 +56,9 @@ use triad_plan::timeline::Timeline;
 pub use crate::error::{FailureReason, ProcessorFailure, ProcessorFailures};
 pub use costs::{Cost, Costs, Seen};
 pub use products::{
-    DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor, ProductCosts,
-    ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins, measure_products, measure_prompts,
-    measured_prompts,
+    DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor,
+    MeasuredProducts, ProductCosts, ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins,
+    measure_products, measure_prompts, measured_prompts,
 };
 pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};
@@ -344,7 +344,7 @@ impl Engine {
         let fixed = fixed_point.then(|| fixed_blocks(model, cuts)).transpose()?;
         let how = (cuts, fixed.as_ref());
         let (mut tasks, mut programs) = PromptTasks::prepare(model, &processors, &devices, chunks, how, progress)?;
-        tasks.joint = joint;
+        (tasks.plans, tasks.joint) = (plans, joint);
         let steps = decode_plans.map(|plans| {
             let rows = most_rows.min(context);
             Steps::prepare(model, &processors, (&devices, &mut programs), (&plans, float_unit), rows)

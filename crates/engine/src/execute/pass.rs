@@ -70,12 +70,14 @@ impl Prompts {
         (rows, position): (usize, usize),
     ) -> Self {
         let graph = shared.tasks.graph(shared.model.description(), rows, planned);
+        let of_part = shared.tasks.planned_seconds(shared.model.description(), &graph, planned);
         let expected = |task: &PrefillTask, processor| {
-            let seconds = costs.seconds(&shared.processors[processor].name, &graph, task, position);
-            seconds.unwrap_or_else(|| costs::guess(&graph, task))
+            let of_like = || costs.seconds(&shared.processors[processor].name, &graph, task, position);
+            of_part(task, processor).or_else(of_like).unwrap_or_else(|| costs::guess(&graph, task))
         };
         let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
         let tasks = tasks.expect("what is cut was cut when the engine was made");
+        drop(of_part);
         Self { graph, tasks: Arc::new(tasks), shadows: shared.tasks.shadows(planned) }
     }
 }

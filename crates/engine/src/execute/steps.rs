@@ -137,11 +137,8 @@ impl Steps {
         processor: ProcessorId,
     ) -> Option<f64> {
         let depth = product_depth(description, subgraph)?;
-        let plan = self.plans.products.products().iter().find(|plan| {
-            let (shape, role) = (plan.product.shape, plan.product.role);
-            role == subgraph.role && (shape.columns(), shape.depth()) == (subgraph.output_columns, depth)
-        });
-        let busy = &plan?.choice(rows)?.best.busy;
+        let plan = self.plans.products.product(subgraph.role, subgraph.output_columns, depth)?;
+        let busy = &plan.choice(rows)?.best.busy;
         busy.iter().find(|(other, _)| *other == processor).map(|(_, seconds)| *seconds)
     }
 }

@@ -10,7 +10,7 @@ use triad_plan::partition::{Alignment, ProductShape, products};
 use triad_plan::placement::Placement;
 use triad_plan::processors::{ProcessorId, Processors};
 use triad_plan::schedule::parts::{Cut, CutError, Part, Piece};
-use triad_plan::tasks::{Assigned, BlockShadows, PrefillTask, PrefillTasks, Shadow, TaskOptions};
+use triad_plan::tasks::{Assigned, BlockShadows, Operation, PrefillTask, PrefillTasks, Shadow, TaskOptions};
 use triad_processors::Device;
 
 use super::costs;
@@ -33,8 +33,12 @@ pub(crate) struct PromptTasks {
     splits: Vec<bool>,
     chunk: usize,
     pub(super) options: TaskOptions,
+    /// Of all products, where prompts are not planned one by one.
+    pub(super) plans: Option<Plans>,
     /// What plans each prompt, if anything does.
     pub(super) joint: Option<Joint>,
+    /// By processor, whether its programs are of one number of rows each.
+    has_static_shapes: Vec<bool>,
 }
 
 /// How outputs of products are cut.
@@ -86,7 +90,9 @@ impl PromptTasks {
             progress(done + 1, order.len());
         }
         let options = options.with_shadows(&graph, processors, &shadows);
-        let made = Self { splits, chunk, options, joint: None };
+        let is_static = |device: &Option<&dyn Device>| device.is_some_and(|device| device.capabilities().static_shapes);
+        let has_static_shapes = devices.iter().map(is_static).collect();
+        let made = Self { splits, chunk, options, plans: None, joint: None, has_static_shapes };
         made.tasks(&graph, processors, None, |_, _| 0.0)?;
         Ok((made, all))
     }
@@ -126,6 +132,34 @@ impl PromptTasks {
                 Ok(PrefillTasks::assigned(graph, processors, &self.options, &assignment, seconds)?)
             }
             _ => Ok(PrefillTasks::new(graph, processors, &self.options, seconds)?),
+        }
+    }
+
+    /// Seconds of parts of products on processors with static shapes, by what was measured of them: what whole chunks take
+    /// there does not tell what parts do. `None` of other tasks, and where no product is planned.
+    pub(super) fn planned_seconds<'a>(
+        &'a self,
+        description: &'a ModelDescription,
+        graph: &'a Graph,
+        planned: Option<&'a Planned>,
+    ) -> impl Fn(&PrefillTask, ProcessorId) -> Option<f64> + 'a {
+        let is_alone = self.alone(planned).is_some();
+        let by_prompt = self.joint.as_ref().zip(planned).map(|(joint, planned)| joint.seconds(&planned.plan, graph));
+        let by_product = move |plans: &Plans, task: &PrefillTask, processor| {
+            let subgraph = &graph.subgraphs()[task.task.subgraph];
+            let depth = product_depth(description, subgraph)?;
+            let plan = plans.product(subgraph.role, subgraph.output_columns, depth)?;
+            let rows = graph.chunks()[task.task.chunk].len();
+            plan.choice(rows)?.seconds_of_part(&task.part, processor)
+        };
+        move |task, processor| {
+            if is_alone || !self.has_static_shapes[processor.index()] || task.operation != Operation::Compute {
+                return None;
+            }
+            match &by_prompt {
+                Some(seconds) => seconds(task, processor),
+                None => by_product(self.plans.as_ref()?, task, processor),
+            }
         }
     }
 
@@ -173,8 +207,8 @@ impl<'a> Cuts<'a> {
             return Ok(self.by_role.iter().find(|(other, _)| *other == role).map(|(_, cut)| cut));
         };
         let depth = product_depth(description, subgraph).unwrap_or(0);
-        match plans.cut(role, columns, depth) {
-            Some(cut) => Ok(Some(cut)),
+        match plans.product(role, columns, depth) {
+            Some(plan) => Ok(Some(plan.cut())),
             None => Err(Error::Unplanned { role: role.name(), columns, depth }),
         }
     }

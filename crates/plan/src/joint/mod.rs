@@ -24,8 +24,8 @@ use crate::partition::solve::Choice;
 use crate::partition::{PartitionError, Piece, products};
 use crate::processors::{ProcessorId, Processors};
 use crate::schedule::Policy;
-use crate::schedule::parts::{CutError, Part};
-use crate::tasks::{Assigned, PrefillTask, TaskOptions};
+use crate::schedule::parts::CutError;
+use crate::tasks::{Assigned, Operation, PrefillTask, TaskOptions};
 
 pub use measured::MeasuredPrompt;
 
@@ -239,16 +239,21 @@ impl Joint {
         plan: &'a JointPlan,
         graph: &'a Graph,
     ) -> impl Fn(Task) -> Result<Assigned, CutError> + 'a {
-        // By subgraph: its block, and its place there.
-        let mut places: Vec<(usize, usize)> = Vec::new();
-        for subgraph in graph.subgraphs() {
-            let place = places.iter().rev().take_while(|(block, _)| *block == subgraph.block).count();
-            places.push((subgraph.block, place));
-        }
-        let of_block = places.iter().take_while(|(block, _)| *block == 0).count();
-        move |task| {
-            let (block, place) = places[task.subgraph];
-            assigned(self, graph, task, plan.way(block, task.chunk, place, of_block))
+        let way = plan.ways_of(graph);
+        move |task| assigned(self, graph, task, way(task))
+    }
+
+    /// Seconds of the tasks that compute products of a prompt as a plan has it, on a processor: what was measured of its
+    /// parts. `None` for other tasks, and on processors that compute nothing of the product.
+    pub fn seconds<'a>(
+        &'a self,
+        plan: &'a JointPlan,
+        graph: &'a Graph,
+    ) -> impl Fn(&PrefillTask, ProcessorId) -> Option<f64> + 'a {
+        let way = plan.ways_of(graph);
+        move |task, processor| match task.operation {
+            Operation::Compute => self.seconds_of_part(graph, way(task.task), task, processor),
+            Operation::Shadow => None,
         }
     }
 
@@ -263,6 +268,13 @@ impl Joint {
         }
     }
 
+    /// Seconds of a part of a product on a processor, if a task is one and the processor computes any of it.
+    fn seconds_of_part(&self, graph: &Graph, way: Way, task: &PrefillTask, processor: ProcessorId) -> Option<f64> {
+        let subgraph = &graph.subgraphs()[task.task.subgraph];
+        let rows = graph.chunks()[task.task.chunk].len();
+        self.choice(way, subgraph.block, subgraph.role, rows)?.seconds_of_part(&task.part, processor)
+    }
+
     /// The choice of a product on `rows` rows that is made by going this way.
     fn choice(&self, way: Way, block: usize, role: Role, rows: usize) -> Option<&Choice> {
         self.product(self.plans(way)?, block, role)?.choice(rows)
@@ -275,6 +287,21 @@ impl JointPlan {
         match self.ways[0][0] {
             Way::On(processor) if self.kind == Kind::Alone => Some(processor),
             Way::On(_) | Way::Cut => None,
+        }
+    }
+
+    /// How the subgraphs of a prompt are computed.
+    fn ways_of<'a>(&'a self, graph: &Graph) -> impl Fn(Task) -> Way + 'a {
+        // By subgraph: its block, and its place there.
+        let mut places: Vec<(usize, usize)> = Vec::new();
+        for subgraph in graph.subgraphs() {
+            let place = places.iter().rev().take_while(|(block, _)| *block == subgraph.block).count();
+            places.push((subgraph.block, place));
+        }
+        let of_block = places.iter().take_while(|(block, _)| *block == 0).count();
+        move |task| {
+            let (block, place) = places[task.subgraph];
+            self.way(block, task.chunk, place, of_block)
         }
     }
 
@@ -305,9 +332,4 @@ fn truncated(description: &ModelDescription, blocks: usize) -> ModelDescription 
     let mut description = description.clone();
     description.blocks.truncate(blocks);
     description
-}
-
-/// Part of an output that a task of a processor is.
-fn area(part: &Part) -> f64 {
-    (part.rows.len() * part.columns.len()) as f64
 }

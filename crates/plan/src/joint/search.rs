@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{BLOCKS, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Who, area, assigned, truncated};
+use super::{BLOCKS, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Who, assigned, truncated};
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
-use crate::schedule::parts::{CutError, Part};
+use crate::schedule::parts::CutError;
 use crate::simulate::{Begin, Takes, simulate_each};
 use crate::tasks::{Operation, PrefillTask, PrefillTasks};
 
@@ -230,7 +230,7 @@ impl<'a> Division<'a> {
         let seconds = |task: &PrefillTask, id: ProcessorId| {
             let Task { chunk, subgraph, .. } = task.task;
             let product = match task.operation {
-                Operation::Compute => self.of_part(graph, ways[chunk][subgraph], task, id),
+                Operation::Compute => self.joint.seconds_of_part(graph, ways[chunk][subgraph], task, id),
                 Operation::Shadow => None,
             };
             product.unwrap_or_else(|| of_float(graph, task, id))
@@ -245,22 +245,6 @@ impl<'a> Division<'a> {
             .collect();
         let takes = |begin: Begin| Takes { before: gaps[begin.task], ..dag.seconds(begin.task).into() };
         Ok(simulate_each(dag, policy, takes).seconds())
-    }
-
-    /// Seconds of a part of a product on its processor: of what that computes of the product, the share of the part.
-    fn of_part(&self, graph: &Graph, way: Way, task: &PrefillTask, id: ProcessorId) -> Option<f64> {
-        let subgraph = &graph.subgraphs()[task.task.subgraph];
-        if !subgraph.role.is_product() {
-            return None;
-        }
-        let rows = graph.chunks()[task.task.chunk].len();
-        let choice = self.joint.choice(way, subgraph.block, subgraph.role, rows)?;
-        let (_, seconds) = choice.best.busy.iter().find(|(processor, _)| *processor == id)?;
-        let pieces = choice.best.partition.pieces.iter().filter(|piece| piece.processor == id);
-        let there =
-            |part: &Part| area(&Part { rows: part.rows.start.min(rows)..part.rows.end.min(rows), ..part.clone() });
-        let all: f64 = pieces.map(|piece| there(&piece.part)).sum();
-        Some(seconds * area(&task.part) / all.max(1.0))
     }
 
     /// A candidate with all products of a role, or all floats, another way, as long as that is faster.

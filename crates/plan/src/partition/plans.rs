@@ -125,14 +125,14 @@ impl Plans {
         &self.0
     }
 
-    /// How the outputs of a role are cut where they have so many columns, and its input so many features; `None` if
-    /// nobody planned it.
-    pub fn cut(&self, role: Role, columns: usize, depth: usize) -> Option<&Cut> {
+    /// The plan of a role's product where its output has so many columns, and its input so many features; `None` if nobody
+    /// planned it.
+    pub fn product(&self, role: Role, columns: usize, depth: usize) -> Option<&ProductPlan> {
         let is_it = |plan: &&ProductPlan| {
             let ModelProduct { role: other, shape, .. } = plan.product;
             other == role && shape.columns() == columns && shape.depth() == depth
         };
-        self.0.iter().find(is_it).map(|plan| &plan.cut)
+        self.0.iter().find(is_it)
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
             let plans = Plans::solve(&solver, &products, restriction).unwrap();
             for ProductPlan { product, choices, .. } in plans.products() {
                 let (columns, depth) = (product.shape.columns(), product.shape.depth());
-                let cut = plans.cut(product.role, columns, depth).unwrap();
+                let cut = plans.product(product.role, columns, depth).unwrap().cut();
                 let pieces = cut.pieces(chunk, columns).unwrap();
                 for rows in 1..=chunk {
                     let mut computed = vec![0; rows * columns];
@@ -265,10 +265,10 @@ mod tests {
         let joins = Joins::new(ProcessorId::new(0), 0.0, 0.0, 0.0).unwrap();
         let solver = Solver::new(participants([false; 3]), Rates([1.0; 3]), joins).unwrap();
         let plans = Plans::solve(&solver, &products, Restriction::Layer).unwrap();
-        assert!(plans.cut(Role::Down, 576, 1536).is_some());
-        assert_eq!(plans.cut(Role::Down, 576, 1535), None);
-        assert_eq!(plans.cut(Role::Attention, 576, 1536), None);
-        let refused = plans.cut(Role::Down, 576, 1536).unwrap().parts(65, 576).unwrap_err().to_string();
+        assert!(plans.product(Role::Down, 576, 1536).is_some());
+        assert_eq!(plans.product(Role::Down, 576, 1535), None);
+        assert_eq!(plans.product(Role::Attention, 576, 1536), None);
+        let refused = plans.product(Role::Down, 576, 1536).unwrap().cut().parts(65, 576).unwrap_err().to_string();
         assert_eq!(refused, "there is no plan for 65 rows by 576 columns: expected at most 64 by 576");
     }
 }

@@ -1,4 +1,5 @@
-//! Predicted costs (§4.3): a decision tree for a processor whose times have steps, fixed rates for one without.
+//! Predicted costs (§4.3): fixed rates, and a decision tree of what times are beside them for a processor whose times have
+//! steps.
 //!
 //! Both are fitted to measurements, and both are judged by shapes that they were not fitted to.
 
@@ -15,12 +16,16 @@ use crate::processors::ProcessorId;
 const FOLDS: usize = 5;
 /// Shapes that a prediction is fitted to, at least: two of each part.
 const FEWEST_SHAPES: usize = 2 * FOLDS;
+/// Errors of predictions that are no more apart than this are the same but for rounding.
+const ROUNDING: f64 = 1e-9;
+/// What fixed rates are of: [`terms`].
+const TERMS: usize = 4;
 
 /// How the costs of a processor are predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By a decision tree, for a processor whose speed depends on the shape: an NPU (§3.2). Its leaves have the seconds
-    /// of a multiplication and addition.
+    /// By fixed rates and a decision tree, for a processor whose speed depends on the shape: an NPU (§3.2). Its leaves have
+    /// what times are as multiples of those by the rates.
     Tree {
         /// Sizes count as the next multiple of this, the side of the array that multiplies; 1 if it is not known.
         step: usize,
@@ -30,13 +35,21 @@ pub enum Method {
         leaf: usize,
     },
     /// By fixed rates, for a processor whose speed does not: a GPU (§3.1). A launch, a time for each multiplication and
-    /// addition, and one for each weight, which is what the few rows of decode take.
+    /// addition, one for each weight, which is what the few rows of decode take, and one for each output.
     Rates,
 }
 
 impl Method {
     /// The tree for processors with static shapes.
     pub const TREE: Self = Self::Tree { step: 32, depth: 10, leaf: 2 };
+
+    /// What may predict a processor: rates, and trees whose leaves have few shapes, which follow the times, or more, which
+    /// follow their noise less.
+    pub fn candidates(has_static_shapes: bool) -> [Self; 4] {
+        let step = if has_static_shapes { 32 } else { 1 };
+        let tree = |leaf| Self::Tree { step, depth: 10, leaf };
+        [Self::Rates, tree(2), tree(4), tree(8)]
+    }
 
     /// Name for people and files.
     pub fn name(self) -> &'static str {
@@ -95,6 +108,7 @@ impl HeldOut {
 /// Predicts seconds of products on one processor.
 #[derive(Clone, Debug)]
 pub struct Prediction {
+    method: Method,
     model: Model,
     /// The smallest and the largest size that was measured, of rows, columns and depth.
     range: [(usize, usize); 3],
@@ -135,7 +149,27 @@ impl Prediction {
             let model = Model::fit(method, &fitted);
             errors.extend(held.iter().map(|(shape, seconds)| (model.seconds(*shape) / seconds - 1.0).abs()));
         }
-        Ok(Self { model: Model::fit(method, &measured), range, held_out: HeldOut::of(&errors) })
+        Ok(Self { method, model: Model::fit(method, &measured), range, held_out: HeldOut::of(&errors) })
+    }
+
+    /// The one of several methods whose predictions are least off; of several the first one.
+    ///
+    /// # Errors
+    /// As [`Prediction::fit`].
+    ///
+    /// # Panics
+    /// If there is no method.
+    pub fn best(methods: &[Method], processor: ProcessorId, measurements: &[Measurement]) -> Result<Self, FitError> {
+        let fit = |method: &Method| Self::fit(*method, processor, measurements);
+        let fits = methods.iter().map(fit).collect::<Result<Vec<_>, _>>()?;
+        let least = fits.iter().map(|fit| fit.held_out.mean).fold(f64::INFINITY, f64::min);
+        let best = fits.into_iter().find(|fit| fit.held_out.mean <= least + ROUNDING);
+        Ok(best.expect("a method"))
+    }
+
+    /// How it predicts.
+    pub fn method(&self) -> Method {
+        self.method
     }
 
     /// How far it is off.
@@ -179,34 +213,40 @@ pub(super) fn scatter(shape: &ProductShape) -> u64 {
 
 #[derive(Clone, Debug)]
 enum Model {
-    /// Of the logarithm of the seconds of a multiplication and addition, sizes in steps.
-    Tree { step: usize, tree: RegressionTree<5> },
-    /// Seconds of a launch, of a multiplication and addition, and of a weight.
-    Rates([f64; 3]),
+    /// Rates, and of sizes in steps the logarithm of what seconds are as a multiple of theirs.
+    Tree { step: usize, rates: [f64; TERMS], tree: RegressionTree<5> },
+    /// Seconds of each of the [`terms`].
+    Rates([f64; TERMS]),
 }
 
 impl Model {
     fn fit(method: Method, measured: &[(ProductShape, f64)]) -> Self {
         match method {
             Method::Tree { step, depth, leaf } => {
-                let sample = |(shape, seconds): &(ProductShape, f64)| {
-                    let features = features(*shape, step);
-                    Sample { features, target: (seconds / operations(&features)).ln() }
+                let measured: Vec<_> =
+                    measured.iter().map(|(shape, seconds)| (features(*shape, step), *seconds)).collect();
+                let rates = fit_rates(measured.iter().map(|(features, seconds)| (terms(features), *seconds)));
+                let sample = |(features, seconds): &([f64; 5], f64)| {
+                    let target = (seconds / seconds_by(&rates, features)).ln();
+                    Sample { features: *features, target }
                 };
                 let samples: Vec<_> = measured.iter().map(sample).collect();
-                Self::Tree { step, tree: RegressionTree::fit(&samples, Limits { depth, leaf }) }
+                Self::Tree { step, rates, tree: RegressionTree::fit(&samples, Limits { depth, leaf }) }
             }
-            Method::Rates => Self::Rates(fit_rates(measured)),
+            Method::Rates => {
+                let terms = |(shape, seconds): &(ProductShape, f64)| (terms(&features(*shape, 1)), *seconds);
+                Self::Rates(fit_rates(measured.iter().map(terms)))
+            }
         }
     }
 
     fn seconds(&self, shape: ProductShape) -> f64 {
         match self {
-            Self::Tree { step, tree } => {
+            Self::Tree { step, rates, tree } => {
                 let features = features(shape, *step);
-                tree.predict(&features).exp() * operations(&features)
+                tree.predict(&features).exp() * seconds_by(rates, &features)
             }
-            Self::Rates(rates) => rates.iter().zip(terms(shape)).map(|(rate, term)| rate * term).sum(),
+            Self::Rates(rates) => seconds_by(rates, &features(shape, 1)),
         }
     }
 }
@@ -218,57 +258,59 @@ fn features(shape: ProductShape, step: usize) -> [f64; 5] {
     [rows, columns, depth, columns * depth, rows * columns * depth]
 }
 
-/// The operations of a product with these [`features`].
-fn operations(features: &[f64; 5]) -> f64 {
-    2.0 * features[4]
+/// What the rates of a product with these [`features`] are multiplied by: a launch, operations, weights and outputs.
+fn terms(features: &[f64; 5]) -> [f64; TERMS] {
+    let [rows, columns, _, weights, products] = *features;
+    [1.0, 2.0 * products, weights, rows * columns]
 }
 
-/// What the rates of [`Method::Rates`] are multiplied by.
-fn terms(shape: ProductShape) -> [f64; 3] {
-    [1.0, shape.operations(), shape.weights()]
+/// Seconds by rates.
+fn seconds_by(rates: &[f64; TERMS], features: &[f64; 5]) -> f64 {
+    rates.iter().zip(terms(features)).map(|(rate, term)| rate * term).sum()
 }
 
-/// The rates of none below zero with the least sum of squared relative errors.
-fn fit_rates(measured: &[(ProductShape, f64)]) -> [f64; 3] {
+/// The rates of [`terms`], none below zero, with the least sum of squared relative errors of seconds.
+fn fit_rates(measured: impl Iterator<Item = ([f64; TERMS], f64)>) -> [f64; TERMS] {
+    const ALL: [usize; TERMS] = [0, 1, 2, 3];
     // Relative to the time, each measurement is 1; terms are scaled to at most 1, since launches are seconds and
     // weights millions.
-    let relative: Vec<_> = measured.iter().map(|(shape, seconds)| terms(*shape).map(|term| term / seconds)).collect();
-    let scales = [0, 1, 2].map(|term| relative.iter().map(|terms| terms[term]).fold(0.0, f64::max));
-    let rows: Vec<_> = relative.iter().map(|terms| [0, 1, 2].map(|term| terms[term] / scales[term])).collect();
-    let mut best = ([0.0; 3], f64::INFINITY);
+    let relative: Vec<_> = measured.map(|(terms, seconds)| terms.map(|term| term / seconds)).collect();
+    let scales = ALL.map(|term| relative.iter().map(|terms| terms[term]).fold(0.0, f64::max));
+    let rows: Vec<_> = relative.iter().map(|terms| ALL.map(|term| terms[term] / scales[term])).collect();
+    let mut best = ([0.0; TERMS], f64::INFINITY);
     // The least squares with none below zero are the least squares of some of the terms.
-    for used in 1usize..8 {
-        let used = [0, 1, 2].map(|term| used & (1 << term) != 0);
+    for used in 1usize..1 << TERMS {
+        let used = ALL.map(|term| used & (1 << term) != 0);
         let Some(rates) = least_squares(&rows, used) else { continue };
-        let error = |terms: &[f64; 3]| terms.iter().zip(&rates).map(|(term, rate)| term * rate).sum::<f64>() - 1.0;
+        let error = |terms: &[f64; TERMS]| terms.iter().zip(&rates).map(|(term, rate)| term * rate).sum::<f64>() - 1.0;
         let sum = rows.iter().map(|terms| error(terms).powi(2)).sum();
         if rates.iter().all(|rate| *rate >= 0.0) && sum < best.1 {
             best = (rates, sum);
         }
     }
-    [0, 1, 2].map(|term| best.0[term] / scales[term])
+    ALL.map(|term| best.0[term] / scales[term])
 }
 
 /// The rates of the terms in use for which all rows are nearest to 1; `None` if that is more than one solution.
-fn least_squares(rows: &[[f64; 3]], used: [bool; 3]) -> Option<[f64; 3]> {
+fn least_squares(rows: &[[f64; TERMS]], used: [bool; TERMS]) -> Option<[f64; TERMS]> {
     /// A pivot below this is zero but for rounding.
     const SINGULAR: f64 = 1e-12;
     // The normal equations; a term that is not used has the equation rate = 0.
-    let mut equations = [[0.0; 4]; 3];
+    let mut equations = [[0.0; TERMS + 1]; TERMS];
     for (term, equation) in equations.iter_mut().enumerate() {
         if !used[term] {
             equation[term] = 1.0;
             continue;
         }
         for row in rows {
-            for other in (0..3).filter(|other| used[*other]) {
+            for other in (0..TERMS).filter(|other| used[*other]) {
                 equation[other] += row[term] * row[other];
             }
-            equation[3] += row[term];
+            equation[TERMS] += row[term];
         }
     }
     // They are symmetric and not negative: no pivoting is needed.
-    for pivot in 0..3 {
+    for pivot in 0..TERMS {
         let value = equations[pivot][pivot];
         if value <= SINGULAR {
             return None;
@@ -282,7 +324,7 @@ fn least_squares(rows: &[[f64; 3]], used: [bool; 3]) -> Option<[f64; 3]> {
             }
         }
     }
-    Some(equations.map(|equation| equation[3]))
+    Some(equations.map(|equation| equation[TERMS]))
 }
 
 #[cfg(test)]
@@ -367,13 +409,34 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_method_with_the_least_error_on_other_shapes_predicts() {
+        // Steps of 512 columns and a slow depth: no rates describe that.
+        let stepped = measured(|shape| {
+            let factor = if shape.depth > 4096 { 3.0 } else { 1.0 };
+            factor * (shape.rows * shape.columns.next_multiple_of(512) * shape.depth) as f64 * 1e-12
+        });
+        let methods = Method::candidates(true);
+        let best = Prediction::best(&methods, NPU, &stepped).unwrap();
+        assert!(matches!(best.method(), Method::Tree { .. }), "{:?}", best.method());
+        let error = |method: &Method| Prediction::fit(*method, NPU, &stepped).unwrap().held_out().mean;
+        assert!(methods.iter().all(|method| best.held_out().mean <= error(method)));
+        assert!(best.held_out().mean < 0.5 * error(&Method::Rates));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
         #[test]
-        fn fixed_rates_are_found_again(launch in 0f64..1e-3, operation in 1e-13f64..1e-11, weight in 0f64..1e-9) {
-            let rates = Model::Rates([launch, operation, weight]);
-            let prediction = Prediction::fit(Method::Rates, NPU, &measured(|shape| rates.seconds(shape))).unwrap();
+        fn fixed_rates_are_found_again(
+            launch in 0f64..1e-3,
+            operation in 1e-13f64..1e-11,
+            weight in 0f64..1e-9,
+            output in 0f64..1e-8,
+        ) {
+            let rates = Model::Rates([launch, operation, weight, output]);
+            let measurements = measured(|shape| rates.seconds(shape));
+            let prediction = Prediction::best(&Method::candidates(false), NPU, &measurements).unwrap();
             prop_assert!(prediction.held_out().largest < 1e-6, "{:?}", prediction.held_out());
         }
 

@@ -8,6 +8,7 @@ use super::{
     candidates,
 };
 use crate::processors::ProcessorId;
+use crate::schedule::parts::Part;
 
 /// Rows of one plan of prefill: a longest standard length, and a rest that is shorter than another one.
 const MOST_PREFILL_ROWS: usize = 2 * LONGEST - 1;
@@ -50,6 +51,9 @@ pub struct Timed {
     pub join_seconds: f64,
     /// Seconds that each processor with a piece computes, in the order of the pieces.
     pub busy: Vec<(ProcessorId, f64)>,
+    /// Seconds of each piece.
+    #[serde(skip)]
+    pub of_pieces: Vec<f64>,
 }
 
 /// What the solver chose for a product.
@@ -72,6 +76,17 @@ impl Choice {
     pub fn best_alone(&self) -> &Timed {
         let fastest = self.alone.iter().min_by(|a, b| a.seconds.total_cmp(&b.seconds));
         fastest.expect("a solver has a participant")
+    }
+
+    /// Seconds of a part of a chunk, which may have fewer rows than were planned for: those of the piece that it is, on
+    /// the processor of that piece. `None` on others.
+    pub fn seconds_of_part(&self, part: &Part, processor: ProcessorId) -> Option<f64> {
+        let is_it = |piece: &Piece| {
+            let Part { rows, columns } = &piece.part;
+            piece.processor == processor && rows.start == part.rows.start && *columns == part.columns
+        };
+        let mut pieces = self.best.partition.pieces.iter().zip(&self.best.of_pieces);
+        pieces.find(|(piece, _)| is_it(piece)).map(|(_, seconds)| *seconds)
     }
 }
 
@@ -203,6 +218,7 @@ struct Search<'a, C> {
     seconds: f64,
     /// Of the candidate that is considered.
     busy: Vec<(ProcessorId, f64)>,
+    of_pieces: Vec<f64>,
     considered: usize,
 }
 
@@ -215,6 +231,7 @@ impl<'a, C: Costs> Search<'a, C> {
             pieces: Vec::new(),
             seconds: f64::INFINITY,
             busy: Vec::new(),
+            of_pieces: Vec::new(),
             considered: 0,
         }
     }
@@ -233,9 +250,11 @@ impl<'a, C: Costs> Search<'a, C> {
         Ok(())
     }
 
-    /// T_total of a candidate, with what each processor computes in `busy`; `None` as soon as it is above the best one.
+    /// T_total of a candidate, with what each processor computes in `busy` and each piece takes in `of_pieces`; `None` as
+    /// soon as it is above the best one.
     fn total(&mut self, pieces: &[Piece]) -> Result<Option<f64>, PartitionError> {
         self.busy.clear();
+        self.of_pieces.clear();
         let mut longest = 0.0f64;
         let is_cut = pieces.iter().any(|piece| piece.processor != pieces[0].processor);
         for piece in pieces {
@@ -244,6 +263,7 @@ impl<'a, C: Costs> Search<'a, C> {
                 true => costs.seconds_beside(piece.processor, shape)?,
                 false => costs.seconds(piece.processor, shape)?,
             };
+            self.of_pieces.push(seconds);
             // The pieces of a processor are behind each other.
             match self.busy.last_mut() {
                 Some((processor, sum)) if *processor == piece.processor => *sum += seconds,
@@ -266,6 +286,6 @@ impl<'a, C: Costs> Search<'a, C> {
         self.total(&pieces).ok()?;
         let join_seconds = self.solver.joins.seconds(self.busy.iter().copied());
         let partition = Partition { strategy: self.strategy, pieces };
-        Some(Timed { partition, seconds: self.seconds, join_seconds, busy: self.busy })
+        Some(Timed { partition, seconds: self.seconds, join_seconds, busy: self.busy, of_pieces: self.of_pieces })
     }
 }

@@ -177,6 +177,11 @@ proptest! {
                     prop_assert_eq!(Some((choice.best.seconds, choice.best.partition.pieces.len())), least);
                     prop_assert_eq!(choice.considered, candidates.iter().filter(fits).count());
                     let longest = choice.best.busy.iter().map(|(_, seconds)| *seconds).fold(0.0, f64::max);
+                    for (processor, seconds) in &choice.best.busy {
+                        let pieces = choice.best.partition.pieces.iter().filter(|piece| piece.processor == *processor);
+                        let of_pieces = pieces.map(|piece| choice.seconds_of_part(&piece.part, *processor).unwrap());
+                        prop_assert!((of_pieces.sum::<f64>() / seconds - 1.0).abs() < 1e-9);
+                    }
                     prop_assert_eq!(longest + choice.best.join_seconds, choice.best.seconds);
                 }
                 Err(error) => prop_assert!(least.is_none() && matches!(error, PartitionError::NoCut { .. }), "{}", error),

@@ -9,7 +9,7 @@ use triad_plan::partition::{ProductShape, StandardLengths};
 use triad_plan::processors::ProcessorId;
 
 use super::bench::{Bench, columns};
-use super::{DecodeCosts, MeasuredProcessor, ProductCosts, decode, joins};
+use super::{DecodeCosts, MeasuredProcessor, ProductCosts, ProductTime, decode, joins};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::Engine;
@@ -27,8 +27,18 @@ pub struct MeasureOptions {
     pub chunk: usize,
     /// Runs of each product, after one that does not count; what it took is their median.
     pub repeat: usize,
-    /// Whether every number of columns is measured that a cut can give, rather than some.
-    pub all_columns: bool,
+    /// Whether it is to be seen how well some times predict others: every number of columns is measured that a cut can
+    /// give, rather than some, and all of them a second time.
+    pub for_predictions: bool,
+}
+
+/// What was measured of products.
+#[derive(Clone, Debug)]
+pub struct MeasuredProducts {
+    /// What plans are made by.
+    pub costs: ProductCosts,
+    /// All its products a second time, behind the first, for predictions alone: [`ProductCosts::judge`].
+    pub again: Vec<ProductTime>,
 }
 
 /// Measures the products of `model` on each processor alone and beside the others, and what it takes to join them.
@@ -43,7 +53,7 @@ pub fn measure_products(
     options: MeasureOptions,
     cancel: &Cancel,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<ProductCosts> {
+) -> Result<MeasuredProducts> {
     if processors.len() < 2 {
         let (value, expected) = (processors.len().to_string(), "at least two, among which products can be cut");
         return Err(Error::Option { name: "the number of processors", value, expected });
@@ -63,15 +73,16 @@ pub fn measure_products(
             MeasuredProcessor { name: processor.name.clone(), lengths }
         })
         .collect();
-    let wanted = wanted(&products, &measured, options.all_columns);
+    let wanted = wanted(&products, &measured, options.for_predictions);
     let of_products: usize = wanted.values().map(BTreeSet::len).sum();
     // Steps may have smaller weights, in float.
     let mut linears = model.weights().blocks.iter().flat_map(|block| block.linears.values());
     let decodes_in_int8 = linears.all(|linear| linear.decode_weight.is_none());
-    let total = of_products + if decodes_in_int8 { decode::count(model, &measured)? } else { 0 };
+    let rounds = if options.for_predictions { 2 } else { 1 };
+    let total = rounds * of_products + if decodes_in_int8 { decode::count(model, &measured)? } else { 0 };
     let bench = Bench { model, units: &units, devices: &devices, repeat: options.repeat.max(1) };
-    let mut times = Vec::with_capacity(of_products);
-    for (role, shapes) in &wanted {
+    let mut times = Vec::with_capacity(rounds * of_products);
+    for (role, shapes) in std::iter::repeat_n(&wanted, rounds).flatten() {
         let product = products.iter().find(|product| product.role == *role).expect("a product of the model");
         let loads = bench.loads(*role, product.shape)?;
         for (processor, shape) in shapes {
@@ -81,6 +92,7 @@ pub fn measure_products(
         }
     }
     let mut done = times.len();
+    let again = times.split_off(of_products);
     let mut step = || {
         done += 1;
         progress(done, total);
@@ -97,7 +109,8 @@ pub fn measure_products(
         }
         None => None,
     };
-    Ok(ProductCosts { chunk, processors: measured, joins, products: times, decode, prompts: Vec::new() })
+    let costs = ProductCosts { chunk, processors: measured, joins, products: times, decode, prompts: Vec::new() };
+    Ok(MeasuredProducts { costs, again })
 }
 
 /// Standard lengths up to the one that a chunk of so many rows fits into, and all rows that are measured elsewhere.

@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 pub use decode::{DecodeCosts, DecodePlans};
 pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
 pub use joins::{Joined, measure_joins};
-pub use measure::{MeasureOptions, measure_products};
+pub use measure::{MeasureOptions, MeasuredProducts, measure_products};
 pub use prompts::{measure_prompts, measured_prompts};
 
 /// The file in a package.
@@ -268,15 +268,16 @@ impl ProductCosts {
         self.decode.as_ref().map(plans).transpose()
     }
 
-    /// How good predictions are that are fitted to a part of the measurements.
+    /// How good predictions are that are fitted to a part of the measurements, by the same measured `again`.
     ///
     /// # Errors
-    /// If too few shapes were measured for that, or not those of this model.
-    pub fn judge(&self, description: &ModelDescription) -> Result<Judged> {
-        let [alone, beside] = measurements(&self.products).map_err(|problem| Error::ProductCosts { problem })?;
-        let measured = Measured { alone: &alone, beside: &beside };
+    /// If too few shapes were measured for that, some of them not again, or not those of this model.
+    pub fn judge(&self, description: &ModelDescription, again: &[ProductTime]) -> Result<Judged> {
+        let of = |times| measurements(times).map_err(|problem| Error::ProductCosts { problem });
+        let (first, second) = (of(&self.products)?, of(again)?);
+        let [first, second] = [&first, &second].map(|[alone, beside]| Measured { alone, beside });
         let products = self.products(description, self.chunk)?;
-        let judged = judge(measured, &self.participants()?, self.joins()?, &products);
+        let judged = judge(first, second, &self.participants()?, self.joins()?, &products);
         judged.map_err(|error| Error::Prediction(Box::new(error)))
     }
 }

@@ -6,9 +6,10 @@ use triad_plan::partition::costs::{Costs, Joins};
 use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
 use triad_plan::partition::solve::{Restriction, Solver};
 use triad_plan::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
+use triad_plan::tasks::Operation;
 
 use super::super::work::columns_can_be_cut;
-use super::super::{MeasureOptions, ProductTable, exhaust_products, measure_products};
+use super::super::{MeasureOptions, MeasuredProducts, ProductTable, ProductTime, exhaust_products, measure_products};
 use super::devices::TestDevice;
 use super::*;
 
@@ -109,7 +110,7 @@ proptest! {
         for event in execution.timeline.events() {
             let task = &execution.tasks.tasks[event.task];
             let subgraph = &execution.graph.subgraphs()[task.task.subgraph];
-            if task.operation == triad_plan::tasks::Operation::Compute && subgraph.role.is_product() {
+            if task.operation == Operation::Compute && subgraph.role.is_product() {
                 let cut = engine.tasks().cut(task.task.subgraph).unwrap();
                 let rows = execution.graph.chunks()[task.task.chunk].len();
                 let parts = cut.parts(rows, subgraph.output_columns).unwrap();
@@ -146,13 +147,15 @@ fn measured_products_are_planned_and_give_the_bits_of_one_processor_alone() {
     let model = int8("llama");
     for which in [0, 2, 3] {
         let (processors, participants) = processors(which);
-        let options = MeasureOptions { chunk: 40, repeat: 1, all_columns: true };
+        let options = MeasureOptions { chunk: 40, repeat: 1, for_predictions: true };
         let mut reported = (0, 0);
-        let costs = measure_products(&model, &processors, options, &Cancel::new(), &mut |done, all| {
+        let measured = measure_products(&model, &processors, options, &Cancel::new(), &mut |done, all| {
             reported = (done, all);
         });
-        let costs = costs.unwrap();
-        assert!(reported.0 == reported.1 && reported.0 > costs.products.len());
+        let MeasuredProducts { costs, again } = measured.unwrap();
+        assert!(reported.0 == reported.1 && reported.0 > 2 * costs.products.len());
+        let what = |time: &ProductTime| (time.processor, time.rows, time.columns, time.depth);
+        assert!(again.iter().map(what).eq(costs.products.iter().map(what)));
         assert!(costs.chunk == 64 && costs.processors.len() == participants.len());
         for (measured, Participant { shapes, .. }) in costs.processors.iter().zip(&participants) {
             assert_eq!(measured.lengths.is_some(), *shapes != Shapes::Dynamic);
@@ -202,8 +205,10 @@ fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choic
     let model = int8("llama");
     for which in [0, 2] {
         let (processors, participants) = processors(which);
-        let options = MeasureOptions { chunk: 40, repeat: 1, all_columns: true };
-        let costs = measure_products(&model, &processors, options, &Cancel::new(), &mut |_, _| {}).unwrap();
+        let options = MeasureOptions { chunk: 40, repeat: 1, for_predictions: false };
+        let measured = measure_products(&model, &processors, options, &Cancel::new(), &mut |_, _| {}).unwrap();
+        let MeasuredProducts { costs, again } = measured;
+        assert!(again.is_empty(), "for predictions alone");
         let mut reported = (0, 0);
         let mut progress = |done, all| reported = (done, all);
         let lengths = [32, 40];
@@ -227,7 +232,7 @@ fn every_candidate_of_every_product_is_run_and_none_that_is_run_beside_the_choic
 
 #[test]
 fn products_of_one_processor_and_of_a_model_in_float_are_not_measured() {
-    let options = MeasureOptions { chunk: 8, repeat: 1, all_columns: false };
+    let options = MeasureOptions { chunk: 8, repeat: 1, for_predictions: false };
     let measure = |model: &Arc<Model>, processors: &[ProcessorOptions], cancel: &Cancel| {
         measure_products(model, processors, options, cancel, &mut |_, _| {}).unwrap_err().to_string()
     };
@@ -313,6 +318,36 @@ proptest! {
         }
         prop_assert!(failures(&planned).is_empty());
     }
+}
+
+#[test]
+fn parts_on_a_processor_with_static_shapes_are_expected_to_take_what_was_measured_of_them() {
+    let model = int8("llama");
+    let mut seen = 0;
+    for (seed, rows) in (0..4).flat_map(|seed| [(seed, 40), (seed, 33)]) {
+        let engine = engine(&model, plan_options(2, &model, 40, Restriction::Auto, seed));
+        engine.session().prefill(&prompt(&model, rows), &Cancel::new(), |_| {}).unwrap();
+        let simulated = engine.simulate(rows, Policy::InOrder, &[engine.costs()], &engine.costs());
+        let (graph, tasks) = (&simulated.graph, &simulated.tasks);
+        let (_, participants) = processors(2);
+        for plan in plans(&model, &participants, 40, Restriction::Auto, seed).products() {
+            let best = &plan.choice(rows).unwrap().best;
+            let pieces = best.partition.pieces.iter().zip(&best.of_pieces);
+            // Of fewer rows than were planned for, some pieces have none.
+            let pieces = pieces.filter(|(piece, _)| piece.processor == NPU && piece.part.rows.start < rows);
+            let seconds: f64 = pieces.map(|(_, seconds)| seconds).sum();
+            if seconds == 0.0 {
+                continue;
+            }
+            let subgraph = graph.subgraphs().iter().position(|subgraph| subgraph.role == plan.product.role).unwrap();
+            let parts = tasks.pieces(0, subgraph).filter(|task| tasks.dag.home(*task) == NPU);
+            let parts = parts.filter(|task| tasks.tasks[*task].operation == Operation::Compute);
+            let expected: f64 = parts.map(|task| tasks.dag.seconds(task)).sum();
+            assert!((expected / seconds - 1.0).abs() < 1e-9, "{expected} for {seconds}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "the device computes something");
 }
 
 #[test]
