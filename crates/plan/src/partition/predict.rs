@@ -40,9 +40,6 @@ pub enum Method {
 }
 
 impl Method {
-    /// The tree for processors with static shapes.
-    pub const TREE: Self = Self::Tree { step: 32, depth: 10, leaf: 2 };
-
     /// What may predict a processor: rates, and trees whose leaves have few shapes, which follow the times, or more, which
     /// follow their noise less.
     pub fn candidates(has_static_shapes: bool) -> [Self; 4] {
@@ -334,7 +331,7 @@ mod tests {
     use proptest::prelude::*;
 
     const NPU: ProcessorId = ProcessorId::new(0);
-    const TREE: Method = Method::TREE;
+    const TREE: Method = Method::Tree { step: 32, depth: 10, leaf: 2 };
 
     fn shape(rows: usize, columns: usize, depth: usize) -> ProductShape {
         ProductShape::new(rows, columns, depth).unwrap()
