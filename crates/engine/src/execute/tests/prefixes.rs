@@ -1,7 +1,5 @@
 //! What one sequence computed is found by others: with the same bits, within the memory that there is.
 
-use std::sync::Mutex;
-
 use super::sequences::{MODELS, VOCAB};
 use super::*;
 use crate::KvFormat;
@@ -159,65 +157,47 @@ fn a_page_that_the_index_alone_holds_makes_way_for_the_same_one_of_a_sequence() 
     assert_eq!(engine.usage().kv.bytes, 4 * page);
 }
 
-/// Whether tasks begin and end.
-#[derive(Clone, Copy, PartialEq)]
-enum Gate {
-    Open,
-    Closed,
-    /// A thread that waits for its own request runs tasks of others meanwhile, and would wait in them.
-    ClosedToOthers,
-}
-
 #[test]
 fn a_dropped_session_gives_its_pages_back_while_a_prompt_computed_beside_its_own_goes_on() {
     let (_, model) = &MODELS[0];
     let engine = paged(model, KvFormat::F16, None);
     let page = engine.usage().kv.page_bytes;
-    let gate = Arc::new(Mutex::new(Gate::Closed));
-    let at_gate = Arc::clone(&gate);
+    // How many more times a task may begin or end.
+    let allowed = Arc::new(AtomicUsize::new(0));
+    let at_gate = Arc::clone(&allowed);
     engine.set_probe(Some(Arc::new(move |_, _| {
-        let is_short = std::thread::current().name() == Some("short");
-        let waits = |gate: Gate| gate == Gate::Closed || (gate == Gate::ClosedToOthers && !is_short);
-        while waits(*at_gate.lock().unwrap()) {
+        while at_gate.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     })));
-    let set = |to: Gate| *gate.lock().unwrap() = to;
     let until_reserved = |pages: usize| {
         while engine.usage().kv.bytes < pages * page {
             std::thread::yield_now();
         }
     };
-    let prefill = |count: usize, on_progress: &mut dyn FnMut(usize)| {
-        engine.session().prefill(&tokens(count, 1), &Cancel::new(), on_progress).unwrap();
+    let prefill = |count: usize| {
+        engine.session().prefill(&tokens(count, 1), &Cancel::new(), |_| {}).unwrap();
     };
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| prefill(1, &mut |_| {}));
+        let first = scope.spawn(|| prefill(1));
         until_reserved(1);
         // Both wait for the first one, and are computed together behind it.
-        let short = std::thread::Builder::new().name("short".into());
-        let short = short.spawn_scoped(scope, || prefill(10, &mut |_| {})).unwrap();
+        let short = scope.spawn(|| prefill(10));
         // In front of the long one, so that the first chunk has all of it.
         until_reserved(2);
-        let (sender, is_on_its_way) = std::sync::mpsc::channel();
-        let long = scope.spawn(move || {
-            let mut is_early = true;
-            prefill(700, &mut |done| {
-                if done > 200 && std::mem::take(&mut is_early) {
-                    set(Gate::ClosedToOthers);
-                    sender.send(()).unwrap();
-                }
-            });
-        });
+        let long = scope.spawn(|| prefill(700));
         until_reserved(2 + 700usize.div_ceil(PAGE));
         std::thread::sleep(Duration::from_millis(200));
-        set(Gate::Open);
-        is_on_its_way.recv().unwrap();
+        // The long one has ten more chunks when these are done: time for their threads to see that.
+        while !(first.is_finished() && short.is_finished()) {
+            allowed.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(5));
+        }
         first.join().unwrap();
         short.join().unwrap();
         assert_eq!(engine.usage().kv.bytes, 700usize.div_ceil(PAGE) * page);
-        set(Gate::Open);
+        allowed.store(usize::MAX, Ordering::SeqCst);
         long.join().unwrap();
     });
     assert_eq!(engine.usage().kv.bytes, 0);
