@@ -264,8 +264,9 @@ fn simulate_noticed(
             };
             *idle_since = Some(now);
             served.events[event].1.end = now;
+            let is_complete = passes.complete(id, task);
             passes.observe(id, task, seconds);
-            if passes.complete(id, task) {
+            if is_complete {
                 let pass = &mut served.passes[ids.binary_search(&id).expect("it was added")];
                 pass.end = now;
                 waiting.push(pass.request);

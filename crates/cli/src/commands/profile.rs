@@ -269,7 +269,9 @@ fn predictions_text(judged: &Judged, names: &[String]) -> String {
         let [alone, beside] = [&one.alone, &one.beside];
         let numbers = [one.fitted.to_string(), alone.measurements.to_string()];
         let errors = [one.again.mean, alone.mean, alone.largest, beside.mean, beside.largest].map(percent);
-        let labels = [names[one.processor.index()].clone(), one.method.to_owned()];
+        let [by_alone, by_beside] = one.methods;
+        let by = if by_alone == by_beside { by_alone.to_owned() } else { format!("{by_alone}, beside {by_beside}") };
+        let labels = [names[one.processor.index()].clone(), by];
         labels.into_iter().chain(numbers).chain(errors).collect::<Vec<_>>()
     };
     let rows: Vec<_> = judged.processors.iter().map(row).collect();

@@ -61,8 +61,8 @@ pub(super) struct Prompts {
 }
 
 impl Prompts {
-    /// Those of so many rows, the first of them at a position: as their plan has it, if there is one, and as long as `costs`
-    /// has it.
+    /// Those of so many rows, the first of them at a position: as their plan has it, if there is one. Their tasks are
+    /// expected to take what `costs` has, and planned parts on processors with static shapes what was measured of them.
     pub(super) fn new(
         shared: &Shared,
         costs: &Costs,
@@ -70,14 +70,15 @@ impl Prompts {
         (rows, position): (usize, usize),
     ) -> Self {
         let graph = shared.tasks.graph(shared.model.description(), rows, planned);
-        let of_part = shared.tasks.planned_seconds(shared.model.description(), &graph, planned);
-        let expected = |task: &PrefillTask, processor| {
-            let of_like = || costs.seconds(&shared.processors[processor].name, &graph, task, position);
-            of_part(task, processor).or_else(of_like).unwrap_or_else(|| costs::guess(&graph, task))
+        let tasks = {
+            let of_part = shared.tasks.planned_seconds(shared.model.description(), &graph, planned);
+            let expected = |task: &PrefillTask, processor| {
+                let of_like = || costs.seconds(&shared.processors[processor].name, &graph, task, position);
+                of_part(task, processor).or_else(of_like).unwrap_or_else(|| costs::guess(&graph, task))
+            };
+            let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
+            tasks.expect("what is cut was cut when the engine was made")
         };
-        let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
-        let tasks = tasks.expect("what is cut was cut when the engine was made");
-        drop(of_part);
         Self { graph, tasks: Arc::new(tasks), shadows: shared.tasks.shadows(planned) }
     }
 }

@@ -25,8 +25,8 @@ pub(super) fn serve(shared: &Shared) {
         let (planned, costs) = (state.joint_plan(shared, rows, position), state.costs().clone());
         drop(state);
         let dag = Prompts::new(shared, &costs, planned.as_ref(), (rows, position)).tasks.dag.clone();
-        let is_known = lock(&shared.state).orders.of(&dag).is_some();
-        let order = (!is_known).then(|| plan(&dag, 0.0, Effort::default(), &mut || goes_on(shared)).order);
+        let is_missing = lock(&shared.state).orders.is_missing(&dag);
+        let order = is_missing.then(|| plan(&dag, 0.0, Effort::default(), &mut || goes_on(shared)).order);
         state = lock(&shared.state);
         state.orders.is_planning = false;
         if let Some(order) = order {

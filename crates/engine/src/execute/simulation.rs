@@ -8,10 +8,11 @@ use triad_plan::bound::lower_bound_of_run;
 use triad_plan::graph::Graph;
 use triad_plan::schedule::Policy;
 use triad_plan::simulate::{Begin, RealTime, Takes, simulate_varied};
-use triad_plan::tasks::PrefillTasks;
+use triad_plan::tasks::{PrefillTask, PrefillTasks};
 use triad_plan::timeline::Timeline;
 
 use super::costs::Cost;
+use super::joint::Planned;
 use super::pass::Prompts;
 use super::{Costs, Engine, Shared};
 
@@ -40,8 +41,9 @@ impl SimulatedPrompt {
 }
 
 impl Engine {
-    /// What a prompt of `tokens` tokens does in an empty session that is alone, if tasks take what `costs` has: the tasks,
-    /// their buffers, processors and order are those of a run. Tasks vary, and are longer beside others, as `costs` has it,
+    /// What a prompt of `tokens` tokens does in an empty session that is alone, if tasks take what `costs` has, and planned
+    /// parts on processors with static shapes what was measured of them: the tasks, their buffers, processors and order are
+    /// those of a run. Tasks vary, and are longer beside others, as `costs` has it,
     /// and what the schedule expects of them is each of `expected` in turn, as from prompt to prompt: of several runs the one
     /// in the middle is returned. The logits of the last token, behind all tasks, are not in it. Where the order is to be
     /// [planned ahead](Engine::plan_ahead) and is not yet, it is that of [`Policy::CriticalPath`], as in a run.
@@ -51,15 +53,26 @@ impl Engine {
         let planned = state.joint_plan(shared, tokens, 0);
         let prompts = |costs| Prompts::new(shared, costs, planned.as_ref(), (tokens, 0));
         let Prompts { graph, tasks, .. } = prompts(costs);
+        let beside = self.measured_beside(&graph, &tasks, planned.as_ref());
         let scheduled = |expected| state.scheduled(prompts(expected).tasks.dag.clone(), policy);
         let scheduled: Vec<_> = expected.iter().map(scheduled).collect();
         drop(state);
-        let takes = Measured { shared, graph: &graph, tasks: &tasks, costs };
+        let takes = Measured { shared, graph: &graph, tasks: &tasks, costs, beside };
         let mut runs = simulate_varied(&scheduled, RUNS, &takes);
         let seconds = |run: &(Policy, Timeline)| run.1.seconds();
         let seconds = seconds(&runs[0])..seconds(&runs[RUNS - 1]);
         let (policy, timeline) = runs.swap_remove(RUNS / 2);
         SimulatedPrompt { graph, tasks, policy, timeline, seconds }
+    }
+
+    /// By task, whether it is expected to take what was measured of its part of a cut, beside the other processors.
+    fn measured_beside(&self, graph: &Graph, tasks: &PrefillTasks, planned: Option<&Planned>) -> Vec<bool> {
+        let shared = self.shared();
+        let of_part = shared.tasks.planned_seconds(shared.model.description(), graph, planned);
+        let is_measured = |(index, task): (usize, &PrefillTask)| {
+            task.share(graph) < 1.0 && of_part(task, tasks.dag.home(index)).is_some()
+        };
+        tasks.tasks.iter().enumerate().map(is_measured).collect()
     }
 }
 
@@ -69,6 +82,8 @@ struct Measured<'a> {
     graph: &'a Graph,
     tasks: &'a PrefillTasks,
     costs: &'a Costs,
+    /// By task, whether its seconds are those beside others.
+    beside: Vec<bool>,
 }
 
 impl Measured<'_> {
@@ -84,7 +99,8 @@ impl RealTime for Measured<'_> {
         let Some(cost) = self.cost(begin) else { return seconds.into() };
         let idle = if begin.idle { cost.longer_behind_idleness } else { 0.0 };
         let seconds = seconds * (1.0 + idle) * at(&cost.variation, chance).unwrap_or(1.0);
-        Takes { before: 0.0, seconds, beside: cost.longer_beside }
+        let beside = if self.beside[begin.task] { 0.0 } else { cost.longer_beside };
+        Takes { before: 0.0, seconds, beside }
     }
 
     fn notices(&self, begin: Begin, chance: f64) -> f64 {

@@ -271,11 +271,11 @@ impl State {
         let (start, end) = (start.duration_since(pass.start).as_secs_f64(), pass.start.elapsed().as_secs_f64());
         live.events.push(Event { task: number, processor: ProcessorId::new(unit), start, end });
         self.units[unit].busy_seconds += end - start;
+        let is_complete = self.passes.complete(id, number);
         // The tasks of a cut step are expected to take what was measured; to rank them anew takes as long as one of them.
         if !matches!(pass.work, Work::Step(Step::Cut(_))) {
             self.passes.observe(id, number, end - start);
         }
-        let is_complete = self.passes.complete(id, number);
         let mut through = None;
         match &pass.work {
             Work::Prompts(prompts) => {

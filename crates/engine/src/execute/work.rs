@@ -135,8 +135,9 @@ impl PromptTasks {
         }
     }
 
-    /// Seconds of parts of products on processors with static shapes, by what was measured of them: what whole chunks take
-    /// there does not tell what parts do. `None` of other tasks, and where no product is planned.
+    /// Seconds of parts of products on processors with static shapes, as they were measured for the plan: what whole chunks
+    /// take there does not tell what parts do, and what runs took does not change it. `None` of other tasks, and where no
+    /// product is planned.
     pub(super) fn planned_seconds<'a>(
         &'a self,
         description: &'a ModelDescription,

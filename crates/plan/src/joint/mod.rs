@@ -251,10 +251,7 @@ impl Joint {
         graph: &'a Graph,
     ) -> impl Fn(&PrefillTask, ProcessorId) -> Option<f64> + 'a {
         let way = plan.ways_of(graph);
-        move |task, processor| match task.operation {
-            Operation::Compute => self.seconds_of_part(graph, way(task.task), task, processor),
-            Operation::Shadow => None,
-        }
+        move |task, processor| self.seconds_of_part(graph, way(task.task), task, processor)
     }
 
     fn product<'a>(&self, plans: &'a Plans, block: usize, role: Role) -> Option<&'a ProductPlan> {
@@ -268,8 +265,11 @@ impl Joint {
         }
     }
 
-    /// Seconds of a part of a product on a processor, if a task is one and the processor computes any of it.
+    /// Seconds of a part of a product on a processor, if a task is one, no shadow, and the processor computes any of it.
     fn seconds_of_part(&self, graph: &Graph, way: Way, task: &PrefillTask, processor: ProcessorId) -> Option<f64> {
+        if task.operation != Operation::Compute {
+            return None;
+        }
         let subgraph = &graph.subgraphs()[task.task.subgraph];
         let rows = graph.chunks()[task.task.chunk].len();
         self.choice(way, subgraph.block, subgraph.role, rows)?.seconds_of_part(&task.part, processor)

@@ -7,7 +7,7 @@ use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
 use crate::schedule::parts::CutError;
 use crate::simulate::{Begin, Takes, simulate_each};
-use crate::tasks::{Operation, PrefillTask, PrefillTasks};
+use crate::tasks::{PrefillTask, PrefillTasks};
 
 /// Rows by which chunks of a prompt differ from candidate to candidate.
 const ROWS: usize = 32;
@@ -229,10 +229,7 @@ impl<'a> Division<'a> {
         let assignment = |task: Task| assigned(self.joint, graph, task, ways[task.chunk][task.subgraph]);
         let seconds = |task: &PrefillTask, id: ProcessorId| {
             let Task { chunk, subgraph, .. } = task.task;
-            let product = match task.operation {
-                Operation::Compute => self.joint.seconds_of_part(graph, ways[chunk][subgraph], task, id),
-                Operation::Shadow => None,
-            };
+            let product = self.joint.seconds_of_part(graph, ways[chunk][subgraph], task, id);
             product.unwrap_or_else(|| of_float(graph, task, id))
         };
         let tasks = PrefillTasks::assigned(graph, processors, options, &assignment, seconds)?;

@@ -4,7 +4,7 @@
 //! What both choices take is measured a second time. By the measurements that one of them was chosen by, it would seem
 //! faster than it is: of many candidates the least time is also the one that chance made least.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -46,11 +46,11 @@ pub struct Judged {
 pub struct JudgedProcessor {
     /// Which one.
     pub processor: ProcessorId,
-    /// `tree` or `rates`, whatever was less off on parts of the shapes that predictions were fitted to.
-    pub method: &'static str,
+    /// `tree` or `rates`, whatever was less off on parts of the shapes that predictions were fitted to: alone, and beside.
+    pub methods: [&'static str; 2],
     /// Shapes that the predictions were fitted to.
     pub fitted: usize,
-    /// How far the second measurements are from the first ones, alone: less than that no prediction can be off.
+    /// How far the second measurements are from the first ones, alone: chance, and what changed in between.
     pub again: HeldOut,
     /// On the other shapes, alone.
     pub alone: HeldOut,
@@ -67,6 +67,9 @@ pub enum JudgeError {
     /// A measurement that is none.
     #[error(transparent)]
     Measurement(#[from] MeasurementError),
+    /// Shapes that were measured once.
+    #[error("some products were not measured a second time: expected the same ones both times")]
+    Again,
     /// Products that can't be planned.
     #[error(transparent)]
     Partition(#[from] PartitionError),
@@ -93,7 +96,7 @@ impl Costs for Predicted {
 /// choices take is read off `again`, where all shapes were measured a second time.
 ///
 /// # Errors
-/// If too few shapes were measured on a participant, some of them not a second time, or the products can't be planned.
+/// If too few shapes were measured on a participant, others the second time, or the products can't be planned.
 pub fn judge(
     measured: Measured,
     again: Measured,
@@ -101,6 +104,9 @@ pub fn judge(
     joins: Joins,
     products: &[ModelProduct],
 ) -> Result<Judged, JudgeError> {
+    if !has_same_shapes(measured.alone, again.alone) || !has_same_shapes(measured.beside, again.beside) {
+        return Err(JudgeError::Again);
+    }
     let mut processors = Vec::new();
     let (mut of_alone, mut of_beside) = (Vec::new(), Vec::new());
     for Participant { processor, shapes } in participants {
@@ -114,13 +120,13 @@ pub fn judge(
             let errors: Vec<_> = held.iter().filter_map(error).map(f64::abs).collect();
             Ok((HeldOut::of(&errors), prediction))
         };
-        let (alone, prediction) = fit(measured.alone)?;
-        let method = prediction.method().name();
-        of_alone.push((*processor, prediction));
-        let (beside, prediction) = fit(measured.beside)?;
-        of_beside.push((*processor, prediction));
+        let (alone, by_alone) = fit(measured.alone)?;
+        let (beside, by_beside) = fit(measured.beside)?;
+        let methods = [&by_alone, &by_beside].map(|prediction| prediction.method().name());
+        of_alone.push((*processor, by_alone));
+        of_beside.push((*processor, by_beside));
         let (fitted, again) = (fitted.len(), apart(*processor, measured.alone, again.alone));
-        processors.push(JudgedProcessor { processor: *processor, method, fitted, again, alone, beside });
+        processors.push(JudgedProcessor { processor: *processor, methods, fitted, again, alone, beside });
     }
     let exact = InterpolatedCosts::new(measured.alone, measured.beside)?;
     let again = InterpolatedCosts::new(again.alone, again.beside)?;
@@ -144,6 +150,11 @@ pub fn judge(
     let mean_excess = excesses.iter().sum::<f64>() / choices.max(1) as f64;
     let largest_excess = excesses.iter().copied().fold(0.0, f64::max);
     Ok(Judged { processors, choices, same, mean_excess, largest_excess })
+}
+
+fn has_same_shapes(first: &[Measurement], second: &[Measurement]) -> bool {
+    let of = |all: &[Measurement]| all.iter().map(|one| (one.processor, one.shape)).collect::<HashSet<_>>();
+    of(first) == of(second)
 }
 
 /// How far the second measurements of a processor are from the first ones of the same shapes.
@@ -182,6 +193,11 @@ mod tests {
 
     /// `noise` is called with the number of a measurement, of the first ones and then of the second ones.
     fn judged(noise: impl Fn(usize) -> f64) -> Judged {
+        try_judged(noise, |_| ()).unwrap()
+    }
+
+    /// `change` is called with the second measurements.
+    fn try_judged(noise: impl Fn(usize) -> f64, change: impl Fn(&mut Vec<Measurement>)) -> Result<Judged, JudgeError> {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         let alignment = Alignment { columns: 64, rows: 32 };
         let products = products_of(&description, 256, |_, _| alignment).unwrap();
@@ -211,16 +227,17 @@ mod tests {
         let joins = Joins::new(CPU, 1e-6, 2e-6, 0.0).unwrap();
         let noisy = |(index, one): (usize, &Measurement)| Measurement { seconds: one.seconds * noise(index), ..*one };
         let first: Vec<_> = exact.iter().enumerate().map(noisy).collect();
-        let second: Vec<_> = (exact.len()..).zip(&exact).map(noisy).collect();
+        let mut second: Vec<_> = (exact.len()..).zip(&exact).map(noisy).collect();
+        change(&mut second);
         let [first, second] = [&first, &second].map(|all| Measured { alone: all, beside: all });
-        judge(first, second, &participants, joins, &products).unwrap()
+        judge(first, second, &participants, joins, &products)
     }
 
     #[test]
     fn predictions_of_what_they_can_describe_lead_to_the_choices_of_the_measurements() {
         let judged = judged(|_| 1.0);
         let [rates, tree] = &judged.processors[..] else { panic!("{judged:?}") };
-        assert_eq!((rates.method, tree.method), ("rates", "tree"));
+        assert_eq!((rates.methods, tree.methods), (["rates"; 2], ["tree"; 2]));
         assert!(rates.alone.largest < 1e-6 && rates.alone.measurements > 50, "{rates:?}");
         assert!(tree.alone.mean > 0.0 && tree.alone.mean < 0.1, "{tree:?}");
         assert_eq!((tree.again.mean, tree.again.largest), (0.0, 0.0));
@@ -238,6 +255,12 @@ mod tests {
         assert!(noisy.processors[0].alone.mean > good.processors[0].alone.mean);
         assert!(noisy.processors[0].again.mean > 0.05);
         assert!(noisy.same < noisy.choices);
+    }
+
+    #[test]
+    fn products_that_were_measured_once_are_refused() {
+        let refused = try_judged(|_| 1.0, |second| _ = second.remove(second.len() / 2));
+        assert_eq!(refused, Err(JudgeError::Again));
     }
 
     #[test]

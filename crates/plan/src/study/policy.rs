@@ -16,7 +16,7 @@ use crate::planner::Plan;
 use crate::prefill::{Options, Prefill};
 use crate::processors::ProcessorId;
 use crate::random::Random;
-use crate::schedule::{Dag, Policy};
+use crate::schedule::{Dag, Node, Policy};
 use crate::simulate::simulate;
 
 /// What is varied.
@@ -129,8 +129,13 @@ fn all_policies(dag: &Dag, orders: &[Order], takes: &[f64]) -> Vec<f64> {
 
 /// The same tasks with other seconds.
 fn rebuilt(dag: &Dag, seconds: impl Fn(usize) -> f64) -> Dag {
-    let tasks = (0..dag.len()).map(|task| (dag.home(task).index(), seconds(task), dag.predecessors(task).to_vec()));
-    Dag::new(tasks).with_bottleneck(dag.bottleneck())
+    let node = |task: usize| Node {
+        home: dag.home(task),
+        seconds: vec![Some(seconds(task)); dag.processors()],
+        predecessors: dag.predecessors(task).to_vec(),
+        kind: dag.kind(task),
+    };
+    Dag::from_nodes(dag.processors(), (0..dag.len()).map(node)).with_bottleneck(dag.bottleneck())
 }
 
 /// The same work on the NPU, and `1 / ratio` of it on the others. Policies take the NPU for the bottleneck at every ratio,

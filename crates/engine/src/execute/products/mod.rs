@@ -271,7 +271,7 @@ impl ProductCosts {
     /// How good predictions are that are fitted to a part of the measurements, by the same measured `again`.
     ///
     /// # Errors
-    /// If too few shapes were measured for that, some of them not again, or not those of this model.
+    /// If too few shapes were measured for that, others the second time, or not those of this model.
     pub fn judge(&self, description: &ModelDescription, again: &[ProductTime]) -> Result<Judged> {
         let of = |times| measurements(times).map_err(|problem| Error::ProductCosts { problem });
         let (first, second) = (of(&self.products)?, of(again)?);

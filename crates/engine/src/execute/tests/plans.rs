@@ -351,6 +351,57 @@ fn parts_on_a_processor_with_static_shapes_are_expected_to_take_what_was_measure
 }
 
 #[test]
+fn parts_of_a_joint_plan_on_static_shapes_are_expected_to_take_what_was_measured_of_them() {
+    let model = int8("llama");
+    let mut seen = 0;
+    for seed in 0..8 {
+        let engine = engine(&model, joint_options(2, &model, 40, seed));
+        let simulated = engine.simulate(40, Policy::InOrder, &[engine.costs()], &engine.costs());
+        let (graph, tasks) = (&simulated.graph, &simulated.tasks);
+        for (index, task) in tasks.tasks.iter().enumerate() {
+            let subgraph = &graph.subgraphs()[task.task.subgraph];
+            let is_product = task.operation == Operation::Compute && subgraph.role.is_static();
+            let products = planned_products(&model, 40);
+            let product = products.iter().find(|product| product.role == subgraph.role && is_product);
+            let Some(product) = product.filter(|_| tasks.dag.home(index) == NPU) else { continue };
+            let measured = [32, 64].map(|rows| {
+                let shape = ProductShape::new(rows, task.part.columns.len(), product.shape.depth()).unwrap();
+                Unordered(seed).seconds(NPU, shape).unwrap()
+            });
+            let expected = tasks.dag.seconds(index);
+            assert!(measured.contains(&expected), "{expected}, measured {measured:?}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 0, "the device computes something");
+}
+
+#[test]
+fn what_was_measured_beside_others_is_not_simulated_to_take_longer_beside_them() {
+    let model = int8("llama");
+    let (mut cut, mut longer) = (0, 0);
+    for seed in 0..8 {
+        let engine = engine(&model, plan_options(2, &model, 40, Restriction::Tensor, seed));
+        engine.session().prefill(&prompt(&model, 40), &Cancel::new(), |_| {}).unwrap();
+        let mut list = serde_json::to_value(engine.costs()).unwrap();
+        list.as_array_mut().unwrap().iter_mut().for_each(|seen| seen["cost"]["longer_beside"] = 0.5.into());
+        let costs = serde_json::from_value(list).unwrap();
+        let simulated = engine.simulate(40, Policy::Fifo, &[engine.costs()], &costs);
+        for event in simulated.timeline.events() {
+            let (task, expected) = (&simulated.tasks.tasks[event.task], simulated.tasks.dag.seconds(event.task));
+            let relative = (event.end - event.start) / expected;
+            if event.processor == NPU && task.operation == Operation::Compute && task.share(&simulated.graph) < 1.0 {
+                assert!((relative - 1.0).abs() < 1e-6, "{relative}");
+                cut += 1;
+            } else {
+                longer += usize::from(relative > 1.01);
+            }
+        }
+    }
+    assert!(cut > 0 && longer > 0, "{cut} and {longer}");
+}
+
+#[test]
 fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_again() {
     let model = int8("llama");
     let engine = engine(&model, joint_options(0, &model, 40, 1));
