@@ -122,7 +122,8 @@ pub struct Arguments {
           value_parser = processors::policy, requires = "processors")]
     policy: Vec<Policy>,
     /// Measure what tasks take between the prompts, by a prompt in order and one by fifo in each round, and simulate by
-    /// that: a machine that has become faster or slower since `triad profile` does not count then
+    /// that, but for planned parts on processors with static shapes: a machine that has become faster or slower since
+    /// `triad profile` does not count then
     #[arg(long, requires = "processors")]
     profile: bool,
 }
