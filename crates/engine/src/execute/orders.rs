@@ -8,8 +8,9 @@ use triad_plan::schedule::Dag;
 const MOST: usize = 32;
 /// An order is followed for tasks whose seconds differ by no more than this, as a part of all.
 const MOST_DRIFT: f64 = 0.25;
-/// For tasks whose seconds differ by more than this another order is planned: where the CPU is 15 % slower, with half as
-/// much work as the NPU, following the old one takes 1 % longer, and where it is half as fast again, 6 %.
+/// For tasks whose seconds differ by more than this another order is planned. Of prompts whose CPU has half as much work as
+/// the NPU, following the old one takes 1 % longer than that where the CPU's tasks take 1.15 times as long, and 6 % where they
+/// take 1.5 times (simulated).
 const NEW_ORDER: f64 = 0.05;
 
 /// The orders so far: those that were planned latest last.

@@ -43,10 +43,10 @@ impl SimulatedPrompt {
 impl Engine {
     /// What a prompt of `tokens` tokens does in an empty session that is alone, if tasks take what `costs` has, and planned
     /// parts on processors with static shapes what was measured of them: the tasks, their buffers, processors and order are
-    /// those of a run. Tasks vary, and are longer beside others, as `costs` has it,
-    /// and what the schedule expects of them is each of `expected` in turn, as from prompt to prompt: of several runs the one
-    /// in the middle is returned. The logits of the last token, behind all tasks, are not in it. Where the order is to be
-    /// [planned ahead](Engine::plan_ahead) and is not yet, it is that of [`Policy::CriticalPath`], as in a run.
+    /// those of a run. Tasks vary, and are longer beside others, as `costs` has it, and what the schedule expects of them is
+    /// each of `expected` in turn, as from prompt to prompt: of several runs the one in the middle is returned. The logits of
+    /// the last token, behind all tasks, are not in it. Where the order is to be [planned ahead](Engine::plan_ahead) and is
+    /// not yet, it is that of [`Policy::CriticalPath`], as in a run.
     pub fn simulate(&self, tokens: usize, policy: Policy, expected: &[Costs], costs: &Costs) -> SimulatedPrompt {
         let (shared, tokens) = (self.shared(), tokens.max(1));
         let mut state = self.state();
