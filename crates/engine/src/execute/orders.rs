@@ -60,7 +60,7 @@ impl Orders {
         self.wanted.is_empty() && !self.is_planning
     }
 
-    /// Keeps an order, in place of those that it serves as well: of the same tasks, apart by no more than a drift.
+    /// Keeps an order, in place of those that it serves as well: of the same tasks, apart by no more than makes another one wanted.
     pub(super) fn keep(&mut self, dag: Dag, order: Vec<usize>) {
         self.kept.retain(|(other, _)| drift(other, &dag) > NEW_ORDER);
         if self.kept.len() == MOST {
