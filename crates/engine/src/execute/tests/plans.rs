@@ -384,7 +384,10 @@ fn what_was_measured_beside_others_is_not_simulated_to_take_longer_beside_them()
         let engine = engine(&model, plan_options(2, &model, 40, Restriction::Tensor, seed));
         engine.session().prefill(&prompt(&model, 40), &Cancel::new(), |_| {}).unwrap();
         let mut list = serde_json::to_value(engine.costs()).unwrap();
-        list.as_array_mut().unwrap().iter_mut().for_each(|seen| seen["cost"]["longer_beside"] = 0.5.into());
+        for seen in list.as_array_mut().unwrap() {
+            // As long as the parts of the device, so that they overlap.
+            (seen["cost"]["seconds_per_token"], seen["cost"]["longer_beside"]) = (10.0.into(), 0.5.into());
+        }
         let costs = serde_json::from_value(list).unwrap();
         let simulated = engine.simulate(40, Policy::Fifo, &[engine.costs()], &costs);
         for event in simulated.timeline.events() {
