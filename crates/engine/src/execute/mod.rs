@@ -212,7 +212,6 @@ pub(crate) struct Shared {
 pub(crate) struct Settings {
     pub(crate) context: usize,
     pub(crate) chunk: usize,
-    chunks_in_flight: usize,
     max_stall: Option<Duration>,
     most_rows: usize,
     policy: Policy,
@@ -314,10 +313,8 @@ impl Engine {
         }
         let (processors, mut units, devices) = units::start(model, processors)?;
         let chunk = chunk.min(context);
-        let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
         let budget = kv_memory.unwrap_or_else(|| 4 * KvMemory::bytes_of(description, kv_format, context));
-        let settings =
-            Settings { context, chunk, chunks_in_flight: in_flight, max_stall, most_rows, policy, wait, time_out };
+        let settings = Settings { context, chunk, max_stall, most_rows, policy, wait, time_out };
         let state = State::new(&settings, units.len());
         let computes_float = |(_, one): &(ProcessorId, &Processor)| one.computes(Format::Float);
         let preferred = processors.iter().find(|one| computes_float(one) && one.1.prefers(Format::Float));
@@ -339,6 +336,7 @@ impl Engine {
             }
             unit.whole = Some(WholeModel::prepare(model, &rotation, device, kv_format, options)?);
         }
+        let in_flight = if units.len() == 1 { 1 } else { chunks_in_flight.min(context.div_ceil(chunk)) };
         let chunks = (chunk, in_flight);
         let cuts = Cuts { by_role: &cuts, plans: plans.as_ref(), joint: joint.as_ref() };
         let fixed = fixed_point.then(|| fixed_blocks(model, cuts)).transpose()?;

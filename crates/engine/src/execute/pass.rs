@@ -58,6 +58,8 @@ pub(super) struct Prompts {
     pub(super) tasks: Arc<PrefillTasks>,
     /// By subgraph, the shadow that is a task of its own; subgraphs behind the last have none.
     pub(super) shadows: Vec<Option<Shadow>>,
+    /// Chunks that have buffers at once.
+    pub(super) slots: usize,
 }
 
 impl Prompts {
@@ -79,7 +81,8 @@ impl Prompts {
             let tasks = shared.tasks.tasks(&graph, &shared.processors, planned, expected);
             tasks.expect("what is cut was cut when the engine was made")
         };
-        Self { graph, tasks: Arc::new(tasks), shadows: shared.tasks.shadows(planned) }
+        let (shadows, slots) = (shared.tasks.shadows(planned), shared.tasks.chunks_in_flight(planned));
+        Self { graph, tasks: Arc::new(tasks), shadows, slots }
     }
 }
 
@@ -297,7 +300,7 @@ impl Pass {
         slot: &Slot,
         backend: &mut dyn Backend,
     ) -> Result<Vec<Hidden>> {
-        let Prompts { graph, tasks, shadows } = prompts;
+        let Prompts { graph, tasks, shadows, .. } = prompts;
         let PrefillTask { task, .. } = &tasks.tasks[number];
         let rows = graph.chunks()[task.chunk].clone();
         // A chunk that nobody waits for any more.

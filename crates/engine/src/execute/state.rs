@@ -499,8 +499,8 @@ impl State {
         if policy != self.policy && !dag.has_one_home() {
             self.want_order(shared, pass.rows(), pass.requests[0].position);
         }
-        let dag = Arc::new(dag);
-        self.add(shared, pass, (dag, policy), shared.settings.chunks_in_flight, Urgency::Prefill);
+        let slots = prompts.slots;
+        self.add(shared, pass, (Arc::new(dag), policy), slots, Urgency::Prefill);
     }
 
     /// The tasks of a prompt with their order, where one is followed and planned, and the policy by which they run: until

@@ -110,6 +110,12 @@ impl PromptTasks {
         self.joint.as_ref().and(planned)?.alone()
     }
 
+    /// Chunks of a prompt that are computed at once. One processor alone gains nothing by a second one, whose floats would
+    /// push the first one's out of its caches.
+    pub(super) fn chunks_in_flight(&self, planned: Option<&Planned>) -> usize {
+        if self.alone(planned).is_some() { 1 } else { self.options.chunks_in_flight }
+    }
+
     /// The tasks of a prompt, as its plan assigns them, if there is one.
     ///
     /// # Errors
@@ -122,7 +128,7 @@ impl PromptTasks {
         seconds: impl Fn(&PrefillTask, ProcessorId) -> f64,
     ) -> Result<PrefillTasks> {
         if let Some(processor) = self.alone(planned) {
-            let options = TaskOptions::whole(self.options.placement.clone(), self.options.chunks_in_flight);
+            let options = TaskOptions::whole(self.options.placement.clone(), self.chunks_in_flight(planned));
             let assignment = |_| Ok(Assigned::Whole(processor));
             return Ok(PrefillTasks::assigned(graph, processors, &options, &assignment, seconds)?);
         }

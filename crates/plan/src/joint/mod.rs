@@ -78,7 +78,8 @@ pub struct JointPlan {
     pub kind: Kind,
     /// Simulated seconds.
     pub seconds: f64,
-    /// The best candidate of each kind, with its simulated seconds, the fastest first.
+    /// The best candidate of each kind, with its simulated seconds, the fastest first; of three processors and more those
+    /// that leave out who is not worth it.
     pub candidates: Vec<(Kind, f64)>,
     /// By chunk, by subgraph of the blocks that were searched.
     #[serde(skip)]
@@ -308,10 +309,13 @@ impl JointPlan {
     /// How a subgraph of a chunk is computed.
     fn way(&self, block: usize, chunk: usize, place: usize, of_block: usize) -> Way {
         let ways = &self.ways[chunk.min(self.ways.len() - 1)];
-        let blocks = ways.len() / of_block;
-        let block = if block < blocks { block } else { blocks - PERIOD + (block - blocks) % PERIOD };
-        ways[block * of_block + place]
+        ways[searched(block, ways.len() / of_block) * of_block + place]
     }
+}
+
+/// The block of those that were searched, the first `blocks`, whose ways a block has.
+fn searched(block: usize, blocks: usize) -> usize {
+    if block < blocks { block } else { blocks - PERIOD + (block - blocks) % PERIOD }
 }
 
 /// The parts of a task where it goes a way.

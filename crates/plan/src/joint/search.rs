@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BLOCKS, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Who, assigned, truncated};
+use super::{BLOCKS, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Who, assigned, searched, truncated};
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
 use crate::schedule::parts::CutError;
@@ -13,8 +13,9 @@ use crate::tasks::{PrefillTask, PrefillTasks};
 const ROWS: usize = 32;
 /// Chunks beyond the fewest that a prompt is divided into.
 const MORE_CHUNKS: usize = 3;
-/// Where no prompts were measured, what is chosen in place of a processor alone is expected to be so many times as fast,
-/// at least: what is not simulated is mostly waiting for others.
+/// With another processor a prompt is expected to be so many times as fast, at least, or it is left out: what is not
+/// simulated is mostly waiting for others and what they take of memory, and prompts that were measured may have left them
+/// nearly idle.
 const WORTH_IT: f64 = 1.05;
 
 /// A candidate: ways by chunk and subgraph.
@@ -29,6 +30,8 @@ struct Division<'a> {
     /// Of all blocks that are searched, and of fewer, if there are more of them than of those.
     graph: Graph,
     fewer: Option<Graph>,
+    /// Processors that compute nothing.
+    without: &'a [ProcessorId],
     /// Blocks of the model, as a multiple of [`PERIOD`], beyond those of `graph`.
     periods_left: f64,
 }
@@ -40,8 +43,58 @@ struct Best {
     seconds: f64,
 }
 
+/// The best candidates by kind.
+type Found = BTreeMap<Kind, Best>;
+
 pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
-    let mut best: BTreeMap<Kind, Best> = BTreeMap::new();
+    let mut without = Vec::new();
+    let mut found = candidates(joint, prompt, &without)?;
+    // The slowest is left out where that is as good. Of two, one alone is a candidate.
+    for _ in 2..joint.processors().count() {
+        let Some((_, fastest)) = several(&found) else { break };
+        let division = Division::new(joint, prompt, fastest.chunk, &without);
+        let others = joint.processors().filter(|processor| !without.contains(processor));
+        let seconds = |processor: &ProcessorId| division.seconds_alone(*processor);
+        let Some(slowest) = others.max_by(|a, b| seconds(a).total_cmp(&seconds(b))) else { break };
+        without.push(slowest);
+        if Division::new(joint, prompt, fastest.chunk, &without).leaves_out(&fastest.ways) {
+            continue;
+        }
+        let mut fewer = candidates(joint, prompt, &without)?;
+        match several(&fewer) {
+            Some((_, best)) if best.seconds < WORTH_IT * fastest.seconds => {}
+            _ => break,
+        }
+        // One that was left out may be alone.
+        fewer.extend(found.remove_entry(&Kind::Alone));
+        found = fewer;
+    }
+    let mut candidates: Vec<_> = found.iter().map(|(kind, best)| (*kind, best.seconds)).collect();
+    candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let (several, fastest) = several(&found).expect("layers are a candidate");
+    let is_alone = match (prompt.who, found.get(&Kind::Alone)) {
+        (_, None) | (Who::Several, _) => false,
+        (Who::One, Some(_)) => true,
+        (Who::Any, Some(alone)) => {
+            let measured = MeasuredPrompt::of(&joint.measured, prompt.rows);
+            let (of_one, of_several) = measured.map_or((1.0, 1.0), |factors| (factors.alone, factors.several));
+            of_one * alone.seconds < WORTH_IT * of_several * fastest.seconds
+        }
+    };
+    let kind = if is_alone { Kind::Alone } else { several };
+    let Best { ways, chunk, seconds } = found.remove(&kind).expect("it was found");
+    Ok(JointPlan { chunk, kind, seconds, candidates, ways })
+}
+
+/// The fastest of those that several processors compute.
+fn several(found: &Found) -> Option<(Kind, &Best)> {
+    let several = found.iter().filter(|(kind, _)| **kind != Kind::Alone);
+    several.min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds)).map(|(kind, best)| (*kind, best))
+}
+
+/// The best candidate of each kind in which some processors compute nothing.
+fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result<Found, CutError> {
+    let mut found = Found::new();
     let fewest = prompt.rows.div_ceil(prompt.most_rows);
     let mut lengths = Vec::new();
     for chunks in fewest..=fewest + MORE_CHUNKS {
@@ -55,36 +108,29 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
         lengths.push(prompt.most_rows);
     }
     for chunk in lengths {
-        let division = Division::new(joint, prompt, chunk);
+        let division = Division::new(joint, prompt, chunk, without);
         for (kind, ways) in division.candidates() {
             let seconds = division.seconds(&ways)?;
-            if best.get(&kind).is_none_or(|best| seconds < best.seconds) {
-                best.insert(kind, Best { ways, chunk, seconds });
+            if found.get(&kind).is_none_or(|best| seconds < best.seconds) {
+                found.insert(kind, Best { ways, chunk, seconds });
             }
         }
     }
-    let fastest = best.values().min_by(|a, b| a.seconds.total_cmp(&b.seconds)).expect("there are candidates");
-    let refined = Division::new(joint, prompt, fastest.chunk).refined(&fastest.ways, fastest.seconds)?;
-    if let Some((ways, seconds)) = refined {
+    let Some(fastest) = found.values().min_by(|a, b| a.seconds.total_cmp(&b.seconds)) else { return Ok(found) };
+    let division = Division::new(joint, prompt, fastest.chunk, without);
+    if let Some((ways, seconds)) = division.refined(&fastest.ways, fastest.seconds)? {
         let chunk = fastest.chunk;
-        best.insert(Kind::Mixed, Best { ways, chunk, seconds });
+        found.insert(Kind::Mixed, Best { ways, chunk, seconds });
     }
-    let mut candidates: Vec<_> = best.iter().map(|(kind, best)| (*kind, best.seconds)).collect();
-    candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let several = candidates.iter().find(|(kind, _)| *kind != Kind::Alone).expect("layers are a candidate");
-    let is_alone = match (prompt.who, best.get(&Kind::Alone), MeasuredPrompt::of(&joint.measured, prompt.rows)) {
-        (_, None, _) | (Who::Several, ..) => false,
-        (Who::One, Some(_), _) => true,
-        (Who::Any, Some(alone), Some(factors)) => factors.alone * alone.seconds <= factors.several * several.1,
-        (Who::Any, Some(alone), None) => alone.seconds < WORTH_IT * several.1,
-    };
-    let kind = if is_alone { Kind::Alone } else { several.0 };
-    let Best { ways, chunk, seconds } = best.remove(&kind).expect("it was found");
-    Ok(JointPlan { chunk, kind, seconds, candidates, ways })
+    // What hides behind others in a few blocks need not in all of them.
+    for best in found.values_mut() {
+        best.seconds = Division::new(joint, prompt, best.chunk, without).seconds_of_all(&best.ways)?;
+    }
+    Ok(found)
 }
 
 impl<'a> Division<'a> {
-    fn new(joint: &'a Joint, prompt: &'a Prompt, chunk: usize) -> Self {
+    fn new(joint: &'a Joint, prompt: &'a Prompt, chunk: usize, without: &'a [ProcessorId]) -> Self {
         let all = prompt.description.blocks.len();
         let graph = |blocks| {
             // Products of feed-forwards have ways of their own.
@@ -92,7 +138,7 @@ impl<'a> Division<'a> {
         };
         let fewer = (all > BLOCKS).then(|| graph(BLOCKS - PERIOD));
         let periods_left = all.saturating_sub(BLOCKS) as f64 / PERIOD as f64;
-        Self { joint, prompt, graph: graph(all.min(BLOCKS)), fewer, periods_left }
+        Self { joint, prompt, graph: graph(all.min(BLOCKS)), fewer, without, periods_left }
     }
 
     /// Ways that are the same for each chunk and block.
@@ -103,7 +149,7 @@ impl<'a> Division<'a> {
 
     fn candidates(&self) -> Vec<(Kind, Ways)> {
         let joint = self.joint;
-        let float = joint.floats[0];
+        let Some(float) = self.floats().next() else { return Vec::new() };
         let of_product = |chunk: usize, subgraph: usize, ways: &[Way]| {
             let seconds =
                 |way: &&Way| self.product_seconds(chunk, subgraph, **way).map_or(f64::INFINITY, |(all, _)| all);
@@ -133,7 +179,39 @@ impl<'a> Division<'a> {
         for weight in [0.0, 1.0] {
             found.push((Kind::Mixed, self.earliest(&all, weight)));
         }
+        if !self.without.is_empty() {
+            found.retain(|(_, ways)| self.leaves_out(ways));
+        }
         found
+    }
+
+    /// Processors that compute floats.
+    fn floats(&self) -> impl Iterator<Item = ProcessorId> {
+        self.joint.floats.iter().copied().filter(|processor| !self.without.contains(processor))
+    }
+
+    /// Whether the processors that are left out compute nothing.
+    fn leaves_out(&self, ways: &Ways) -> bool {
+        self.graph.tasks().all(|task| self.task_seconds(task, ways[task.chunk][task.subgraph]).is_some())
+    }
+
+    /// Seconds of the products of a chunk, all on one processor.
+    fn seconds_alone(&self, processor: ProcessorId) -> f64 {
+        let products = (0..self.graph.subgraphs().len()).filter(|at| self.graph.subgraphs()[*at].role.is_product());
+        let seconds = |at| self.product_seconds(0, at, Way::On(processor)).map_or(f64::INFINITY, |(all, _)| all);
+        products.map(seconds).sum()
+    }
+
+    /// Seconds of each processor that computes a subgraph of a chunk in a way; `None` where nobody planned it, or somebody
+    /// is left out.
+    fn task_seconds(&self, task: Task, way: Way) -> Option<Busy> {
+        match way {
+            Way::On(processor) if !self.graph.subgraphs()[task.subgraph].role.is_product() => {
+                let seconds = || (self.prompt.seconds)(&self.graph, &PrefillTask::whole(&self.graph, task), processor);
+                (!self.without.contains(&processor)).then(|| vec![(processor, seconds())])
+            }
+            _ => self.product_seconds(task.chunk, task.subgraph, way).map(|(_, busy)| busy),
+        }
     }
 
     /// Each subgraph of each chunk in the order of its remaining path, the way that it ends first, where every second
@@ -147,17 +225,10 @@ impl<'a> Division<'a> {
         let options: Vec<Vec<(Way, Busy)>> = tasks
             .iter()
             .map(|task| {
-                let role = graph.subgraphs()[task.subgraph].role;
-                if role.is_product() {
-                    let of_way = |way: &Way| {
-                        let (_, busy) = self.product_seconds(task.chunk, task.subgraph, *way)?;
-                        Some((*way, busy))
-                    };
-                    ways.iter().filter_map(of_way).collect()
-                } else {
-                    let whole = PrefillTask::whole(graph, *task);
-                    let on = |id: &ProcessorId| (Way::On(*id), vec![(*id, (self.prompt.seconds)(graph, &whole, *id))]);
-                    joint.floats.iter().map(on).collect()
+                let of_way = |way: Way| Some((way, self.task_seconds(*task, way)?));
+                match graph.subgraphs()[task.subgraph].role.is_product() {
+                    true => ways.iter().copied().filter_map(of_way).collect(),
+                    false => self.floats().map(Way::On).filter_map(of_way).collect(),
                 }
             })
             .collect();
@@ -209,11 +280,13 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Seconds until a product is complete in a way, and of each processor; `None` where nobody planned it.
+    /// Seconds until a product is complete in a way, and of each processor; `None` where nobody planned it, or somebody is
+    /// left out.
     fn product_seconds(&self, chunk: usize, subgraph: usize, way: Way) -> Option<(f64, Busy)> {
         let (rows, subgraph) = (self.graph.chunks()[chunk].len(), &self.graph.subgraphs()[subgraph]);
         let choice = self.joint.choice(way, subgraph.block, subgraph.role, rows)?;
-        Some((choice.best.seconds, choice.best.busy.clone()))
+        let is_left_out = choice.best.busy.iter().any(|(processor, _)| self.without.contains(processor));
+        (!is_left_out).then(|| (choice.best.seconds, choice.best.busy.clone()))
     }
 
     /// Simulated seconds of the whole prompt: those of the blocks that are searched, and of the others as many as a
@@ -222,6 +295,18 @@ impl<'a> Division<'a> {
         let searched = self.simulated(&self.graph, ways)?;
         let Some(fewer) = &self.fewer else { return Ok(searched) };
         Ok(searched + self.periods_left * (searched - self.simulated(fewer, ways)?))
+    }
+
+    /// Simulated seconds of all blocks.
+    fn seconds_of_all(&self, ways: &Ways) -> Result<f64, CutError> {
+        let description = self.prompt.description;
+        let graph = Graph::with_splits(description, self.prompt.rows, self.graph.chunks()[0].len(), |_| true);
+        let of_block = self.graph.subgraphs().len() / description.blocks.len().min(BLOCKS);
+        let of_chunk = |ways: &Vec<Way>| {
+            let blocks = (0..description.blocks.len()).map(|block| searched(block, ways.len() / of_block) * of_block);
+            blocks.flat_map(|first| ways[first..first + of_block].iter().copied()).collect()
+        };
+        self.simulated(&graph, &ways.iter().map(of_chunk).collect())
     }
 
     fn simulated(&self, graph: &Graph, ways: &Ways) -> Result<f64, CutError> {
@@ -262,7 +347,7 @@ impl<'a> Division<'a> {
                         *old = if is_here { *way } else { *old };
                     }
                 }
-                if changed == *from {
+                if changed == *from || !(self.without.is_empty() || self.leaves_out(&changed)) {
                     continue;
                 }
                 let seconds = self.seconds(&changed)?;
