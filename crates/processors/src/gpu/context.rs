@@ -221,7 +221,10 @@ impl Context {
         let submission = self.submit(encoder);
         let mapped = self.map(staging, bytes);
         self.wait(submission)?;
-        let outcome = mapped.try_recv().map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
+        // Another thread that waits for the GPU may have taken the notice that these outputs are mapped, and send it here
+        // only after this thread's wait has ended.
+        let outcome = mapped.recv_timeout(self.time_out);
+        let outcome = outcome.map_err(|_| self.failed("its outputs did not arrive".to_owned()))?;
         outcome.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
         let view = staging.slice(..bytes).get_mapped_range();
         let view = view.map_err(|error| self.failed(format!("its outputs can't be read: {error}")))?;
@@ -293,4 +296,44 @@ pub(super) fn one_line(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::{ADAPTER, adapters};
+    use super::*;
+
+    /// The GPU that the environment names.
+    pub(in crate::gpu) fn context() -> Option<Context> {
+        let Some(name) = std::env::var(ADAPTER).ok().filter(|name| !name.is_empty()) else {
+            eprintln!("skipped: {ADAPTER} names none");
+            return None;
+        };
+        let (listed, adapter) = adapters::choose(Some(&name)).unwrap();
+        Some(Context::open(&listed, &adapter, None, true).unwrap())
+    }
+
+    #[test]
+    fn each_of_several_threads_that_wait_for_a_gpu_is_given_its_outputs() {
+        let Some(context) = context() else { return };
+        let run = |value: u32| {
+            let bytes = size_of::<u32>() as u64;
+            let source = context.buffer("test", bytes, wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST);
+            let staging = context.buffer("test", bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+            let (source, staging) = (source.unwrap(), staging.unwrap());
+            for value in value..value + 500 {
+                context.queue.write_buffer(&source, 0, bytemuck::bytes_of(&value));
+                let mut encoder = context.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+                encoder.copy_buffer_to_buffer(&source, 0, &staging, 0, Some(bytes));
+                let mut read = 0;
+                context.run(encoder, &staging, bytes, |view| read = bytemuck::pod_read_unaligned(view)).unwrap();
+                assert_eq!(read, value);
+            }
+        };
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                scope.spawn(move || run(thread * 1_000));
+            }
+        });
+    }
 }

@@ -1,19 +1,9 @@
 //! Every error that is planted in a shader is found.
 
 use super::super::super::context::Context;
-use super::super::super::{ADAPTER, adapters};
+use super::super::super::context::tests::context;
 use super::super::kernels::WeightFormat;
 use super::*;
-
-/// The GPU that the environment names.
-fn context() -> Option<Context> {
-    let Some(name) = std::env::var(ADAPTER).ok().filter(|name| !name.is_empty()) else {
-        eprintln!("skipped: {ADAPTER} names none");
-        return None;
-    };
-    let (listed, adapter) = adapters::choose(Some(&name)).unwrap();
-    Some(Context::open(&listed, &adapter, None, true).unwrap())
-}
 
 /// What the proof of a kernel finds, with an error in its shader.
 fn found(context: &Context, kernel: Kernel, planted: Option<[&'static str; 2]>) -> std::result::Result<(), String> {
