@@ -30,10 +30,10 @@ use crate::{output, progress};
 /// the CPU alone, which takes over when the NPU fails.
 ///
 /// Of several processors, products are measured, too, of prompts and of steps of decode, each processor alone and beside
-/// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths on one processor
-/// alone and on several: what --partition decides by. With --predict, predictions are fitted to half of the products'
-/// times, rates or a decision tree beside them, and compared with the other half, and what is chosen by them with what is
-/// chosen by all times, by times that are measured again.
+/// the others, what it takes to join their parts (HeteroLLM's profiler), and prompts of some lengths by each kind of plan,
+/// one processor alone among them: what --partition decides by. With --predict, predictions are fitted to half of the
+/// products' times, rates or a decision tree beside them, and compared with the other half, and what is chosen by them with
+/// what is chosen by all times, by times that are measured again.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad profile --processors cpu=0,npu=1
@@ -203,8 +203,9 @@ fn measure_prompts(
     let Arguments { processors, devices, repeat, .. } = arguments;
     let planned = DeviceArguments { partition: Some(Restriction::Auto), cuts: Vec::new(), ..devices.clone() };
     let engine = processors.engine(&planned, model, options)?;
-    let bar = progress::prompts("measuring planned prompts", execute::measured_prompts(&engine, *repeat));
-    Ok(execute::measure_prompts(&engine, *repeat, cancel, |done| bar.set(done)))
+    let mut bar = None;
+    let show = |done, all| bar.get_or_insert_with(|| progress::prompts("measuring planned prompts", all)).set(done);
+    Ok(execute::measure_prompts(&engine, *repeat, cancel, show))
 }
 
 /// What the largest products take on each processor, the joins, and the prompts.
@@ -246,8 +247,9 @@ fn products_text(products: &ProductCosts, names: &[String]) -> String {
             1e6 * joins.end_seconds
         )
     });
-    let of_prompts = products.prompts.iter().map(|MeasuredPrompt { rows, alone, several }| {
-        format!("\na prompt of {rows} tokens takes {alone:.2} × what is simulated on one processor, {several:.2} × on several")
+    let of_prompts = products.prompts.iter().map(|MeasuredPrompt { rows, factors }| {
+        let factors: Vec<_> = factors.iter().map(|(kind, factor)| format!("{} {factor:.2}", kind.name())).collect();
+        format!("\na prompt of {rows} tokens, times what is simulated: {}", factors.join(", "))
     });
     let of_prompts: String = of_prompts.collect();
     format!(

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use triad_plan::graph::Graph;
-use triad_plan::joint::{JointPlan, Prompt, Who};
+use triad_plan::joint::{JointPlan, Kind, Prompt};
 use triad_plan::processors::ProcessorId;
 use triad_plan::tasks::{Operation, PrefillTask};
 
@@ -23,8 +23,8 @@ const MOST: usize = 1024;
 pub(super) struct JointPlans {
     /// By length and position, in steps of [`ROWS`] and [`POSITIONS`].
     plans: BTreeMap<(usize, usize), Planned>,
-    /// Which plans are considered.
-    who: Who,
+    /// The kind that is chosen, where there is one of it; `None`: the fastest.
+    kind: Option<Kind>,
 }
 
 /// A plan of prompts of some length.
@@ -51,9 +51,9 @@ impl JointPlans {
         self.plans.clear();
     }
 
-    /// Considers others from now on.
-    pub(super) fn set_who(&mut self, who: Who) {
-        self.who = who;
+    /// Chooses plans of this kind from now on, or the fastest.
+    pub(super) fn set_kind(&mut self, kind: Option<Kind>) {
+        self.kind = kind;
         self.clear();
     }
 
@@ -89,7 +89,7 @@ impl JointPlans {
             rows: key.0 * ROWS,
             most_rows: shared.settings.chunk,
             policy,
-            who: self.who,
+            kind: self.kind,
             seconds: &seconds,
         };
         let plan = joint.plan(&prompt).expect("chunks are not longer than those that were planned");

@@ -58,7 +58,7 @@ pub use costs::{Cost, Costs, Seen};
 pub use products::{
     DecodeCosts, DecodePlans, ExhaustedProduct, Joined, MeasureOptions, MeasuredJoins, MeasuredProcessor,
     MeasuredProducts, ProductCosts, ProductTable, ProductTime, RunPartition, exhaust_products, measure_joins,
-    measure_products, measure_prompts, measured_prompts,
+    measure_products, measure_prompts,
 };
 pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};

@@ -69,7 +69,7 @@ pub(super) fn read<T: DeserializeOwned + Default>(path: PathBuf) -> Result<T> {
         Ok::<_, std::io::Error>(bytes)
     };
     let wrong = |source| {
-        let problem = "not what `triad profile` writes: delete the file, or measure again";
+        let problem = "not what `triad profile` writes: delete the file and measure again";
         Err(Error::File { path: path.clone(), problem, source })
     };
     match bytes() {

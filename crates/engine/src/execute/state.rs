@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use triad_kernels::Phase;
 use triad_plan::graph::Task;
-use triad_plan::joint::Who;
+use triad_plan::joint::Kind;
 use triad_plan::passes::{PassId, Passes, Urgency};
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::{Dag, Node, Policy};
@@ -173,16 +173,18 @@ impl State {
         std::mem::take(&mut self.has_news) || self.is_closing
     }
 
-    /// A processor has waited for something that was expected at a time.
+    /// A processor has waited for something that was expected at a time, and been told or not.
     pub(super) fn waited(&mut self, unit: usize, used: WaitUse, expected: Instant) {
         let apart = |one: Instant, other: Instant| one.saturating_duration_since(other).as_secs_f64();
         let (now, told, waits) = (Instant::now(), self.told, &mut self.waits[unit]);
-        waits.waits += 1;
+        waits.waits += used.waits;
         waits.slept_seconds += used.slept_seconds;
         waits.polled_seconds += used.polled_seconds;
         waits.blocked_seconds += used.blocked_seconds;
-        waits.late_seconds += apart(now, told);
-        waits.error_seconds += apart(told, expected) + apart(expected, told);
+        if used.waits > 0 {
+            waits.late_seconds += apart(now, told);
+            waits.error_seconds += apart(told, expected) + apart(expected, told);
+        }
     }
 
     /// Takes a request.
@@ -605,9 +607,9 @@ impl State {
         self.joint.plan(shared, &self.costs, self.policy, (rows, position))
     }
 
-    /// Who may compute prompts that are planned, from now on.
-    pub(super) fn set_who(&mut self, who: Who) {
-        self.joint.set_who(who);
+    /// The kind of plans of prompts from now on, or the fastest.
+    pub(super) fn set_plan_kind(&mut self, kind: Option<Kind>) {
+        self.joint.set_kind(kind);
     }
 
     /// What is to be done for prompts of so many rows, the first of them at `position`.

@@ -12,7 +12,7 @@ pub enum Wait {
     /// Until it is woken. Nothing is spent, but to wake up takes the system a while.
     Blocking,
     /// It sleeps until shortly before the next task of another processor is expected to end, and polls from then on.
-    /// Where that takes far longer than expected, it is woken.
+    /// Where one ends earlier, or far later, it is woken.
     Predicted,
 }
 
@@ -37,8 +37,6 @@ pub(super) const SPIN: Duration = Duration::from_micros(50);
 /// How long before the expected end it wakes up: a sleep of the system takes longer than asked for by some 50 µs, and
 /// tasks vary by a few percent.
 const MARGIN: (Duration, f64) = (Duration::from_micros(100), 0.05);
-/// Longest sleep without a look at anything, such as a new request; longer ones are several.
-pub(super) const LONGEST_SLEEP: Duration = Duration::from_millis(2);
 
 /// What waiting for other processors took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::pass::Hidden;
 use super::programs::DeviceBackend;
 use super::state::{Job, State};
-use super::wait::{LONGEST_SLEEP, SPIN, Wait, WaitUse, sleep_and_poll};
+use super::wait::{SPIN, Wait, WaitUse, sleep_and_poll};
 use super::{Moment, Shared, Unit, lock};
 use crate::error::{Error, FailureReason, Result};
 use crate::linear::OwnKernels;
@@ -123,7 +123,6 @@ fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) 
     }
     let told = shared.told.load(Ordering::Relaxed);
     let expected = state.next_end(index);
-    drop(state);
     let begin = Instant::now();
     // The tasks of a processor alone are mostly taken by who waits for them.
     let (polls, look) = match shared.units.len() {
@@ -131,13 +130,14 @@ fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) 
         _ => (shared.settings.wait == Wait::Predicted, LOOK),
     };
     let mut used = WaitUse::default();
-    if polls {
-        let (sleep, polled) = sleep_and_poll(begin, expected);
-        while shared.told.load(Ordering::Relaxed) == told
-            && let Some(left) = sleep.and_then(|sleep| sleep.checked_sub(begin.elapsed()))
-        {
-            std::thread::sleep(left.min(LONGEST_SLEEP));
+    let (sleep, polled) = sleep_and_poll(begin, expected);
+    // Until it is woken for what ends later than that.
+    if polls && sleep.is_none_or(|sleep| sleep < look) {
+        if let Some(sleep) = sleep {
+            // What ends earlier than expected wakes it.
+            state = blocked(shared, state, sleep);
         }
+        drop(state);
         let awake = Instant::now();
         while shared.told.load(Ordering::Relaxed) == told && Instant::now() < polled {
             if awake.elapsed() < SPIN {
@@ -149,23 +149,30 @@ fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) 
         }
         used.slept_seconds = (awake - begin).as_secs_f64();
         used.polled_seconds = awake.elapsed().as_secs_f64();
+        state = lock(&shared.state);
     }
-    let mut state = lock(&shared.state);
     // It is told under the lock: nothing is missed in between.
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {
-        let blocked = Instant::now();
-        let look = state.next_look().map_or(look, |at| at.saturating_duration_since(blocked).min(look));
-        shared.blocked.fetch_add(1, Ordering::Relaxed);
-        (state, _) = shared.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner);
-        shared.blocked.fetch_sub(1, Ordering::Relaxed);
-        used.blocked_seconds = blocked.elapsed().as_secs_f64();
+        let now = Instant::now();
+        let look = state.next_look().map_or(look, |at| at.saturating_duration_since(now).min(look));
+        state = blocked(shared, state, look);
+        used.blocked_seconds = now.elapsed().as_secs_f64();
     }
+    used.waits = u64::from(shared.told.load(Ordering::Relaxed) != told);
     if let Some(expected) = expected {
         state.waited(index, used, expected);
     }
     if shared.units.len() > 1 && state.lose_hung(shared) {
         shared.tell(&mut state);
     }
+    state
+}
+
+/// Until something is told, and for so long at most.
+fn blocked<'a>(shared: &'a Shared, state: MutexGuard<'a, State>, most: Duration) -> MutexGuard<'a, State> {
+    shared.blocked.fetch_add(1, Ordering::Relaxed);
+    let (state, _) = shared.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner);
+    shared.blocked.fetch_sub(1, Ordering::Relaxed);
     state
 }
 

@@ -1,44 +1,46 @@
 //! What prompts took beside what the search expects of them.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
-/// Factors of what is believed: apart by more, it is not the same prompt that was simulated.
-const FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+use super::Kind;
 
-/// What prompts of a length took on the processors of a [`Joint`](super::Joint), as multiples of the simulated seconds.
+/// Factors of what is believed: apart by more, it is not the same prompt that was simulated.
+const FACTORS: RangeInclusive<f64> = 0.01..=100.0;
+
+/// What prompts of a length took on the processors of a [`Joint`](super::Joint).
 ///
 /// Of one processor alone it is not simulated that it computes whole feed-forwards, with their shadows inside; of several,
-/// mostly waiting for each other. Which of both is faster therefore goes by these.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// how they wait for each other and move activations from one's cache to another's. That differs from kind to kind, and
+/// which is the fastest therefore goes by these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MeasuredPrompt {
     /// Tokens.
     pub rows: usize,
-    /// Where one processor computes everything.
-    pub alone: f64,
-    /// Where several do, as the fastest candidate of these has it.
-    pub several: f64,
+    /// Multiples of the simulated seconds, of the best candidate of each kind that was measured.
+    pub factors: BTreeMap<Kind, f64>,
 }
 
 impl MeasuredPrompt {
     /// Whether it can have been measured.
     pub fn is_plausible(&self) -> bool {
-        self.rows > 0 && [self.alone, self.several].iter().all(|factor| FACTORS.contains(factor))
+        self.rows > 0 && self.factors.values().all(|factor| FACTORS.contains(factor))
     }
 
-    /// That of `rows` tokens: between two lengths that were measured, by the logarithm of the length; beyond them, as the
-    /// nearest. `None` where nothing was measured. `measured` is in the order of lengths.
-    pub(super) fn of(measured: &[Self], rows: usize) -> Option<Self> {
-        let behind = measured.partition_point(|one| one.rows < rows);
-        let (before, behind) = (behind.checked_sub(1).map(|before| measured[before]), measured.get(behind).copied());
-        let (Some(before), Some(behind)) = (before, behind) else { return before.or(behind) };
-        let share = (rows as f64 / before.rows as f64).ln() / (behind.rows as f64 / before.rows as f64).ln();
-        let between = |before: f64, behind: f64| before + share * (behind - before);
-        Some(Self {
-            rows,
-            alone: between(before.alone, behind.alone),
-            several: between(before.several, behind.several),
-        })
+    /// The factor of a kind for `rows` tokens: between two lengths of which it was measured, by the logarithm of the
+    /// length; beyond them, as of the nearest. `None` where it was never measured. `measured` is in the order of lengths.
+    pub(super) fn factor(measured: &[Self], kind: Kind, rows: usize) -> Option<f64> {
+        let of_kind = |one: &Self| Some((one.rows, *one.factors.get(&kind)?));
+        let before = measured.iter().filter(|one| one.rows < rows).filter_map(of_kind).next_back();
+        let behind = measured.iter().filter(|one| one.rows >= rows).find_map(of_kind);
+        let (Some((shorter, before)), Some((longer, behind))) = (before, behind) else {
+            return before.or(behind).map(|(_, factor)| factor);
+        };
+        let share = (rows as f64 / shorter as f64).ln() / (longer as f64 / shorter as f64).ln();
+        Some(before + share * (behind - before))
     }
 }
 
@@ -47,15 +49,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_two_lengths_a_prompt_is_between_them_and_beyond_them_as_the_nearest() {
-        let [short, long] =
-            [(64, 0.5, 1.0), (256, 1.0, 2.0)].map(|(rows, alone, several)| MeasuredPrompt { rows, alone, several });
-        let measured = [short, long];
-        assert_eq!(MeasuredPrompt::of(&[], 64), None);
-        let of = |rows| MeasuredPrompt::of(&measured, rows).map(|one| (one.alone, one.several)).unwrap();
-        assert_eq!([of(1), of(64)], [(0.5, 1.0); 2]);
-        assert_eq!([of(256), of(1000)], [(1.0, 2.0); 2]);
-        let (alone, several) = of(128);
-        assert!((alone - 0.75).abs() < 1e-12 && (several - 1.5).abs() < 1e-12, "{alone} {several}");
+    fn between_two_lengths_of_a_kind_a_factor_is_between_theirs_and_beyond_them_that_of_the_nearest() {
+        let prompt =
+            |rows, factors: &[(Kind, f64)]| MeasuredPrompt { rows, factors: factors.iter().copied().collect() };
+        let measured = [
+            prompt(64, &[(Kind::Alone, 0.5), (Kind::Tensor, 1.0)]),
+            prompt(128, &[(Kind::Alone, 0.75)]),
+            prompt(256, &[(Kind::Alone, 1.0), (Kind::Tensor, 2.0), (Kind::Mixed, 3.0)]),
+        ];
+        let of = |kind, rows| MeasuredPrompt::factor(&measured, kind, rows);
+        assert_eq!([1, 64].map(|rows| of(Kind::Tensor, rows)), [Some(1.0); 2]);
+        assert_eq!([256, 1000].map(|rows| of(Kind::Tensor, rows)), [Some(2.0); 2]);
+        let middle = of(Kind::Tensor, 128).unwrap();
+        assert!((middle - 1.5).abs() < 1e-12, "{middle}");
+        assert_eq!([1, 1000].map(|rows| of(Kind::Mixed, rows)), [Some(3.0); 2]);
+        assert_eq!([128, 300].map(|rows| of(Kind::Alone, rows)), [Some(0.75), Some(1.0)]);
+        assert_eq!((of(Kind::Layer, 64), MeasuredPrompt::factor(&[], Kind::Alone, 64)), (None, None));
     }
 }

@@ -15,7 +15,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
 
 use crate::graph::{Graph, Role, Task};
@@ -65,7 +65,7 @@ pub struct Joint {
     gaps: Gaps,
     /// By block, by role, the place of a product in the plans.
     products: Vec<BTreeMap<Role, usize>>,
-    /// In the order of lengths.
+    /// What prompts took, in the order of lengths.
     measured: Vec<MeasuredPrompt>,
 }
 
@@ -78,16 +78,29 @@ pub struct JointPlan {
     pub kind: Kind,
     /// Simulated seconds.
     pub seconds: f64,
-    /// The best candidate of each kind, with its simulated seconds, the fastest first; of three processors and more those
-    /// that leave out who is not worth it.
-    pub candidates: Vec<(Kind, f64)>,
+    /// The best candidate of each kind, the fastest by the simulation first; of three processors and more those that leave
+    /// out who is not worth it.
+    pub candidates: Vec<Candidate>,
     /// By chunk, by subgraph of the blocks that were searched.
     #[serde(skip)]
     ways: Vec<Vec<Way>>,
 }
 
+/// The best way of a kind to compute a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Its kind.
+    pub kind: Kind,
+    /// Simulated seconds.
+    pub seconds: f64,
+    /// What prompts of such a length took by plans of the kind, as a multiple of the simulated seconds, where that was
+    /// measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+}
+
 /// Kinds of candidates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// One processor computes everything.
@@ -121,18 +134,6 @@ impl Kind {
     }
 }
 
-/// Which candidates are considered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Who {
-    /// One processor alone, or several.
-    #[default]
-    Any,
-    /// One that computes everything, if there is one.
-    One,
-    /// Several.
-    Several,
-}
-
 /// A prompt that a plan is searched for.
 pub struct Prompt<'a> {
     /// The model whose products the ways are of.
@@ -147,8 +148,8 @@ pub struct Prompt<'a> {
     pub most_rows: usize,
     /// What runs the tasks.
     pub policy: Policy,
-    /// Which candidates are considered.
-    pub who: Who,
+    /// The kind of candidates that is chosen, where there is one of it; `None`: the fastest.
+    pub kind: Option<Kind>,
     /// Seconds of what is no product, and of shadows.
     pub seconds: &'a dyn Fn(&Graph, &PrefillTask, ProcessorId) -> f64,
 }
@@ -199,7 +200,7 @@ impl Joint {
         Ok(Self { whole, cut, floats, gaps, products, measured: Vec::new() })
     }
 
-    /// Decides between one processor alone and several by what prompts took, too.
+    /// Chooses among kinds of candidates by what prompts took, too; kinds that were not measured are not chosen then.
     pub fn with_measured(mut self, mut measured: Vec<MeasuredPrompt>) -> Self {
         measured.sort_by_key(|one| one.rows);
         self.measured = measured;
@@ -225,8 +226,8 @@ impl Joint {
         Ok(pieces)
     }
 
-    /// The candidate that is through first, by the simulation; one processor alone, or several, by what prompts took,
-    /// where that was measured.
+    /// The candidate that is through first: by the simulation, and by what prompts of its kind took as multiples of that,
+    /// where it was measured.
     ///
     /// # Errors
     /// If a chunk is longer than what was planned for.

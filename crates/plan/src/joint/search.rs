@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{BLOCKS, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Who, assigned, searched, truncated};
+use super::{
+    BLOCKS, Candidate, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, assigned, searched, truncated,
+};
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
 use crate::schedule::parts::CutError;
@@ -69,24 +71,31 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
         fewer.extend(found.remove_entry(&Kind::Alone));
         found = fewer;
     }
-    let mut candidates: Vec<_> = found.iter().map(|(kind, best)| (*kind, best.seconds)).collect();
-    candidates.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let (several, fastest) = several(&found).expect("layers are a candidate");
-    let is_alone = match (prompt.who, found.get(&Kind::Alone)) {
-        (_, None) | (Who::Several, _) => false,
-        (Who::One, Some(_)) => true,
-        (Who::Any, Some(alone)) => {
-            let measured = MeasuredPrompt::of(&joint.measured, prompt.rows);
-            let (of_one, of_several) = measured.map_or((1.0, 1.0), |factors| (factors.alone, factors.several));
-            of_one * alone.seconds < WORTH_IT * of_several * fastest.seconds
-        }
+    let candidate = |(kind, best): (&Kind, &Best)| {
+        let factor = MeasuredPrompt::factor(&joint.measured, *kind, prompt.rows);
+        Candidate { kind: *kind, seconds: best.seconds, factor }
     };
-    let kind = if is_alone { Kind::Alone } else { several };
+    let mut candidates: Vec<_> = found.iter().map(candidate).collect();
+    candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let kind = prompt.kind.filter(|kind| found.contains_key(kind));
+    let kind = kind.unwrap_or_else(|| chosen(&candidates, !joint.measured.is_empty()));
     let Best { ways, chunk, seconds } = found.remove(&kind).expect("it was found");
     Ok(JointPlan { chunk, kind, seconds, candidates, ways })
 }
 
-/// The fastest of those that several processors compute.
+/// The kind that is expected to take the least, by the simulation and, where prompts were measured, by what they took; one
+/// processor alone, unless several are worth it.
+fn chosen(candidates: &[Candidate], are_measured: bool) -> Kind {
+    let unmeasured = if are_measured { f64::INFINITY } else { 1.0 };
+    let expected = |one: &Candidate| {
+        let margin = if one.kind == Kind::Alone { 1.0 } else { WORTH_IT };
+        margin * one.factor.unwrap_or(unmeasured) * one.seconds
+    };
+    let least = candidates.iter().min_by(|a, b| expected(a).total_cmp(&expected(b)));
+    least.expect("layers are a candidate").kind
+}
+
+/// The fastest of those that several processors compute, by the simulation.
 fn several(found: &Found) -> Option<(Kind, &Best)> {
     let several = found.iter().filter(|(kind, _)| **kind != Kind::Alone);
     several.min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds)).map(|(kind, best)| (*kind, best))

@@ -88,11 +88,11 @@ impl Machine {
 
     fn plan(&self, description: &ModelDescription, rows: usize) -> (Joint, JointPlan) {
         let joint = self.joint(description);
-        let plan = self.plan_of(&joint, description, rows, Who::Any);
+        let plan = self.plan_of(&joint, description, rows, None);
         (joint, plan)
     }
 
-    fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize, who: Who) -> JointPlan {
+    fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize, kind: Option<Kind>) -> JointPlan {
         let float = self.float_seconds;
         let seconds = |graph: &Graph, task: &PrefillTask, _| float * graph.chunks()[task.task.chunk].len() as f64;
         let (processors, options) = (&self.processors, &self.options(description));
@@ -103,7 +103,7 @@ impl Machine {
             rows,
             most_rows: CHUNK,
             policy: Policy::CriticalPath,
-            who,
+            kind,
             seconds: &seconds,
         };
         joint.plan(&prompt).unwrap()
@@ -111,7 +111,7 @@ impl Machine {
 }
 
 fn of(plan: &JointPlan, kind: Kind) -> Option<f64> {
-    plan.candidates.iter().find(|(other, _)| *other == kind).map(|(_, seconds)| *seconds)
+    plan.candidates.iter().find(|one| one.kind == kind).map(|one| one.seconds)
 }
 
 prop_compose! {
@@ -127,25 +127,33 @@ prop_compose! {
 }
 
 #[test]
-fn one_processor_or_several_compute_a_prompt_as_they_are_asked_to_or_by_what_prompts_took() {
+fn a_prompt_is_planned_as_the_kind_that_is_asked_for_or_that_is_fastest_by_what_prompts_took() {
     let machine = machine(&[false, false], Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 }, 1e-6);
     let (description, rows) = (description(4), 100);
     let (joint, plan) = machine.plan(&description, rows);
     assert_ne!(plan.kind, Kind::Alone, "two are faster than one");
-    let one = machine.plan_of(&joint, &description, rows, Who::One);
-    assert_eq!((one.kind, Some(one.seconds)), (Kind::Alone, of(&plan, Kind::Alone)));
-    // Several have to be a twentieth faster.
-    let most = one.seconds / plan.seconds / 1.05;
-    for (several, who, kind) in [
-        (1.01 * most, Who::Any, Kind::Alone),
-        (0.99 * most, Who::Any, plan.kind),
-        (1.01 * most, Who::Several, plan.kind),
-        (0.99 * most, Who::One, Kind::Alone),
-    ] {
-        let measured = vec![MeasuredPrompt { rows, alone: 1.0, several }];
-        let joint = joint.clone().with_measured(measured);
-        assert_eq!(machine.plan_of(&joint, &description, rows, who).kind, kind, "{several} {who:?}");
+    let seconds = |kind| of(&plan, kind).unwrap();
+    for Candidate { kind, seconds, .. } in &plan.candidates {
+        let one = machine.plan_of(&joint, &description, rows, Some(*kind));
+        assert_eq!((one.kind, one.seconds), (*kind, *seconds));
     }
+    let chosen = |factors: &[(Kind, f64)]| {
+        let measured = vec![MeasuredPrompt { rows, factors: factors.iter().copied().collect() }];
+        machine.plan_of(&joint.clone().with_measured(measured), &description, rows, None).kind
+    };
+    // Several have to be a twentieth faster than one.
+    let most = seconds(Kind::Alone) / seconds(Kind::Tensor) / 1.05;
+    assert_eq!(chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 1.01 * most)]), Kind::Alone);
+    assert_eq!(chosen(&[(Kind::Alone, 1.0), (Kind::Tensor, 0.99 * most)]), Kind::Tensor);
+    // Of several the fastest, however little.
+    let most = seconds(Kind::Tensor) / seconds(Kind::Placed);
+    let of_several = |placed| chosen(&[(Kind::Alone, 9.0), (Kind::Tensor, 1.0), (Kind::Placed, placed)]);
+    assert_eq!([1.01 * most, 0.99 * most].map(of_several), [Kind::Tensor, Kind::Placed]);
+    // What was not measured is not chosen, but where it is asked for.
+    let measured = vec![MeasuredPrompt { rows, factors: [(Kind::Layer, 1.0)].into() }];
+    let joint = joint.clone().with_measured(measured);
+    let kinds = [None, Some(Kind::Tensor)].map(|kind| machine.plan_of(&joint, &description, rows, kind).kind);
+    assert_eq!(kinds, [Kind::Layer, Kind::Tensor]);
 }
 
 proptest! {
@@ -167,7 +175,7 @@ proptest! {
             let most = if plan.kind == Kind::Alone { 1.05 * seconds } else { seconds };
             prop_assert!(plan.seconds <= most, "{:?}", plan);
         }
-        prop_assert!(plan.candidates.is_sorted_by(|a, b| a.1 <= b.1));
+        prop_assert!(plan.candidates.is_sorted_by(|a, b| a.seconds <= b.seconds));
     }
 
     #[test]

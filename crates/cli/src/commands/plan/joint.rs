@@ -8,7 +8,7 @@ use serde::Serialize;
 use triad_engine::execute::PlannedPrompt;
 use triad_engine::{Engine, EngineOptions, SessionOptions};
 use triad_kernels::BlockArithmetic;
-use triad_plan::joint::{JointPlan, Kind};
+use triad_plan::joint::{Candidate, JointPlan};
 use triad_plan::partition::solve::Restriction;
 
 use crate::arguments::{self, DescriptionArguments};
@@ -99,8 +99,13 @@ impl Joint {
     pub fn text(&self, names: &[String]) -> String {
         let Self { plan, planned_in, chunks, subgraphs } = self;
         let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
-        let kind = |(kind, seconds): &(Kind, f64)| format!("{} {}", kind.name(), milliseconds(*seconds));
-        let candidates: Vec<_> = plan.candidates.iter().map(kind).collect();
+        let candidate = |Candidate { kind, seconds, factor }: &Candidate| {
+            let factor = factor.map_or(String::new(), |factor| format!(" × {factor:.2}"));
+            format!("{} {}{factor}", kind.name(), milliseconds(*seconds))
+        };
+        let candidates: Vec<_> = plan.candidates.iter().map(candidate).collect();
+        let is_measured = plan.candidates.iter().any(|one| one.factor.is_some());
+        let times = if is_measured { " × what prompts of the kind took as multiples of that" } else { "" };
         let lengths: Vec<_> = chunks.iter().map(usize::to_string).collect();
         let row = |share: &Share| {
             let percent = share.shares.iter().map(|share| format!("{:.0} %", 100.0 * share));
@@ -110,8 +115,8 @@ impl Joint {
         let rows: Vec<_> = subgraphs.iter().map(row).collect();
         let header = ["chunk", "subgraph"].into_iter().chain(names.iter().map(String::as_str)).chain(["blocks cut"]);
         format!(
-            "chunks of {} tokens, {}: {} ms (simulated with what was measured; planned in {} ms)\ncandidates, ms: \
-             {}\n\n{}",
+            "chunks of {} tokens, {}: {} ms (simulated with what was measured; planned in {} ms)\ncandidates, \
+             simulated ms{times}: {}\n\n{}",
             lengths.join(", "),
             plan.kind.name(),
             milliseconds(plan.seconds),

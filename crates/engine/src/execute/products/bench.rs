@@ -55,10 +55,15 @@ pub(super) struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    /// For each processor a product that it runs while another one is measured: the whole one.
+    /// For each processor a product that it runs while another one is measured: the whole one. Each has been run with the
+    /// weights of all blocks, which the first time come from a file.
     pub(super) fn loads(&self, role: Role, shape: ProductShape) -> Result<Vec<Mutex<Product<'a>>>> {
-        let processors = (0..self.units.len()).map(ProcessorId::new);
-        processors.map(|processor| Ok(Mutex::new(self.product(role, processor, shape)?))).collect()
+        let load = |processor: ProcessorId| {
+            let mut product = self.product(role, processor, shape)?;
+            self.units[processor.index()].pool().install(|| (0..product.blocks()).try_for_each(|_| product.run()))?;
+            Ok(Mutex::new(product))
+        };
+        (0..self.units.len()).map(ProcessorId::new).map(load).collect()
     }
 
     /// Times a product on a processor, alone and while the others run theirs.

@@ -30,7 +30,7 @@ pub use decode::{DecodeCosts, DecodePlans};
 pub use exhaust::{ExhaustedProduct, RunPartition, exhaust_products};
 pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, MeasuredProducts, measure_products};
-pub use prompts::{measure_prompts, measured_prompts};
+pub use prompts::measure_prompts;
 
 /// The file in a package.
 const FILE: &str = "products.json";
@@ -328,6 +328,8 @@ impl ProductTable {
 
 #[cfg(test)]
 mod tests {
+    use triad_plan::joint::Kind;
+
     use super::*;
 
     fn costs() -> ProductCosts {
@@ -353,7 +355,7 @@ mod tests {
             },
             products: [0, 1].into_iter().flat_map(|processor| [32, 64].map(|rows| time(processor, rows))).collect(),
             decode: None,
-            prompts: vec![MeasuredPrompt { rows: 64, alone: 0.75, several: 1.25 }],
+            prompts: vec![MeasuredPrompt { rows: 64, factors: [(Kind::Alone, 0.75), (Kind::Tensor, 1.25)].into() }],
         }
     }
 
@@ -378,8 +380,9 @@ mod tests {
             ("\"rows\": 32", "\"rows\": 64"),
             ("\"depth\": 64", "\"depth\": 18446744073709551615"),
             ("\"chunk\": 64", "\"chunk\": 0"),
-            ("\"several\": 1.25", "\"several\": 0.0"),
-            ("\"several\": 1.25", "\"several\": -1.0"),
+            ("\"tensor\": 1.25", "\"tensor\": 0.0"),
+            ("\"tensor\": 1.25", "\"tensor\": -1.0"),
+            ("\"tensor\": 1.25", "\"tensors\": 1.25"),
             ("\"name\": \"cpu\"", "\"name\": \"cpu\", \"cores\": 3"),
             ("32,\n          64", "48"),
         ] {
