@@ -43,8 +43,10 @@ pub(super) fn columns(all: usize, multiple: usize, every: bool) -> Vec<usize> {
 
 /// Runs whose median is more than so many times the shortest were disturbed.
 const DISTURBED: f64 = 1.25;
-/// How often as many runs are measured as were asked for, at most.
+/// How often as many runs are measured as were asked for, at most, unless they are short.
 const MOST_ROUNDS: usize = 8;
+/// Seconds that all runs take, at least: one that takes microseconds depends on what the processor did before.
+const LEAST_SECONDS: f64 = 2e-3;
 
 /// What is measured with.
 pub(super) struct Bench<'a> {
@@ -105,7 +107,8 @@ impl<'a> Bench<'a> {
         Ok(ProductTime { processor, rows, columns, depth, alone, beside })
     }
 
-    /// The median of some runs behind one that does not count; of more runs where other programs disturb them.
+    /// The median of some runs behind one that does not count; of more runs where they are short, or other programs disturb
+    /// them.
     fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
         self.units[processor.index()].pool().install(|| {
             product.run()?;
@@ -118,7 +121,9 @@ impl<'a> Bench<'a> {
                     seconds.push(start.elapsed().as_secs_f64().max(1e-9));
                 }
                 let (middle, least) = (median(seconds.clone()), seconds.iter().copied().fold(f64::INFINITY, f64::min));
-                if middle <= DISTURBED * least || seconds.len() >= MOST_ROUNDS * self.repeat {
+                let are_enough = seconds.iter().sum::<f64>() >= LEAST_SECONDS;
+                let is_quiet = middle <= DISTURBED * least;
+                if are_enough && (is_quiet || seconds.len() >= MOST_ROUNDS * self.repeat) {
                     return Ok(middle);
                 }
             }
