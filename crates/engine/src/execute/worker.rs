@@ -131,7 +131,7 @@ fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) 
     };
     let mut used = WaitUse::default();
     let (sleep, polled) = sleep_and_poll(begin, expected);
-    // Until it is woken for what ends later than that.
+    // Beside what takes longer than that, to be woken takes nothing: it blocks at once.
     if polls && sleep.is_none_or(|sleep| sleep < look) {
         if let Some(sleep) = sleep {
             // What ends earlier than expected wakes it.

@@ -112,18 +112,21 @@ impl<'a> Bench<'a> {
     fn seconds(&self, processor: ProcessorId, product: &mut Product) -> Result<f64> {
         self.units[processor.index()].pool().install(|| {
             product.run()?;
-            let mut seconds = Vec::new();
+            let (mut seconds, mut all) = (Vec::new(), 0.0);
             loop {
                 for _ in 0..self.repeat {
                     let start = Instant::now();
                     product.run()?;
                     // Clocks may not tell the shortest ones from nothing.
-                    seconds.push(start.elapsed().as_secs_f64().max(1e-9));
+                    let one = start.elapsed().as_secs_f64().max(1e-9);
+                    seconds.push(one);
+                    all += one;
+                }
+                if all < LEAST_SECONDS {
+                    continue;
                 }
                 let (middle, least) = (median(seconds.clone()), seconds.iter().copied().fold(f64::INFINITY, f64::min));
-                let are_enough = seconds.iter().sum::<f64>() >= LEAST_SECONDS;
-                let is_quiet = middle <= DISTURBED * least;
-                if are_enough && (is_quiet || seconds.len() >= MOST_ROUNDS * self.repeat) {
+                if middle <= DISTURBED * least || seconds.len() >= MOST_ROUNDS * self.repeat {
                     return Ok(middle);
                 }
             }

@@ -18,11 +18,9 @@ const SLOWEST: f64 = 1.5;
 const ROUNDS: usize = 3;
 const TOKENS: usize = 768;
 
-/// Prompts of a length, and the kinds of plans that are measured.
-type Kinds = (usize, Vec<Kind>);
-
-/// What is measured of an engine: lengths up to its context. Nothing where prompts are not planned.
-fn measured_kinds(engine: &Engine) -> Vec<Kinds> {
+/// The lengths of prompts that are measured, up to the context of an engine, and the kinds of plans of each. Nothing where
+/// prompts are not planned.
+fn measured_kinds(engine: &Engine) -> Vec<(usize, Vec<Kind>)> {
     let most = engine.session().context();
     let lengths = std::iter::successors(Some(SHORTEST.min(most)), |length| Some(2 * length));
     let kinds = |rows| {
