@@ -90,6 +90,14 @@ pub enum Error {
         /// What found it.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A file of measurements that is damaged, or of another version.
+    #[error("{}: not what `triad profile` writes: run it again, which replaces the file", .path.display())]
+    Measurements {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The model has no tokenizer, so text cannot be read or written.
     #[error("the model has no tokenizer, so text cannot be run")]
     NoTokenizer {

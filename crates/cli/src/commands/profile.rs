@@ -1,12 +1,13 @@
 //! `triad profile`: what the parts of a model take on each processor.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use triad_engine::execute::{
-    self, CostTable, Costs, DecodeCosts, MeasureOptions, MeasuredProducts, ProductCosts, ProductTable, ProductTime,
+    self, CostTable, Costs, DecodeCosts, MeasureOptions, MeasuredProducts, Measurements, ProductCosts, ProductTable,
+    ProductTime, Table,
 };
 use triad_engine::{Cancel, EngineOptions, Error, Model, SessionOptions};
 use triad_plan::joint::MeasuredPrompt;
@@ -96,8 +97,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         !arguments.predict || processors.count() > 1,
         "--predict is of products on several processors: expected more than one in --processors"
     );
-    // A table that is damaged is not overwritten.
-    let (mut table, mut product_table) = (CostTable::open(package)?, ProductTable::open(package)?);
+    let (mut table, mut product_table) = (open_table::<Costs>(package)?, open_table::<ProductCosts>(package)?);
     let cancel = Cancel::new();
     let on_ctrl_c = cancel.clone();
     let _guard = on_interrupt(move || on_ctrl_c.cancel());
@@ -176,6 +176,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let products_file = products.map(|_| format!(" and {}", ProductTable::path(package).display()));
     output::text(&format!("kept in {}{}", file.display(), products_file.unwrap_or_default()))
+}
+
+/// The table that measurements are added to. One that is damaged or of another version is replaced, with a note.
+fn open_table<T: Measurements>(package: &Path) -> Result<Table<T>> {
+    let (table, replaced) = Table::open_or_replace(package)?;
+    if replaced {
+        output::note(&format!(
+            "note: {} was damaged or of another version of Triad, and is replaced: measure other processors again, too",
+            Table::<T>::path(package).display()
+        ));
+    }
+    Ok(table)
 }
 
 /// Measures products, with a bar.

@@ -179,7 +179,11 @@ fn a_profile_is_kept_in_the_package_for_its_processors_alone() {
     seen.retain(|seen| seen["role"] == "feed-forward");
     assert!(seen.iter().all(|seen| seen["cost"]["seconds_per_token"].as_f64().unwrap() >= 0.0));
     assert!(!report["products"]["products"].as_array().unwrap().is_empty() && report.get("predictions").is_none());
-    let alone = json(&place.triad(&["profile", "-m", "package", "--chunk", "4", "--processors", "cpu", "--json"]));
+    // What another version of the program has kept is replaced, and that is noted.
+    std::fs::write(place.path("package/products.json"), "{\"cpu\": {\"of\": \"another version\"}}").unwrap();
+    let output = place.triad(&["profile", "-m", "package", "--chunk", "4", "--processors", "cpu", "--json"]);
+    assert!(stderr(&output).contains("products.json was damaged or of another version"), "{}", stderr(&output));
+    let alone = json(&output);
     assert!(alone.get("products").is_none(), "nothing is cut on one processor");
     let kept: Json = serde_json::from_str(&std::fs::read_to_string(place.path("package/costs.json")).unwrap()).unwrap();
     let kept = kept.as_object().unwrap();

@@ -27,6 +27,7 @@ mod session;
 mod simulation;
 mod state;
 mod steps;
+mod table;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -63,6 +64,7 @@ pub use products::{
 pub use profile::{BESIDE, CostTable, profile, profiled_prompts};
 pub use session::{Session, SessionOptions};
 pub use simulation::SimulatedPrompt;
+pub use table::{Measurements, Table};
 pub use triad_processors::Device;
 use triad_processors::ModelOptions;
 pub use units::ProcessorOptions;

@@ -34,15 +34,19 @@ pub(super) fn serve(shared: &Arc<Shared>, index: usize) {
 }
 
 fn serve_tasks(shared: &Shared, index: usize) {
-    let mut state = lock(&shared.state);
+    let (mut state, mut has_worked) = (lock(&shared.state), false);
     while !state.is_closing {
-        let Some(job) = state.take(shared, index) else {
-            state = wait(shared, index, state);
-            continue;
+        let job = state.take(shared, index);
+        let has_job = job.is_some();
+        state = match job {
+            Some(job) => {
+                drop(state);
+                work(shared, index, job, &|| false);
+                lock(&shared.state)
+            }
+            None => wait(shared, index, state, has_worked),
         };
-        drop(state);
-        work(shared, index, job, &|| false);
-        state = lock(&shared.state);
+        has_worked = has_job;
     }
 }
 
@@ -112,9 +116,17 @@ fn probe(shared: &Shared, index: usize, moment: Moment) -> Result<()> {
     probe.map_or(Ok(()), |probe| probe(index, moment))
 }
 
-/// Until something happens, and at times without that.
-fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-    if shared.units.len() > 1 && !state.is_closing && state.has_nothing_for(index) {
+/// Until something happens, and at times without that. `has_worked` is whether the worker comes from a task.
+fn wait<'a>(
+    shared: &'a Shared,
+    index: usize,
+    mut state: MutexGuard<'a, State>,
+    has_worked: bool,
+) -> MutexGuard<'a, State> {
+    let polls = shared.units.len() > 1 && shared.settings.wait == Wait::Predicted;
+    let has_nothing = shared.units.len() > 1 && !state.is_closing && state.has_nothing_for(index);
+    // Behind a step there mostly is another one at once.
+    if has_nothing && !(polls && has_worked) {
         (state, _) = shared.idle.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
         if state.lose_hung(shared) {
             shared.tell(&mut state);
@@ -125,10 +137,7 @@ fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) 
     let expected = state.next_end(index);
     let begin = Instant::now();
     // The tasks of a processor alone are mostly taken by who waits for them.
-    let (polls, look) = match shared.units.len() {
-        1 => (false, LOOK_ALONE),
-        _ => (shared.settings.wait == Wait::Predicted, LOOK),
-    };
+    let look = if shared.units.len() == 1 { LOOK_ALONE } else { LOOK };
     let mut used = WaitUse::default();
     let (sleep, polled) = sleep_and_poll(begin, expected);
     // Beside what takes longer than that, to be woken takes nothing: it blocks at once.
@@ -150,6 +159,9 @@ fn wait<'a>(shared: &'a Shared, index: usize, mut state: MutexGuard<'a, State>) 
         used.slept_seconds = (awake - begin).as_secs_f64();
         used.polled_seconds = awake.elapsed().as_secs_f64();
         state = lock(&shared.state);
+        if has_nothing {
+            return state;
+        }
     }
     // It is told under the lock: nothing is missed in between.
     if shared.told.load(Ordering::Relaxed) == told && !state.is_closing {

@@ -60,7 +60,8 @@ pub struct RunPartition {
 }
 
 /// Runs every candidate of every product of `model` with each of `lengths` rows, or the next multiple of the rows of its
-/// alignment, by which chunks are planned, and beside them what the solver chooses by `costs`. `progress` is called with how many products of how many are done.
+/// alignment, by which chunks are planned, and beside them what the solver chooses by `costs`. `progress` is called with how
+/// many products of how many are done.
 ///
 /// # Errors
 /// If `costs` are of other processors, shorter chunks or another model, a device refuses or fails, or `cancel` is set.
@@ -80,6 +81,8 @@ pub fn exhaust_products(
     let bench = Bench { model, units: &units, devices: &devices, repeat: repeat.max(1) };
     let mut found = Vec::new();
     for product in &products {
+        // Weights that come from a file the first time are not read by whoever is first.
+        drop(bench.loads(product.role, product.shape.with_rows(product.alignment.rows)?)?);
         // Parts that several candidates have are prepared once.
         let mut parts = Parts { bench: &bench, role: product.role, prepared: BTreeMap::new() };
         for rows in lengths {
@@ -106,11 +109,12 @@ pub fn exhaust_products(
             run.truncate(FINALISTS);
             run.retain(|one| one.partition.pieces != choice.best.partition.pieces);
             run.insert(0, RunPartition { partition: choice.best.partition, seconds: 0.0 });
-            // In turns.
-            let mut times = vec![Vec::new(); run.len()];
-            for _ in 0..ROUNDS_OF_FINALISTS {
-                for (one, times) in run.iter().zip(&mut times) {
-                    times.push(seconds(&one.partition, bench.repeat)?);
+            // In turns, each with the weights of all blocks: those that another one has just read are in a cache.
+            let (mut times, repeat) = (vec![Vec::new(); run.len()], bench.repeat.max(description.blocks.len()));
+            for round in 0..ROUNDS_OF_FINALISTS {
+                for turn in 0..run.len() {
+                    let index = (round + turn) % run.len();
+                    times[index].push(seconds(&run[index].partition, repeat)?);
                 }
             }
             for (one, times) in run.iter_mut().zip(times) {

@@ -8,9 +8,6 @@ mod joins;
 mod measure;
 mod prompts;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
 use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
 use triad_plan::joint::{Gaps, Joint, MeasuredPrompt};
@@ -22,7 +19,7 @@ use triad_plan::partition::solve::{Restriction, Solver};
 use triad_plan::partition::{Participant, ProductShape, Shapes, StandardLengths};
 use triad_plan::processors::ProcessorId;
 
-use super::profile;
+use super::table::{Measurements, Table};
 use super::work::alignment;
 use crate::error::{Error, Result};
 
@@ -32,8 +29,6 @@ pub use joins::{Joined, measure_joins};
 pub use measure::{MeasureOptions, MeasuredProducts, measure_products};
 pub use prompts::measure_prompts;
 
-/// The file in a package.
-const FILE: &str = "products.json";
 /// Processors of a list, at most.
 const MOST_PROCESSORS: usize = 64;
 /// Times of a list of processors, at most.
@@ -289,41 +284,10 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 }
 
 /// The product costs of several lists of processors, by name; in a package they are `products.json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct ProductTable(BTreeMap<String, ProductCosts>);
+pub type ProductTable = Table<ProductCosts>;
 
-impl ProductTable {
-    /// The path of the table of a package.
-    pub fn path(package: &Path) -> PathBuf {
-        package.join(FILE)
-    }
-
-    /// The table of a package; an empty one where nothing was measured.
-    ///
-    /// # Errors
-    /// If it can't be read, or is none.
-    pub fn open(package: &Path) -> Result<Self> {
-        profile::read(Self::path(package))
-    }
-
-    /// Those of a list of processors, if they were measured.
-    pub fn of(&self, processors: &str) -> Option<&ProductCosts> {
-        self.0.get(processors)
-    }
-
-    /// Those of a list of processors from now on.
-    pub fn set(&mut self, processors: &str, costs: ProductCosts) {
-        self.0.insert(processors.to_owned(), costs);
-    }
-
-    /// Writes the table beside that of the package, and renames it.
-    ///
-    /// # Errors
-    /// If it can't be written.
-    pub fn save(&self, package: &Path) -> Result<()> {
-        profile::write(self, package, Self::path(package))
-    }
+impl Measurements for ProductCosts {
+    const FILE: &str = "products.json";
 }
 
 #[cfg(test)]

@@ -1,0 +1,135 @@
+//! What was measured on several lists of processors, as files of a package keep it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use crate::error::{Error, Result};
+
+/// Bytes of a file of measurements, at most.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// What is measured on a list of processors, and kept in a package.
+pub trait Measurements: Serialize + DeserializeOwned {
+    /// Name of the file in the package.
+    const FILE: &str;
+}
+
+/// The measurements of several lists of processors, by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent, bound = "T: Measurements")]
+pub struct Table<T>(BTreeMap<String, T>);
+
+// Measurements have no default, and need none.
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T: Measurements> Table<T> {
+    /// The path of the table of a package.
+    pub fn path(package: &Path) -> PathBuf {
+        package.join(T::FILE)
+    }
+
+    /// The table of a package; an empty one where nothing was measured.
+    ///
+    /// # Errors
+    /// If it can't be read, or is none of this version.
+    pub fn open(package: &Path) -> Result<Self> {
+        let path = Self::path(package);
+        let read = || {
+            let mut bytes = Vec::new();
+            fs::File::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+            Ok::<_, std::io::Error>(bytes)
+        };
+        let table = match read() {
+            Ok(bytes) if bytes.len() as u64 > MOST_BYTES => Err(format!("expected at most {MOST_BYTES} bytes").into()),
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(Into::into),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => return Err(Error::File { path, problem: "cannot read the file", source: error.into() }),
+        };
+        table.map_err(|source| Error::Measurements { path, source })
+    }
+
+    /// The table of a package, for those who measure. A file that is damaged or of another version is replaced by an empty
+    /// table; the second value is whether it was.
+    ///
+    /// # Errors
+    /// If the file can't be read or replaced.
+    pub fn open_or_replace(package: &Path) -> Result<(Self, bool)> {
+        match Self::open(package) {
+            Err(Error::Measurements { .. }) => {
+                let empty = Self::default();
+                empty.save(package)?;
+                Ok((empty, true))
+            }
+            opened => Ok((opened?, false)),
+        }
+    }
+
+    /// Those of a list of processors, if they were measured.
+    pub fn of(&self, processors: &str) -> Option<&T> {
+        self.0.get(processors)
+    }
+
+    /// Those of a list of processors from now on.
+    pub fn set(&mut self, processors: &str, measurements: T) {
+        self.0.insert(processors.to_owned(), measurements);
+    }
+
+    /// Writes the table beside that of the package, and renames it.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn save(&self, package: &Path) -> Result<()> {
+        let path = Self::path(package);
+        let write = || {
+            let mut file = NamedTempFile::new_in(package)?;
+            serde_json::to_writer_pretty(&mut file, self)?;
+            file.write_all(b"\n")?;
+            file.as_file().sync_all()?;
+            file.persist(&path)?;
+            Ok::<_, std::io::Error>(())
+        };
+        let written = write();
+        written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CostTable, Costs};
+    use super::*;
+
+    #[test]
+    fn a_table_is_read_as_it_was_written_and_a_damaged_one_is_refused_and_then_replaced() {
+        let package = tempfile::tempdir().unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        let mut table = CostTable::default();
+        table.set("cpu,npu", Costs::default());
+        table.save(package.path()).unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), table);
+        assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (table.clone(), false));
+        assert_eq!((table.of("cpu,npu"), table.of("cpu")), (Some(&Costs::default()), None));
+        fs::write(CostTable::path(package.path()), "{\"cpu\": 1}").unwrap();
+        let refused = CostTable::open(package.path()).unwrap_err().to_string();
+        assert!(refused.contains("costs.json") && refused.contains("triad profile"), "{refused}");
+        assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (CostTable::default(), true));
+        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_not_replaced() {
+        let package = tempfile::tempdir().unwrap();
+        fs::create_dir(CostTable::path(package.path())).unwrap();
+        let refused = CostTable::open_or_replace(package.path()).unwrap_err().to_string();
+        assert!(refused.contains("cannot read the file"), "{refused}");
+    }
+}
