@@ -125,8 +125,9 @@ fn wait<'a>(
 ) -> MutexGuard<'a, State> {
     let polls = shared.units.len() > 1 && shared.settings.wait == Wait::Predicted;
     let has_nothing = shared.units.len() > 1 && !state.is_closing && state.has_nothing_for(index);
-    // Behind a step there mostly is another one at once.
-    if has_nothing && !(polls && has_worked) {
+    let expected = state.next_end(index);
+    // Behind a step that ends all work there mostly is another one at once: it polls for that, once.
+    if has_nothing && !(polls && has_worked && expected.is_none()) {
         (state, _) = shared.idle.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
         if state.lose_hung(shared) {
             shared.tell(&mut state);
@@ -134,7 +135,6 @@ fn wait<'a>(
         return state;
     }
     let told = shared.told.load(Ordering::Relaxed);
-    let expected = state.next_end(index);
     let begin = Instant::now();
     // The tasks of a processor alone are mostly taken by who waits for them.
     let look = if shared.units.len() == 1 { LOOK_ALONE } else { LOOK };
