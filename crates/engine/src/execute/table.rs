@@ -25,7 +25,7 @@ pub trait Measurements: Serialize + DeserializeOwned {
 #[serde(transparent, bound = "T: Measurements")]
 pub struct Table<T>(BTreeMap<String, T>);
 
-// Measurements have no default, and need none.
+// What is derived would ask measurements for a default.
 impl<T> Default for Table<T> {
     fn default() -> Self {
         Self(BTreeMap::new())
