@@ -59,7 +59,7 @@ impl<T: Measurements> Table<T> {
     }
 
     /// The table of a package, for those who measure. A file that is damaged or of another version is replaced by an empty
-    /// table; the second value is whether it was.
+    /// table, at once, since engines that measure read it, too; the second value is whether it was.
     ///
     /// # Errors
     /// If the file can't be read or replaced.

@@ -12,7 +12,7 @@ pub enum Wait {
     /// Until it is woken. Nothing is spent, but to wake up takes the system a while.
     Blocking,
     /// It sleeps until shortly before the next task of another processor is expected to end, and polls from then on.
-    /// Where one ends earlier, or far later, it is woken.
+    /// Where one ends earlier, or far later, it is woken. Behind a task that ends all work it polls for a moment.
     Predicted,
 }
 
