@@ -407,7 +407,7 @@ mod tests {
         #[test]
         fn a_token_of_the_vocabulary_comes_out_whatever_goes_in(
             logits in prop::collection::vec(-50f32..50.0, 1..40), temperature in 0f32..5.0, top_k in 0usize..50,
-            top_p in 0.01f32..=1.0, min_p in 0f32..=1.0, repetition_penalty in 0.1f32..3.0, seed: u64,
+            top_p in 0.0078125f32..=1.0, min_p in 0f32..=1.0, repetition_penalty in 0.125f32..3.0, seed: u64,
         ) {
             let options =
                 SamplerOptions { temperature, top_k, top_p, min_p, repetition_penalty, seed, ..SamplerOptions::default() };

@@ -279,7 +279,10 @@ mod tests {
         #[test]
         fn weights_are_the_nearest_and_no_sum_of_weighted_values_overflows(
             exponents in prop::collection::vec(prop_oneof![Just(-200f32), Just(0f32), -12f32..0.0], 1..=WEIGHTS),
-            units in prop::collection::vec(0.001f32..10.0, WEIGHTS), alike: bool, before in prop_oneof![Just(-1f32), 0f32..40.0],
+            // From 2⁻¹⁰: proptest 1.12 panics once in millions of floats where a range's lower end isn't a multiple
+            // of the distance between the floats at its upper end.
+            units in prop::collection::vec(0.0009765625f32..10.0, WEIGHTS), alike: bool,
+            before in prop_oneof![Just(-1f32), 0f32..40.0],
             ends: [usize; 2],
         ) {
             let units = if alike { vec![0.3; WEIGHTS] } else { units };
