@@ -128,7 +128,7 @@ impl Spread {
 }
 
 /// A test that can run again and again.
-pub(super) struct Tested {
+pub struct Tested {
     test: Test,
     tokens: usize,
     context: usize,
@@ -137,7 +137,7 @@ pub(super) struct Tested {
 
 impl Tested {
     /// Seconds of one run.
-    pub(super) fn run(&mut self, cancel: &Cancel) -> Result<f64, Error> {
+    pub fn run(&mut self, cancel: &Cancel) -> Result<f64, Error> {
         let Self { test, tokens, context, sessions } = self;
         sessions.iter_mut().for_each(|session| session.truncate(*context));
         match test {
@@ -161,7 +161,7 @@ impl Plan {
     }
 
     /// Each test, how many tokens it runs, behind how many, and in how many sequences.
-    pub(super) fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
+    pub fn tests(&self) -> impl Iterator<Item = (Test, usize, usize, usize)> {
         let prefills = self.prompts.iter().map(|tokens| (Test::Prefill, *tokens, 0, 1));
         let decodes = self.decodes.iter().flat_map(move |tokens| {
             self.contexts.iter().flat_map(move |context| {
@@ -182,7 +182,7 @@ impl Plan {
     }
 
     /// A test that has run once, unmeasured: pages and caches are warm.
-    pub(super) fn begin(
+    pub fn begin(
         &self,
         engine: &Engine,
         (test, tokens, context, sequences): (Test, usize, usize, usize),

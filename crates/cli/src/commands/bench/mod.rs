@@ -6,7 +6,7 @@
 
 mod figure;
 pub mod limit;
-mod measure;
+pub mod measure;
 mod operators;
 mod report;
 mod several;

@@ -13,6 +13,7 @@ mod outlier_rate;
 mod outliers;
 mod policy;
 mod prefixes;
+mod processors;
 mod prune;
 #[cfg(feature = "gpu")]
 mod rendering;
@@ -47,9 +48,9 @@ use crate::{output, progress};
 /// A study prints what it finds: as a table, with --json as one JSON object, with --svg also as a figure. Studies of
 /// outliers (outliers, prune, hot-channels, thresholds) calibrate the float model: what their tables hold was counted or
 /// measured in that run. Studies of schedules (policy, ablation, contention, outlier-rate) simulate a phone, and say so.
-/// Studies of several conversations (stall, prefixes), of interference, of synchronization and of misaligned lengths run the
-/// prepared model on this machine, that of rendering the model in float or a package on its GPU. Those of cuts and of the solver go by
-/// a phone's profile or by this machine.
+/// Studies of several conversations (stall, prefixes), of processors, of interference, of synchronization and of misaligned
+/// lengths run the prepared model on this machine, that of rendering the model in float or a package on its GPU. Those of cuts
+/// and of the solver go by a phone's profile or by this machine.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study outliers -m model.gguf --svg outliers.svg
@@ -81,6 +82,7 @@ enum Study {
     Solver(solver::Arguments),
     Cuts(cuts::Arguments),
     Misaligned(misaligned::Arguments),
+    Processors(processors::Arguments),
     Synchronization(synchronization::Arguments),
 }
 
@@ -144,6 +146,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         #[cfg(feature = "gpu")]
         Study::Rendering(arguments) => rendering::run(arguments),
         Study::Misaligned(arguments) => misaligned::run(arguments),
+        Study::Processors(arguments) => processors::run(arguments),
         Study::Cuts(arguments) => cuts::run(arguments),
         Study::Solver(arguments) => solver::run(arguments),
         Study::Synchronization(arguments) => synchronization::run(arguments),
