@@ -335,6 +335,33 @@ fn waits_are_measured_blocked_and_by_predicted_times() {
 }
 
 #[test]
+fn lists_of_processors_are_compared_with_the_first_in_every_test() {
+    let place = packaged();
+    let study =
+        ["study", "processors", "-m", "package", "--chunk", "4", "--repeat", "3", "--json", "--svg", "lists.svg"];
+    let tests = ["--prompt", "12", "--decode", "2", "--context", "8"];
+    let lists = ["cpu", "cpu,npu", "cpu"];
+    let on = lists.map(|list| ["--processors", list]).concat();
+    let found = json(&place.triad(&[&study[..], &tests, &on].concat()));
+    let results = found["results"].as_array().unwrap();
+    let expected = ["prefill", "decode"].map(|test| lists.map(|list| [test, list])).concat();
+    let of = |result: &Json| [&result["test"], &result["processors"]].map(|field| field.as_str().unwrap().to_owned());
+    assert_eq!(results.iter().map(of).collect::<Vec<_>>(), expected);
+    for result in results {
+        let ratio = |part: &str| result["times_as_fast"][part].as_f64().unwrap();
+        assert!(0.0 < ratio("min") && ratio("min") <= ratio("median") && ratio("median") <= ratio("max"), "{result}");
+        assert!(result["tokens_per_second"]["median"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    for first in [&results[0], &results[3]] {
+        assert_eq!(first["times_as_fast"]["max"], 1.0, "the first is as fast as itself");
+    }
+    roxmltree::Document::parse(&std::fs::read_to_string(place.path("lists.svg")).unwrap()).unwrap();
+    let nothing = ["study", "processors", "-m", "package", "--processors", "cpu", "--prompt", "0", "--decode", "0"];
+    let nothing = place.triad(&nothing);
+    assert!(stderr(&nothing).contains("expected --prompt or --decode above 0"), "{}", stderr(&nothing));
+}
+
+#[test]
 fn what_does_not_fit_into_the_window_is_reported() {
     let place = packaged();
     let run = ["run", "-m", "package", "-p", "Hello Hello", "-n", "4", "--chunk", "4", "--json"];

@@ -243,6 +243,11 @@ impl Plan {
     }
 }
 
+/// Lengths that are measured: 0 stands for none.
+pub fn above_zero(lengths: &[usize]) -> Vec<usize> {
+    lengths.iter().copied().filter(|length| *length > 0).collect()
+}
+
 /// What is being measured, for people who wait.
 pub fn label((test, tokens, _, sequences): (Test, usize, usize, usize), on: &str) -> String {
     let of = if sequences > 1 { format!(" in each of {sequences} sequences") } else { String::new() };

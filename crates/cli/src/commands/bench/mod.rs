@@ -29,7 +29,7 @@ use crate::output_file::OutputFile;
 use crate::processors::{self, ProcessorArguments};
 use crate::{output, preparing, progress};
 use limit::Limit;
-use measure::{Measurement, Plan};
+use measure::{Measurement, Plan, above_zero};
 use report::{Compared, Report};
 use several::Several;
 
@@ -137,8 +137,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let svg = arguments.svg.as_deref().map(OutputFile::create).transpose()?;
     let plan = Plan {
-        prompts: lengths(&arguments.prompt),
-        decodes: lengths(&arguments.decode),
+        prompts: above_zero(&arguments.prompt),
+        decodes: above_zero(&arguments.decode),
         contexts: arguments.context.clone(),
         sequences: arguments.sequences.clone(),
         repeat: arguments.repeat,
@@ -245,10 +245,6 @@ fn by_operator(name: String, mut model: Model, plan: &Plan, threads: &[usize]) -
         model = Arc::into_inner(shared).expect("the measured model has one owner");
     }
     Ok(operators::Report { model: name, blocks, tests })
-}
-
-fn lengths(asked: &[usize]) -> Vec<usize> {
-    asked.iter().copied().filter(|length| *length > 0).collect()
 }
 
 fn load(name: &str, threads: usize, float: FloatArguments) -> Result<(String, Model, f64)> {

@@ -7,13 +7,11 @@ use triad_engine::{Cancel, Engine, Error, KvFormat};
 use super::{OutputArguments, Report, title_of};
 use crate::arguments::{self, ModelArguments};
 use crate::chart::{Axis, Chart, Figure, Mark, Panel, Series};
-use crate::commands::bench::measure::{Plan, Spread, Test, Tested};
+use crate::commands::bench::measure::{Plan, Spread, Test, Tested, above_zero};
 use crate::device::DeviceArguments;
 use crate::processors::Processors;
 use crate::{output, progress};
 
-/// Tokens that decode tests start behind.
-const CONTEXT: usize = 64;
 /// Rounds that are not measured: pages and caches are warm behind them, graphs built, plans and orders made.
 const FIRST_ROUNDS: usize = 2;
 
@@ -42,6 +40,9 @@ pub struct Arguments {
     /// Tokens to decode; 0 measures none
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64", value_parser = arguments::count)]
     decode: Vec<usize>,
+    /// Tokens that decode tests start behind
+    #[arg(long, value_name = "N", default_value = "64", value_parser = arguments::count)]
+    context: usize,
     /// Rounds of each test
     #[arg(long, value_name = "N", default_value = "5", value_parser = arguments::repeats)]
     repeat: usize,
@@ -75,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = Plan {
         prompts: above_zero(&arguments.prompt),
         decodes: above_zero(&arguments.decode),
-        contexts: vec![CONTEXT],
+        contexts: vec![arguments.context],
         sequences: vec![1],
         repeat: *repeat,
         chunk: arguments.chunk,
@@ -106,10 +107,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         Ok(Found { model: title_of(name), results })
     })
-}
-
-fn above_zero(lengths: &[usize]) -> Vec<usize> {
-    lengths.iter().copied().filter(|length| *length > 0).collect()
 }
 
 /// Seconds of a test on each engine, by round.
