@@ -7,7 +7,7 @@ use triad_engine::{Cancel, Engine, Error, KvFormat};
 use super::{OutputArguments, Report, title_of};
 use crate::arguments::{self, ModelArguments};
 use crate::chart::{Axis, Chart, Figure, Mark, Panel, Series};
-use crate::commands::bench::measure::{Plan, Spread, Test, Tested, above_zero};
+use crate::commands::bench::measure::{Plan, Spread, Test, Tested, above_zero, label};
 use crate::device::DeviceArguments;
 use crate::processors::Processors;
 use crate::{output, progress};
@@ -117,7 +117,7 @@ fn rounds(
     cancel: &Cancel,
 ) -> Result<Vec<Vec<f64>>, Error> {
     let (kind, tokens, ..) = test;
-    let _spinner = progress::spinner(format!("{kind:?} of {tokens} tokens, {} rounds", plan.repeat));
+    let _spinner = progress::spinner(label(test, &format!("{} lists in turns", engines.len())));
     let begin = |engine: &Engine| {
         if kind == Test::Prefill {
             engine.plan_ahead(tokens);
