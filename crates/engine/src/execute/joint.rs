@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use triad_plan::graph::Graph;
 use triad_plan::joint::{JointPlan, Kind, Prompt};
+use triad_plan::partition::plans::planned_rows;
 use triad_plan::processors::ProcessorId;
 use triad_plan::tasks::{Operation, PrefillTask};
 
 use super::{Costs, Shared, costs};
 
-/// Prompts whose lengths differ by less than this have one plan.
-const ROWS: usize = 32;
-/// As those that begin at positions so far from each other.
+/// Prompts that begin at positions so far from each other have one plan.
 const POSITIONS: usize = 256;
 /// Plans that are kept, at most.
 const MOST: usize = 1024;
@@ -21,7 +20,7 @@ const MOST: usize = 1024;
 /// The plans of prompts so far.
 #[derive(Default)]
 pub(super) struct JointPlans {
-    /// By length and position, in steps of [`ROWS`] and [`POSITIONS`].
+    /// By length as it is planned ([`planned_rows`]), and position in steps of [`POSITIONS`].
     plans: BTreeMap<(usize, usize), Planned>,
     /// The kind that is chosen, where there is one of it; `None`: the fastest.
     kind: Option<Kind>,
@@ -67,7 +66,7 @@ impl JointPlans {
         (rows, position): (usize, usize),
     ) -> Option<Planned> {
         let joint = shared.tasks.joint.as_ref()?;
-        let key = (rows.div_ceil(ROWS), position / POSITIONS);
+        let key = (planned_rows(rows), position / POSITIONS);
         let known = costs.seen().count();
         if let Some(planned) = self.plans.get(&key)
             && planned.guessed_with.is_none_or(|then| then == known)
@@ -86,7 +85,7 @@ impl JointPlans {
             description: shared.model.description(),
             processors: &shared.processors,
             options: &shared.tasks.options,
-            rows: key.0 * ROWS,
+            rows: key.0,
             most_rows: shared.settings.chunk,
             policy,
             kind: self.kind,

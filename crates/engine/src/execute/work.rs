@@ -228,14 +228,15 @@ pub(super) fn product_depth(description: &ModelDescription, subgraph: &Subgraph)
 }
 
 /// Where the output of a product may be cut by a plan: at a multiple of packed INT8 weights in each of its layers, and
-/// at no more than [`MOST_PLACES`] columns, so that they can all be measured.
+/// at no more than [`MOST_PLACES`] columns, so that they can all be measured; margins are left to processors that compute
+/// any shape.
 pub(super) fn alignment(description: &ModelDescription, role: Role, shape: ProductShape) -> Alignment {
     let columns = if columns_can_be_cut(description, role) {
         COLUMNS * shape.columns().div_ceil(MOST_PLACES * COLUMNS)
     } else {
         shape.columns()
     };
-    Alignment { columns, ..Alignment::default() }
+    Alignment { columns, margins: true, ..Alignment::default() }
 }
 
 /// Whether each layer of a role begins with a block of packed INT8 weights where their outputs are side by side.

@@ -4,7 +4,7 @@ use triad_model::family;
 use super::*;
 use crate::graph::Subgraph;
 use crate::partition::costs::{Costs, Joins};
-use crate::partition::plans::products_of;
+use crate::partition::plans::{planned_lengths, products_of};
 use crate::partition::solve::{Restriction, Solver};
 use crate::partition::{Alignment, Participant, ProductShape, Shapes, StandardLengths, UnknownCost};
 use crate::placement::Placement;
@@ -69,12 +69,12 @@ fn machine(is_npu: &[bool], rates: Rates, float_seconds: f64) -> Machine {
 
 impl Machine {
     fn joint(&self, description: &ModelDescription) -> Joint {
-        let alignment = Alignment { columns: 64, rows: 32 };
+        let alignment = Alignment { columns: 64, margins: true, ..Alignment::default() };
         let products = products_of(description, CHUNK, |_, _| alignment).unwrap();
         let joins = || Joins::new(self.floats[0], 1e-6, 3e-6, 0.0).unwrap();
         let solve = |participants: Vec<Participant>, restriction| {
             let solver = Solver::new(participants, self.rates, joins()).unwrap();
-            Plans::solve(&solver, &products, restriction).unwrap()
+            Plans::solve(&solver, &products, restriction, &planned_lengths(CHUNK)).unwrap()
         };
         let whole = self.participants.iter().map(|one| (one.processor, solve(vec![one.clone()], Restriction::Layer)));
         let cut = solve(self.participants.clone(), Restriction::Tensor);

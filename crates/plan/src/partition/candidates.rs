@@ -53,6 +53,11 @@ pub fn cuts<E>(
         for &second in &sorted[index + 1..] {
             generator.cut_columns_of_all_rows(&[first, second])?;
             generator.cut_rows(first, second)?;
+            if alignment.margins && first.is_static() {
+                let multiples = shape.rows / alignment.rows * alignment.rows;
+                let behind_all = Some(multiples).filter(|place| (1..shape.rows).contains(place));
+                generator.cut_rows_and_columns(first, second, second, behind_all)?;
+            }
         }
     }
     for (index, &first) in sorted.iter().enumerate() {
@@ -60,7 +65,7 @@ pub fn cuts<E>(
             for &third in &sorted[other + 1..] {
                 generator.cut_columns_of_all_rows(&[first, second, third])?;
                 for [one, two, margin] in [[first, second, third], [first, third, second], [second, third, first]] {
-                    generator.cut_rows_and_columns(one, two, margin)?;
+                    generator.cut_rows_and_columns(one, two, margin, generator.row_places())?;
                 }
             }
         }
@@ -168,14 +173,21 @@ impl<E, V: FnMut(Strategy, &[Piece]) -> Result<(), E>> Generator<V> {
         Ok(())
     }
 
-    /// The margin of the rows on one processor, if it computes any shape, and the columns of the other rows cut.
-    fn cut_rows_and_columns(&mut self, one: &Participant, two: &Participant, margin: &Participant) -> Result<(), E> {
+    /// The margin of the rows, behind one of `places`, on one processor, if it computes any shape, and the columns of the
+    /// other rows cut.
+    fn cut_rows_and_columns(
+        &mut self,
+        one: &Participant,
+        two: &Participant,
+        margin: &Participant,
+        places: impl IntoIterator<Item = usize>,
+    ) -> Result<(), E> {
         if margin.is_static() {
             return Ok(());
         }
         let (rows, columns) = (self.shape.rows, self.shape.columns);
         let bounds = bounds(columns, self.alignment.columns, 2);
-        for place in self.row_places() {
+        for place in places {
             let (Some(of_one), Some(of_two)) = (one.exactly(place), two.exactly(place)) else { continue };
             let members = [
                 Member { processor: one.processor, covers: &[of_one] },

@@ -17,8 +17,8 @@ struct Seconds {
 /// What was measured on a processor of products with one depth: by columns, by rows.
 type Grid = BTreeMap<usize, BTreeMap<usize, Seconds>>;
 
-/// Costs of products by measurements: those themselves, and linear in rows and in columns between them. Nothing is known
-/// outside of what was measured.
+/// Costs of products by measurements: those themselves, and linear in rows and in columns between them. Fewer rows than any
+/// that were measured take as long as the fewest; nothing else is known outside of what was measured.
 #[derive(Clone, Debug, Default)]
 pub struct InterpolatedCosts(HashMap<(ProcessorId, usize), Grid>);
 
@@ -55,7 +55,10 @@ impl InterpolatedCosts {
 
     fn find(&self, processor: ProcessorId, shape: ProductShape) -> Option<Seconds> {
         let grid = self.0.get(&(processor, shape.depth))?;
-        between(grid, shape.columns, |rows| between(rows, shape.rows, |seconds| Some(*seconds)))
+        between(grid, shape.columns, |rows| {
+            let fewest = *rows.keys().next()?;
+            between(rows, shape.rows.max(fewest), |seconds| Some(*seconds))
+        })
     }
 }
 
@@ -126,9 +129,15 @@ mod tests {
     }
 
     #[test]
+    fn fewer_rows_than_were_measured_take_as_long_as_the_fewest() {
+        let costs = InterpolatedCosts::new(&grid(|rows, columns| (rows + columns) as f64), &[]).unwrap();
+        assert_eq!([1, 31, 32, 48].map(|rows| costs.seconds(CPU, shape(rows, 64)).unwrap()), [96.0, 96.0, 96.0, 112.0]);
+    }
+
+    #[test]
     fn what_is_outside_of_the_measurements_is_not_known() {
         let costs = InterpolatedCosts::new(&grid(|_, _| 1.0), &[]).unwrap();
-        for (rows, columns) in [(31, 64), (257, 64), (32, 63), (32, 961)] {
+        for (rows, columns) in [(257, 64), (32, 63), (31, 63), (32, 961)] {
             let unknown = UnknownCost { processor: CPU, shape: shape(rows, columns) };
             assert_eq!(costs.seconds(CPU, unknown.shape), Err(unknown));
         }

@@ -136,12 +136,15 @@ pub struct Alignment {
     pub columns: usize,
     /// Rows are cut at multiples of this.
     pub rows: usize,
+    /// Whether one of two processors, where it computes any shape and the other one does not, may have the rows behind the
+    /// last multiple beside some columns of those before. The paper has no such cut.
+    pub margins: bool,
 }
 
 impl Default for Alignment {
     /// That of the paper (§4.3).
     fn default() -> Self {
-        Self { columns: COLUMN_MULTIPLE, rows: ROW_MULTIPLE }
+        Self { columns: COLUMN_MULTIPLE, rows: ROW_MULTIPLE, margins: false }
     }
 }
 
@@ -302,7 +305,7 @@ pub enum Strategy {
     MultiSequenceLengthCutting,
     /// Columns are cut, and processors with static shapes compute padded rows or a pipe (§4.1.1).
     HybridCutting,
-    /// Rows are cut, and the columns of all but the margin: for three processors.
+    /// Rows are cut, and the columns of all but the margin, which a third processor has or one of the two.
     MarginAndRowCutting,
 }
 

@@ -1,6 +1,6 @@
-//! How the products of a model are cut in chunks of any length: a choice of the solver for each product and each length
-//! that is a multiple of a number of rows, and for what is between them the next one, without the rows that are not
-//! there. A prompt is put together from these choices.
+//! How the products of a model are cut in chunks of any length: a choice of the solver for each product and some lengths
+//! ([`planned_lengths`]), and for what is between them the next one, without the rows that are not there. A prompt is put
+//! together from these choices.
 
 use std::collections::BTreeMap;
 
@@ -48,6 +48,19 @@ pub fn products_of(
     Ok(blocks.into_iter().map(product).collect())
 }
 
+/// The number of rows that a chunk of `rows` rows is planned as: 32, the next multiple of 16, and beyond 512 of 32. Each has
+/// static graphs of its own.
+pub fn planned_rows(rows: usize) -> usize {
+    let step = if (33..=512).contains(&rows) { 16 } else { 32 };
+    rows.next_multiple_of(step)
+}
+
+/// All that chunks of at most `chunk` rows are planned as, ascending.
+pub fn planned_lengths(chunk: usize) -> Vec<usize> {
+    let next = |rows: &usize| Some(planned_rows(rows + 1)).filter(|_| *rows < chunk);
+    std::iter::successors(Some(0), next).skip(1).collect()
+}
+
 /// The choices for a product, and the cut that they make.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProductPlan {
@@ -63,8 +76,8 @@ pub struct ProductPlan {
 pub struct Plans(Vec<ProductPlan>);
 
 impl Plans {
-    /// Chooses for each product and each length up to its number of rows: multiples of the rows of its alignment, the
-    /// last of which may be longer than the product. With [`Restriction::Tensor`], what can't be cut is whole.
+    /// Chooses for each product on each of these numbers of rows; a chunk with another number is cut as the next longer
+    /// one. With [`Restriction::Tensor`], what can't be cut is whole.
     ///
     /// # Errors
     /// As [`Solver::solve`].
@@ -72,12 +85,9 @@ impl Plans {
         solver: &Solver<C>,
         products: &[ModelProduct],
         restriction: Restriction,
+        rows: &[usize],
     ) -> Result<Self, PartitionError> {
-        let lengths = |product: &ModelProduct| {
-            let ModelProduct { shape, alignment, .. } = *product;
-            (1..=shape.rows().div_ceil(alignment.rows)).map(|number| number * alignment.rows).collect()
-        };
-        Self::solve_phase(solver, products, (Phase::Prefill, restriction), lengths)
+        Self::solve_phase(solver, products, (Phase::Prefill, restriction), rows)
     }
 
     /// The same for steps of decode with these numbers of rows; a step with another number is cut as the next longer one.
@@ -91,20 +101,19 @@ impl Plans {
         restriction: Restriction,
         rows: &[usize],
     ) -> Result<Self, PartitionError> {
-        Self::solve_phase(solver, products, (Phase::Decode, restriction), |_| rows.to_vec())
+        Self::solve_phase(solver, products, (Phase::Decode, restriction), rows)
     }
 
-    /// `lengths` returns the numbers of rows of a product, ascending.
     fn solve_phase<C: Costs>(
         solver: &Solver<C>,
         products: &[ModelProduct],
         (phase, restriction): (Phase, Restriction),
-        lengths: impl Fn(&ModelProduct) -> Vec<usize>,
+        rows: &[usize],
     ) -> Result<Self, PartitionError> {
         let plan = |product: &ModelProduct| {
             let ModelProduct { shape, alignment, .. } = *product;
-            let choose = |rows| {
-                let shape = shape.with_rows(rows)?;
+            let choose = |rows: &usize| {
+                let shape = shape.with_rows(*rows)?;
                 match solver.solve_aligned(shape, phase, restriction, alignment) {
                     Err(PartitionError::NoCut { .. }) => {
                         solver.solve_aligned(shape, phase, Restriction::Layer, alignment)
@@ -112,7 +121,7 @@ impl Plans {
                     choice => choice,
                 }
             };
-            let choices: Vec<_> = lengths(product).into_iter().map(choose).collect::<Result<_, _>>()?;
+            let choices: Vec<_> = rows.iter().map(choose).collect::<Result<_, _>>()?;
             let pieces = choices.iter().map(|choice| (choice.shape.rows(), choice.best.partition.pieces.clone()));
             let cut = Cut::planned(shape.columns(), pieces.collect())?;
             Ok(ProductPlan { product: *product, choices, cut })
@@ -185,15 +194,18 @@ mod tests {
             rates in [0.5f64..2.0, 0.5f64..2.0, 0.5f64..2.0],
             restriction in prop::sample::select(Restriction::ALL.to_vec()),
             chunk in 1usize..200,
-            alignment in (1usize..5, 1usize..40).prop_map(|(tiles, rows)| Alignment { columns: 16 * tiles, rows }),
+            step in 1usize..40,
+            (tiles, rows, margins) in (1usize..5, 1usize..40, any::<bool>()),
         ) {
             let description = triad_model::family::shape("smollm2-135m").unwrap();
+            let alignment = Alignment { columns: 16 * tiles, rows, margins };
             let products = products_of(&description, chunk, |_, _| alignment).unwrap();
             prop_assert_eq!(products.len(), 4);
             prop_assert!(products.iter().all(|product| product.blocks == description.blocks.len()));
             let joins = Joins::new(ProcessorId::new(0), 0.0, 0.0, 0.0).unwrap();
             let solver = Solver::new(participants(is_static), Rates(rates), joins).unwrap();
-            let plans = Plans::solve(&solver, &products, restriction).unwrap();
+            let lengths: Vec<_> = (1..=chunk.div_ceil(step)).map(|number| number * step).collect();
+            let plans = Plans::solve(&solver, &products, restriction, &lengths).unwrap();
             for ProductPlan { product, choices, .. } in plans.products() {
                 let (columns, depth) = (product.shape.columns(), product.shape.depth());
                 let cut = plans.product(product.role, columns, depth).unwrap().cut();
@@ -213,9 +225,7 @@ mod tests {
                     }
                     prop_assert!(computed.iter().all(|times| *times == 1), "{} rows of {:?}", rows, product);
                 }
-                let lengths: Vec<_> = choices.iter().map(|choice| choice.shape.rows()).collect();
-                prop_assert!(lengths.iter().all(|rows| rows.is_multiple_of(alignment.rows)));
-                prop_assert!(lengths.last().unwrap() >= &chunk && lengths.len() == chunk.div_ceil(alignment.rows));
+                prop_assert!(choices.iter().map(|choice| choice.shape.rows()).eq(lengths.iter().copied()));
                 prop_assert!(cut.parts(lengths.last().unwrap() + 1, columns).is_err());
             }
         }
@@ -259,12 +269,25 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_is_planned_as_the_next_length_and_longer_ones_more_coarsely() {
+        assert_eq!([1, 32, 33, 135, 512, 513, 1000].map(planned_rows), [32, 32, 48, 144, 512, 544, 1024]);
+        for chunk in [1, 32, 100, 300, 1024, 1500] {
+            let lengths = planned_lengths(chunk);
+            assert!(lengths.is_sorted_by(|one, next| one < next));
+            assert!(lengths.iter().all(|rows| planned_rows(*rows) == *rows));
+            assert!((1..=chunk).all(|rows| lengths.contains(&planned_rows(rows))));
+            assert_eq!(lengths.last(), Some(&planned_rows(chunk)));
+        }
+        assert!(planned_lengths(0).is_empty());
+    }
+
+    #[test]
     fn a_product_that_nobody_planned_has_no_cut() {
         let description = triad_model::family::shape("smollm2-135m").unwrap();
         let products = products_of(&description, 64, |_, _| Alignment::default()).unwrap();
         let joins = Joins::new(ProcessorId::new(0), 0.0, 0.0, 0.0).unwrap();
         let solver = Solver::new(participants([false; 3]), Rates([1.0; 3]), joins).unwrap();
-        let plans = Plans::solve(&solver, &products, Restriction::Layer).unwrap();
+        let plans = Plans::solve(&solver, &products, Restriction::Layer, &[32, 64]).unwrap();
         assert!(plans.product(Role::Down, 576, 1536).is_some());
         assert_eq!(plans.product(Role::Down, 576, 1535), None);
         assert_eq!(plans.product(Role::Attention, 576, 1536), None);

@@ -1,6 +1,7 @@
 //! What holds for every candidate and every choice, and the examples of the paper.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use proptest::prelude::*;
 use proptest::strategy::Strategy as Values;
@@ -293,6 +294,35 @@ fn three_processors_cut_columns_three_ways_or_leave_the_margin_to_one() {
             && partition.pieces[1].part == Part { rows: 0..64, columns: 256..512 }
     };
     assert!(all(shape(70, 512, 64), Phase::Prefill, &participants).iter().any(margin));
+}
+
+#[test]
+fn one_of_two_processors_has_the_margin_beside_some_columns_only_where_that_is_allowed() {
+    let found = |margins, rows, participants: &[Participant]| {
+        let alignment = Alignment { margins, ..Alignment::default() };
+        let mut found = Vec::new();
+        let visit = |strategy, pieces: &[Piece]| {
+            let partition = Partition { strategy, pieces: pieces.to_vec() };
+            check(&partition, Phase::Prefill, shape(rows, 768, 64), participants);
+            found.extend((strategy == Strategy::MarginAndRowCutting).then_some(partition));
+            Ok::<_, Infallible>(())
+        };
+        let Ok(()) = candidates::cuts(shape(rows, 768, 64), Phase::Prefill, participants, alignment, visit);
+        found
+    };
+    let pair = [dynamic(GPU), npu()];
+    let margins = found(true, 110, &pair);
+    assert_eq!(margins.len(), 2, "one for each place of a column");
+    for partition in &margins {
+        assert_eq!(rows(partition), [(NPU, 64), (NPU, 32), (GPU, 96), (GPU, 14)]);
+        let of_npu = partition.pieces[0].part.columns.end;
+        assert_eq!(partition.pieces[2].part, Part { rows: 0..96, columns: of_npu..768 });
+        assert_eq!(partition.pieces[3].part, Part { rows: 96..110, columns: 0..768 });
+    }
+    assert_eq!(found(false, 110, &pair), [], "the paper has none");
+    assert_eq!(found(true, 96, &pair), [], "without a margin");
+    assert_eq!(found(true, 20, &pair), [], "all is margin");
+    assert_eq!(found(true, 110, &[dynamic(GPU), dynamic(CPU)]), [], "both compute any shape");
 }
 
 #[test]

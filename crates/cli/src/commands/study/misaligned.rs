@@ -106,9 +106,10 @@ struct Bench<'a> {
     model: &'a Arc<Model>,
     costs: &'a ProductCosts,
     options: &'a [ProcessorOptions],
-    /// Those that compute floats.
-    floats: Vec<ProcessorId>,
     npu: ProcessorId,
+    /// What engines of [`Way::Auto`] are made of, as those of all commands are, with tokens of a chunk.
+    processors: &'a Processors,
+    devices: &'a DeviceArguments,
     chunk: usize,
 }
 
@@ -127,9 +128,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     arguments.output.show(name, |cancel| {
         let (options, _opened) = processors.open(devices, &model, false)?;
-        let floats = processors.floats();
-        let npu = ProcessorId::new(npu);
-        let bench = Bench { model: &model, costs: &costs, options: &options, floats, npu, chunk: *chunk };
+        let devices = &DeviceArguments { partition: Some(Restriction::Auto), ..devices.clone() };
+        let (npu, chunk) = (ProcessorId::new(npu), *chunk);
+        let bench = Bench { model: &model, costs: &costs, options: &options, npu, processors, devices, chunk };
         let mut results = Vec::new();
         for tokens in prompt {
             results.extend(bench.measure(*tokens, *repeat, cancel)?);
@@ -187,7 +188,13 @@ impl Bench<'_> {
         let (description, costs) = (self.model.description(), self.costs);
         let alone = |lengths| costs.plans_alone(description, tokens, self.npu, lengths);
         let plans: Option<Plans> = match way {
-            Way::CpuAlone | Way::Auto => None,
+            Way::Auto => {
+                let context = tokens.max(self.chunk);
+                let session = SessionOptions { context, chunk: self.chunk, ..SessionOptions::default() };
+                let options = EngineOptions { session, ..EngineOptions::default() };
+                return self.processors.engine(self.devices, self.model, options);
+            }
+            Way::CpuAlone => None,
             Way::Padding => {
                 let lengths = StandardLengths::default();
                 let next = lengths.lengths().iter().copied().find(|length| *length >= tokens);
@@ -199,14 +206,12 @@ impl Bench<'_> {
             Way::Online => Some(alone(None)?),
             Way::Tensor => Some(costs.plans(description, tokens, Restriction::Tensor)?),
         };
-        let chunk = if way == Way::Auto { self.chunk.min(tokens) } else { tokens };
-        let joint = if way == Way::Auto { Some(costs.joint(description, chunk, &self.floats)?) } else { None };
         let processors = match way {
             Way::CpuAlone => vec![self.options[costs.joins.float.index()].clone()],
             _ => self.options.to_vec(),
         };
-        let session = SessionOptions { context: tokens, chunk, ..SessionOptions::default() };
-        let options = EngineOptions { session, processors, plans, joint, ..EngineOptions::default() };
+        let session = SessionOptions { context: tokens, chunk: tokens, ..SessionOptions::default() };
+        let options = EngineOptions { session, processors, plans, ..EngineOptions::default() };
         Ok(answer::engine(self.model, options, &mut |_, _| {})?)
     }
 }

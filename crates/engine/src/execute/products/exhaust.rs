@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use triad_plan::graph::Role;
-use triad_plan::partition::plans::products_of;
+use triad_plan::partition::plans::{planned_rows, products_of};
 use triad_plan::partition::solve::Restriction;
 use triad_plan::partition::{Alignment, Participant, Partition, Phase, Piece, ProductShape, candidates};
 use triad_plan::processors::ProcessorId;
@@ -59,8 +59,8 @@ pub struct RunPartition {
     pub seconds: f64,
 }
 
-/// Runs every candidate of every product of `model` with each of `lengths` rows, or the next multiple of the rows of its
-/// alignment, by which chunks are planned, and beside them what the solver chooses by `costs`. `progress` is called with how
+/// Runs every candidate of every product of `model` with each of `lengths` rows, or as many as chunks of so many are planned
+/// as ([`planned_rows`]), and beside them what the solver chooses by `costs`. `progress` is called with how
 /// many products of how many are done.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub fn exhaust_products(
         let mut parts = Parts { bench: &bench, role: product.role, prepared: BTreeMap::new() };
         for rows in lengths {
             cancel.check()?;
-            let shape = product.shape.with_rows(rows.next_multiple_of(product.alignment.rows))?;
+            let shape = product.shape.with_rows(planned_rows(*rows))?;
             let start = Instant::now();
             let choice = solver.solve_aligned(shape, Phase::Prefill, Restriction::Auto, product.alignment)?;
             let planning = start.elapsed().as_secs_f64();

@@ -19,6 +19,8 @@ use crate::model::Model;
 
 /// Rows of each processor in the prompt that joins are measured with: tasks are short, so that there are many.
 const ROWS_OF_JOINS: usize = 16;
+/// The fewest rows that are measured where shapes are not static: as many as the margin of a plan has.
+const FEWEST_ROWS: usize = 16;
 
 /// How products are measured.
 #[derive(Clone, Copy, Debug)]
@@ -119,8 +121,8 @@ fn lengths(chunk: usize) -> (Vec<usize>, Vec<usize>) {
     let all = all.lengths();
     let fits = all.iter().find(|length| **length >= chunk).or(all.last()).copied().unwrap_or(chunk);
     let lengths: Vec<_> = all.iter().copied().filter(|length| *length <= fits).collect();
-    let mut rows: Vec<_> = lengths.iter().copied().filter(|length| *length < chunk).collect();
-    rows.push(chunk);
+    let shorter = [FEWEST_ROWS].into_iter().chain(lengths.iter().copied()).filter(|length| *length < chunk);
+    let rows = shorter.chain([chunk]).collect();
     (lengths, rows)
 }
 
@@ -154,10 +156,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_standard_lengths_and_the_chunk() {
-        assert_eq!(lengths(256), (vec![32, 64, 128, 256], vec![32, 64, 128, 256]));
-        assert_eq!(lengths(96), (vec![32, 64, 128], vec![32, 64, 96]));
-        assert_eq!(lengths(32), (vec![32], vec![32]));
-        assert_eq!(lengths(1088).1, [32, 64, 128, 256, 512, 1024, 1088]);
+    fn rows_are_few_ones_standard_lengths_and_the_chunk() {
+        assert_eq!(lengths(256), (vec![32, 64, 128, 256], vec![16, 32, 64, 128, 256]));
+        assert_eq!(lengths(96), (vec![32, 64, 128], vec![16, 32, 64, 96]));
+        assert_eq!(lengths(32), (vec![32], vec![16, 32]));
+        assert_eq!(lengths(1088).1, [16, 32, 64, 128, 256, 512, 1024, 1088]);
     }
 }

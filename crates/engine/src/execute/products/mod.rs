@@ -14,7 +14,7 @@ use triad_plan::joint::{Gaps, Joint, MeasuredPrompt};
 use triad_plan::partition::costs::{Joins, Measurement};
 use triad_plan::partition::interpolate::InterpolatedCosts;
 use triad_plan::partition::judge::{Judged, Measured, judge};
-use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
+use triad_plan::partition::plans::{ModelProduct, Plans, planned_lengths, products_of};
 use triad_plan::partition::solve::{Restriction, Solver};
 use triad_plan::partition::{Participant, ProductShape, Shapes, StandardLengths};
 use triad_plan::processors::ProcessorId;
@@ -201,7 +201,8 @@ impl ProductCosts {
     /// # Errors
     /// If a chunk is longer than those that were measured, or the model has a product that was not measured.
     pub fn plans(&self, description: &ModelDescription, chunk: usize, restriction: Restriction) -> Result<Plans> {
-        Ok(Plans::solve(&self.solver()?, &self.products(description, chunk)?, restriction)?)
+        let products = self.products(description, chunk)?;
+        Ok(Plans::solve(&self.solver()?, &products, restriction, &planned_lengths(chunk))?)
     }
 
     /// How the products of a model are computed in one chunk of `rows` rows by one processor alone, which has graphs of
@@ -219,12 +220,7 @@ impl ProductCosts {
         let shapes = lengths.map_or(Shapes::Dynamic, Shapes::Static);
         let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
         let solver = Solver::new(vec![Participant { processor, shapes }], costs, self.joins()?)?;
-        let mut products = self.products(description, rows)?;
-        for product in &mut products {
-            // One plan, for this length.
-            product.alignment.rows = rows;
-        }
-        Ok(Plans::solve(&solver, &products, Restriction::Layer)?)
+        Ok(Plans::solve(&solver, &self.products(description, rows)?, Restriction::Layer, &[rows])?)
     }
 
     /// The ways in which the products of a model can be computed in chunks of at most `chunk` rows, for the joint search.
@@ -233,15 +229,15 @@ impl ProductCosts {
     /// # Errors
     /// As [`ProductCosts::plans`]; if there is no processor that computes floats.
     pub fn joint(&self, description: &ModelDescription, chunk: usize, floats: &[ProcessorId]) -> Result<Joint> {
-        let products = self.products(description, chunk)?;
+        let (products, lengths) = (self.products(description, chunk)?, planned_lengths(chunk));
         let costs = self.costs().map_err(|problem| Error::ProductCosts { problem })?;
         let whole = |participant: Participant| {
             let processor = participant.processor;
             let solver = Solver::new(vec![participant], &costs, self.joins()?)?;
-            Ok((processor, Plans::solve(&solver, &products, Restriction::Layer)?))
+            Ok((processor, Plans::solve(&solver, &products, Restriction::Layer, &lengths)?))
         };
         let whole = self.participants()?.into_iter().map(whole).collect::<Result<_>>()?;
-        let cut = Plans::solve(&self.solver()?, &products, Restriction::Tensor)?;
+        let cut = Plans::solve(&self.solver()?, &products, Restriction::Tensor, &lengths)?;
         let MeasuredJoins { float, own_seconds: own, begin_seconds, end_seconds } = self.joins;
         // The one that joins are measured for comes first.
         let mut floats = floats.to_vec();

@@ -65,7 +65,11 @@ fn plans_by(
 ) -> Plans {
     let joins = Joins::new(CPU, 0.0, 0.0, 0.0).unwrap();
     let solver = Solver::new(participants.to_vec(), costs, joins).unwrap();
-    Plans::solve(&solver, &planned_products(model, chunk), restriction).unwrap()
+    let products = planned_products(model, chunk);
+    // Chunks are shorter than what standard lengths begin with, too.
+    let step = if chunk < 32 { 2 } else { 8 };
+    let lengths: Vec<_> = (1..=chunk.div_ceil(step)).map(|number| number * step).collect();
+    Plans::solve(&solver, &products, restriction, &lengths).unwrap()
 }
 
 fn planned_products(model: &Model, chunk: usize) -> Vec<ModelProduct> {
@@ -74,7 +78,7 @@ fn planned_products(model: &Model, chunk: usize) -> Vec<ModelProduct> {
     let rows = if chunk < 32 { 2 } else { 32 };
     let alignment = |role: Role, shape: ProductShape| {
         let columns = if columns_can_be_cut(description, role) { 16 } else { shape.columns() };
-        Alignment { columns, rows }
+        Alignment { columns, rows, margins: true }
     };
     products_of(description, chunk, alignment).unwrap()
 }
