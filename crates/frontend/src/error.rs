@@ -36,6 +36,16 @@ pub enum Error {
         /// Bytes that the limit leaves.
         available: u64,
     },
+    /// A variable of the environment with a value that means nothing.
+    #[error("{name} is {value:?}: expected {expected}")]
+    Variable {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        expected: &'static str,
+    },
     /// A prompt with more tokens than the context.
     #[error("the prompt has {}{tokens} tokens, but the context is {context}", if *.more { "more than " } else { "" })]
     PromptTooLong {

@@ -1,8 +1,8 @@
 //! What every front end needs between a user and the engine: the command line, the server, and the bindings to Python and C.
 //!
 //! [`models`] opens what a user names, [`packages`] prepares it once and finds it again in the cache, [`hashes`] checks
-//! packages whose files changed, [`machine`] looks at the hardware and refuses what does not fit into its memory, [`kernels`] uses the fastest of its kernels, [`chat`]
-//! turns messages into tokens, [`tool_calls`] finds the functions that an answer calls, [`answer`] starts engines and streams
+//! packages whose files changed, [`machine`] looks at the hardware and refuses what does not fit into its memory, [`huge_pages`] decides where weights
+//! are, [`kernels`] uses the fastest of its kernels, [`chat`] turns messages into tokens, [`tool_calls`] finds the functions that an answer calls, [`answer`] starts engines and streams
 //! what a model generates, and [`open`] does all that is needed to have an engine for a name. Nothing here prints or reads a terminal: progress goes to closures, and
 //! an [`Error`] keeps what caused it.
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ pub mod chat;
 pub mod energy;
 mod error;
 pub mod hashes;
+pub mod huge_pages;
 pub mod kernels;
 pub mod machine;
 pub mod models;

@@ -130,7 +130,7 @@ pub fn available_memory() -> Option<u64> {
 }
 
 /// Bytes of addresses that this process may still take, where there is a limit (`ulimit -v`).
-fn available_addresses() -> Option<u64> {
+pub(crate) fn available_addresses() -> Option<u64> {
     let limit = address_limit(&fs::read_to_string("/proc/self/limits").ok()?)?;
     Some(limit.saturating_sub(memory("/proc/self/status", "VmSize")?))
 }

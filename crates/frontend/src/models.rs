@@ -2,6 +2,7 @@
 //! can be fetched.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use triad_engine::package::Package;
 use triad_engine::{LoadOptions, Model, memory};
@@ -11,7 +12,7 @@ use triad_model::fetch::{self, Progress};
 use triad_model::tokenizer::Tokenizer;
 
 use crate::error::Result;
-use crate::hashes;
+use crate::{hashes, huge_pages};
 
 /// The path of the model called `name`; fetches the model if it is not there.
 ///
@@ -21,7 +22,8 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     Ok(fetch::resolve(name, progress)?)
 }
 
-/// The model at `path`, ready to run: a model file in float, a package as it was prepared.
+/// The model at `path`, ready to run: a model file in float, a package as it was prepared; its weights in huge pages where
+/// they [are worth it](huge_pages::are_worth_it).
 /// Files of a package that changed since their hashes were last checked are checked first: `read` is called with the bytes
 /// that were read of them and the bytes of all that are to be read.
 ///
@@ -29,9 +31,17 @@ pub fn path_of(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
 /// If a file is damaged or holds what Triad does not run.
 pub fn load(path: &Path, options: &LoadOptions, read: &mut dyn FnMut(u64, u64)) -> Result<Model> {
     if Package::is_at(path) {
-        return Ok(Model::from_package(&hashes::open_package(path, read)?, options)?);
+        let mut package = hashes::open_package(path, read)?;
+        if huge_pages::are_worth_it(package.weight_bytes())? {
+            package.read_into_huge_pages().map_err(triad_engine::Error::from)?;
+        }
+        return Ok(Model::from_package(&package, options)?);
     }
-    Ok(Model::load(path, options)?)
+    let mut checkpoint = Checkpoint::open(path).map_err(triad_engine::Error::from)?;
+    if huge_pages::are_worth_it(checkpoint.weight_bytes())? {
+        checkpoint.read_into_huge_pages().map_err(triad_engine::Error::from)?;
+    }
+    Ok(Model::from_checkpoint(&Arc::new(checkpoint), options)?)
 }
 
 /// What the model at `path` is, without its weights; `read` is as in [`load`].

@@ -1,4 +1,5 @@
-//! Memory-mapped files: weights are used in place, and the system keeps or drops their pages.
+//! Memory-mapped files: weights are used in place, and the system keeps or drops their pages. Where there is memory for it,
+//! a copy in huge pages takes their place ([`MappedFile::in_huge_pages`]).
 //!
 //! This is the only place of the crate with `unsafe`. Mapping a file is unsafe because the bytes
 //! behind a `&[u8]` must not change, and another process that writes to the file changes them; one
@@ -15,8 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::MmapMut;
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// Threads that read a file into memory, at most.
+#[cfg(unix)]
+const MOST_READERS: usize = 4;
+/// Bytes that each of them reads, at least: of some huge pages.
+#[cfg(unix)]
+const LEAST_READ: usize = 16 << 20;
 
 /// A file mapped read-only into memory. Clones are handles on one mapping.
 #[derive(Clone, Debug)]
@@ -27,7 +37,10 @@ pub struct MappedFile {
 #[derive(Debug)]
 struct Mapping {
     path: PathBuf,
+    file: File,
+    /// The file, or a copy of it.
     bytes: Mmap,
+    is_copy: bool,
 }
 
 impl MappedFile {
@@ -48,7 +61,42 @@ impl MappedFile {
         // SAFETY: the mapping is read-only, and the file is not changed while it is mapped (see the
         // module's documentation).
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| failed("map", error))?;
-        Ok(Self { shared: Arc::new(Mapping { path, bytes }) })
+        Ok(Self { shared: Arc::new(Mapping { path, file, bytes, is_copy: false }) })
+    }
+
+    /// The same bytes, read into memory in huge pages (2 MiB on most processors) where the system has them. Pages of a
+    /// file mostly have 4 KiB, and a processor that reads all weights for each token looks up the place of every page and
+    /// begins to read ahead anew in each.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if there is no room, or the file cannot be read.
+    pub fn in_huge_pages(&self) -> Result<Self> {
+        #[cfg(unix)]
+        {
+            let Mapping { path, file, bytes, .. } = &*self.shared;
+            if bytes.is_empty() || self.shared.is_copy {
+                return Ok(self.clone());
+            }
+            let failed = |error: std::io::Error| {
+                Error::new(ErrorKind::Io, format!("cannot read the file into memory: {error}")).at(path)
+            };
+            let mut copy = MmapMut::map_anon(bytes.len()).map_err(failed)?;
+            #[cfg(target_os = "linux")]
+            if let Err(error) = copy.advise(memmap2::Advice::HugePage) {
+                tracing::debug!(path = %path.display(), %error, "no huge pages");
+            }
+            read_all(file, &mut copy).map_err(failed)?;
+            let bytes = copy.make_read_only().map_err(failed)?;
+            let file = file.try_clone().map_err(failed)?;
+            Ok(Self { shared: Arc::new(Mapping { path: path.clone(), file, bytes, is_copy: true }) })
+        }
+        #[cfg(not(unix))]
+        Ok(self.clone())
+    }
+
+    /// Whether the bytes are a copy of the file ([`MappedFile::in_huge_pages`]).
+    pub fn is_copy(&self) -> bool {
+        self.shared.is_copy
     }
 
     /// The whole file.
@@ -78,13 +126,16 @@ impl MappedFile {
         {
             let end = range.end.min(self.bytes().len());
             if range.start < end {
-                // SAFETY: the range is inside the mapping, which is a shared one of a file and never
-                // written to, so dropped pages read back as the same bytes.
-                let advised = unsafe {
-                    let length = end - range.start;
-                    self.shared.bytes.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, length)
+                let released = match self.shared.is_copy {
+                    true => self.map_again(range.start..end),
+                    // SAFETY: the range is inside the mapping, which is a shared one of a file and never
+                    // written to, so dropped pages read back as the same bytes.
+                    false => unsafe {
+                        let (advice, length) = (memmap2::UncheckedAdvice::DontNeed, end - range.start);
+                        self.shared.bytes.unchecked_advise_range(advice, range.start, length)
+                    },
                 };
-                if let Err(error) = advised {
+                if let Err(error) = released {
                     tracing::debug!(path = %self.path().display(), %error, "pages not released");
                 }
             }
@@ -92,6 +143,44 @@ impl MappedFile {
         #[cfg(not(unix))]
         let _ = range;
     }
+
+    /// Puts pages of the file in the place of those whole pages of the copy that are in `range`.
+    #[cfg(unix)]
+    fn map_again(&self, range: Range<usize>) -> std::io::Result<()> {
+        use rustix::mm::{MapFlags, ProtFlags};
+
+        let page = rustix::param::page_size();
+        let (start, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if start >= end {
+            return Ok(());
+        }
+        let place = self.bytes()[start..].as_ptr().cast_mut().cast();
+        // SAFETY: the range is inside a mapping of this type's own, at whole pages, and is unmapped with it. The file has the
+        // same bytes there, and the system exchanges the pages at once: whoever reads them now reads either.
+        unsafe {
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            rustix::mm::mmap(place, end - start, ProtFlags::READ, flags, &self.shared.file, start as u64)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a file from its beginning until `bytes` are full, parts of it at the same time.
+#[cfg(unix)]
+fn read_all(file: &File, bytes: &mut [u8]) -> std::io::Result<()> {
+    use std::os::unix::fs::FileExt;
+
+    // Pages are cleared before they are read into: one thread does not keep up with the memory.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_READERS);
+    let length = bytes.len().div_ceil(threads).next_multiple_of(LEAST_READ);
+    std::thread::scope(|scope| {
+        let read = |(index, part): (usize, &mut [u8])| file.read_exact_at(part, (index * length) as u64);
+        let readers: Vec<_> =
+            bytes.chunks_mut(length).enumerate().map(|part| scope.spawn(move || read(part))).collect();
+        readers
+            .into_iter()
+            .try_for_each(|reader| reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// Bytes of a [`MappedFile`], which stays mapped as long as they live.
@@ -129,6 +218,7 @@ impl Deref for MappedBytes {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::unix::fs::FileExt;
 
     use super::*;
 
@@ -151,6 +241,33 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_in_huge_pages_has_the_bytes_of_the_file_and_gives_its_pages_back() {
+        let content: Vec<u8> = (0..(5 * LEAST_READ + 12_345) as u32).map(|index| (index % 251) as u8).collect();
+        let file = temporary(&content);
+        let copy = MappedFile::open(file.path()).unwrap().in_huge_pages().unwrap();
+        assert!(copy.is_copy() && copy.in_huge_pages().unwrap().is_copy());
+        let part = copy.part(7..content.len() - 3);
+        assert!(*part == content[7..content.len() - 3]);
+        // Pages of the file have what is in the file now; those of a copy have what was there.
+        file.as_file().write_all_at(b"changed", 100_000).unwrap();
+        assert!(copy.bytes() == content);
+        copy.release(100_001..100_005);
+        assert!(copy.bytes() == content, "no whole page is in the range");
+        copy.release(4_000..300_000);
+        assert!(copy.bytes()[..100_000] == content[..100_000] && copy.bytes()[100_007..] == content[100_007..]);
+        assert_eq!(copy.bytes()[100_000..100_007], *b"changed");
+    }
+
+    #[test]
+    fn a_file_that_has_become_shorter_is_not_copied() {
+        let file = temporary(&[1; 10_000]);
+        let mapped = MappedFile::open(file.path()).unwrap();
+        file.as_file().set_len(9_999).unwrap();
+        let error = mapped.in_huge_pages().unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Io, Some(file.path())));
+    }
+
+    #[test]
     fn a_part_outlives_its_file_handle() {
         let file = temporary(b"0123456789");
         let part = MappedFile::open(file.path()).unwrap().part(3..6);
@@ -160,7 +277,8 @@ mod tests {
     #[test]
     fn an_empty_file_maps_to_no_bytes() {
         let file = temporary(b"");
-        assert_eq!(MappedFile::open(file.path()).unwrap().bytes(), b"");
+        let mapped = MappedFile::open(file.path()).unwrap();
+        assert_eq!((mapped.bytes(), mapped.in_huge_pages().unwrap().bytes()), (&b""[..], &b""[..]));
     }
 
     #[test]

@@ -95,6 +95,20 @@ impl Package {
         Ok(Self { path: path.into(), manifest, file, header })
     }
 
+    /// Bytes of the file with the weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.file.bytes().len() as u64
+    }
+
+    /// Reads the weights into huge pages: [`MappedFile::in_huge_pages`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_into_huge_pages(&mut self) -> Result<()> {
+        self.file = self.file.in_huge_pages()?;
+        Ok(())
+    }
+
     /// The folder.
     pub fn path(&self) -> &Path {
         &self.path

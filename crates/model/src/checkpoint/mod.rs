@@ -53,6 +53,20 @@ impl Checkpoint {
         Self::open_any(&path).map_err(|error| error.at(path))
     }
 
+    /// Bytes of all files of weights.
+    pub fn weight_bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes().len() as u64).sum()
+    }
+
+    /// Reads all files of weights into huge pages: [`MappedFile::in_huge_pages`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_into_huge_pages(&mut self) -> Result<()> {
+        self.files = self.files.iter().map(MappedFile::in_huge_pages).collect::<Result<_>>()?;
+        Ok(())
+    }
+
     fn open_any(path: &Path) -> Result<Self> {
         if path.is_dir() {
             return Self::open_folder(path, path, weight_files(path)?);

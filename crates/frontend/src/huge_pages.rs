@@ -1,0 +1,89 @@
+//! Whether the weights of a model are read into huge pages, or used where their file is mapped.
+//!
+//! Each token of decode reads all weights, and a processor reads them a fifth faster from pages of 2 MiB than from those of
+//! a mapped file (`docs/performance.md`). A copy takes memory of its own, though, which the system cannot take back as it
+//! can pages of a file, and time: it is made where there is twice as much memory as it takes.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::machine;
+
+/// `on` and `off` decide for all models, whatever memory there is.
+pub const VARIABLE: &str = "TRIAD_HUGE_PAGES";
+/// Where Linux reports who gets huge pages.
+const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+/// The limit of the memory of a control group, by its versions.
+const LIMITS: [&str; 2] = ["memory.max", "memory/memory.limit_in_bytes"];
+/// Times as much memory as a copy takes.
+const ROOM: u64 = 2;
+
+/// Whether weights of so many bytes are to be read into huge pages.
+///
+/// # Errors
+/// [`Error::Variable`] if [`VARIABLE`] is neither `on` nor `off`.
+pub fn are_worth_it(bytes: u64) -> Result<bool> {
+    let value = std::env::var_os(VARIABLE).unwrap_or_default();
+    requested(&value.to_string_lossy())?.map_or_else(
+        || {
+            let enabled = fs::read_to_string(ENABLED).unwrap_or_default();
+            let rooms = [machine::available_memory(), machine::available_addresses(), group_limit()];
+            Ok(are_enabled(&enabled) && has_room(bytes, rooms))
+        },
+        Ok,
+    )
+}
+
+/// What a value of [`VARIABLE`] demands, if anything.
+fn requested(value: &str) -> Result<Option<bool>> {
+    match value {
+        "" => Ok(None),
+        "on" => Ok(Some(true)),
+        "off" => Ok(Some(false)),
+        _ => Err(Error::Variable { name: VARIABLE, value: value.to_owned(), expected: "on or off" }),
+    }
+}
+
+/// Whether a program that asks for huge pages gets them, by the content of [`ENABLED`].
+fn are_enabled(content: &str) -> bool {
+    ["[always]", "[madvise]"].iter().any(|chosen| content.contains(chosen))
+}
+
+/// Whether there is enough of all that is known.
+fn has_room(bytes: u64, rooms: [Option<u64>; 3]) -> bool {
+    rooms.iter().flatten().all(|room| bytes.saturating_mul(ROOM) <= *room)
+}
+
+/// Bytes that the control group of this process may take, a container mostly; `None` without a limit.
+fn group_limit() -> Option<u64> {
+    let root = Path::new("/sys/fs/cgroup");
+    // In a container its own group is the root; elsewhere it is named.
+    let named = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let named = named.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let folders = [root.to_owned(), root.join(named)];
+    let files = folders.iter().flat_map(|folder| LIMITS.map(|limit| folder.join(limit)));
+    files.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_made_where_huge_pages_are_given_and_all_memory_that_is_known_has_room_for_two() {
+        assert!(are_enabled("always [madvise] never\n") && are_enabled("[always] madvise never\n"));
+        assert!(!are_enabled("always madvise [never]\n") && !are_enabled(""));
+        assert!(has_room(50, [Some(100), None, Some(1000)]) && has_room(u64::MAX, [None; 3]));
+        assert!(!has_room(51, [Some(100), None, None]) && !has_room(50, [Some(100), Some(99), None]));
+        assert!(!has_room(u64::MAX, [Some(u64::MAX - 1), None, None]));
+    }
+
+    #[test]
+    fn the_variable_is_on_or_off() {
+        assert_eq!([requested("").unwrap(), requested("on").unwrap()], [None, Some(true)]);
+        assert_eq!(requested("off").unwrap(), Some(false));
+        let refused = requested("yes").unwrap_err().to_string();
+        assert_eq!(refused, r#"TRIAD_HUGE_PAGES is "yes": expected on or off"#);
+    }
+}
