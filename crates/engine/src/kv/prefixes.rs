@@ -106,14 +106,24 @@ impl Prefixes {
         }
     }
 
-    /// Removes the least recently used page of those that no other follows and no sequence holds;
-    /// false if there is none.
+    /// Removes the least recently used page of those that no sequence holds, one that no other follows if there is one;
+    /// false if sequences hold all.
     pub(super) fn evict(&mut self) -> bool {
-        let leaves = self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)));
-        let leaves = leaves.filter(|(_, node)| node.children.is_empty() && !is_held(&node.page));
-        let Some((oldest, _)) = leaves.min_by_key(|(_, node)| node.used) else { return false };
-        self.remove(oldest);
+        let nodes = self.nodes.iter().enumerate().filter_map(|(index, node)| Some((index, node.as_ref()?)));
+        let unheld = nodes.filter(|(_, node)| !is_held(&node.page));
+        let Some((oldest, _)) = unheld.min_by_key(|(_, node)| (!node.children.is_empty(), node.used)) else {
+            return false;
+        };
+        self.remove_with_children(oldest);
         true
+    }
+
+    /// Removes a page and what follows it: sequences hold that, with a page of their own in place of this one.
+    fn remove_with_children(&mut self, index: usize) {
+        while let Some(child) = self.node(index).children.last().copied() {
+            self.remove_with_children(child);
+        }
+        self.remove(index);
     }
 
     /// Removes `page`, whoever holds it; false if it is not there, or others follow it.
@@ -290,6 +300,22 @@ mod tests {
             while prefixes.evict() {}
             prop_assert_eq!((prefixes.len(), home.used()), (0, 0), "whatever nobody holds can be given back");
         }
+    }
+
+    #[test]
+    fn a_page_that_no_sequence_holds_is_given_back_though_one_that_follows_it_is_held() {
+        let home = Arc::<Home>::default();
+        let mut prefixes = Prefixes::default();
+        let tokens = [[0; PAGE], [1; PAGE]].concat();
+        let mut inserted = pages(&home, &tokens);
+        prefixes.insert(AdaptersKey::default(), &tokens, &inserted);
+        let second = inserted.remove(1);
+        assert!(!prefixes.evict(), "both are held");
+        drop(inserted);
+        assert!(prefixes.evict());
+        assert_eq!((prefixes.len(), home.used()), (0, SHAPE.bytes()));
+        drop(second);
+        assert_eq!(home.used(), 0);
     }
 
     #[test]
