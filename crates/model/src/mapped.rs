@@ -218,6 +218,7 @@ impl Deref for MappedBytes {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    #[cfg(unix)]
     use std::os::unix::fs::FileExt;
 
     use super::*;
@@ -241,6 +242,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
     fn a_copy_in_huge_pages_has_the_bytes_of_the_file_and_gives_its_pages_back() {
         let content: Vec<u8> = (0..(5 * LEAST_READ + 12_345) as u32).map(|index| (index % 251) as u8).collect();
         let file = temporary(&content);
@@ -259,6 +261,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(unix)]
     fn a_file_that_has_become_shorter_is_not_copied() {
         let file = temporary(&[1; 10_000]);
         let mapped = MappedFile::open(file.path()).unwrap();
