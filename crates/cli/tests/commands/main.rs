@@ -427,6 +427,20 @@ fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
 }
 
 #[test]
+fn weights_read_into_huge_pages_and_mapped_ones_give_the_same_answer() {
+    let place = place();
+    let run = |pages: &str| {
+        place.command(&RUN).args(["--seed", "1", "-p", "Hello"]).env("TRIAD_HUGE_PAGES", pages).output().unwrap()
+    };
+    let mapped = succeed(&run("off"));
+    assert!(!mapped.is_empty());
+    assert_eq!((succeed(&run("on")), succeed(&run(""))), (mapped.clone(), mapped));
+    let refused = run("2M");
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("TRIAD_HUGE_PAGES is \"2M\": expected on or off"), "{}", stderr(&refused));
+}
+
+#[test]
 fn kernels_use_no_better_instructions_than_asked_for() {
     let place = Place::new();
     let devices = |tier: &str| place.command(&["devices", "--json"]).env("TRIAD_KERNELS", tier).output().unwrap();
