@@ -63,8 +63,8 @@ pub fn of_chunks_in_flight(
     chunk * (Buffers::bytes_per_row(description) * chunks.saturating_sub(1) + shadows * chunks)
 }
 
-/// Bytes that the weights of an opened model will take, without loading them: they are used where the file is mapped, and
-/// what does not fit in memory is read again.
+/// Bytes that the weights of an opened model will take, without loading them: where they stay mapped, what does not fit in
+/// memory is read again.
 pub fn of_weights(checkpoint: &Checkpoint) -> usize {
     let map = checkpoint.tensor_map();
     let linears = map.blocks.iter().flat_map(|block| block.linears.values()).chain([&map.output]);

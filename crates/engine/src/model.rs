@@ -81,7 +81,7 @@ impl Model {
         })
     }
 
-    /// Makes a prepared model ready to run: its matrices stay in the mapped file.
+    /// Makes a prepared model ready to run: its matrices stay where the package has them, mapped or in huge pages.
     ///
     /// # Errors
     /// If numbers in the package are impossible, or its tokenizer or template is damaged.

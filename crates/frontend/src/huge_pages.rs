@@ -25,14 +25,12 @@ const ROOM: u64 = 2;
 /// [`Error::Variable`] if [`VARIABLE`] is neither `on` nor `off`.
 pub fn are_worth_it(bytes: u64) -> Result<bool> {
     let value = std::env::var_os(VARIABLE).unwrap_or_default();
-    requested(&value.to_string_lossy())?.map_or_else(
-        || {
-            let enabled = fs::read_to_string(ENABLED).unwrap_or_default();
-            let rooms = [machine::available_memory(), machine::available_addresses(), group_limit()];
-            Ok(are_enabled(&enabled) && has_room(bytes, rooms))
-        },
-        Ok,
-    )
+    if let Some(decided) = requested(&value.to_string_lossy())? {
+        return Ok(decided);
+    }
+    let enabled = fs::read_to_string(ENABLED).unwrap_or_default();
+    let rooms = [machine::available_memory(), machine::available_addresses(), group_limit()];
+    Ok(are_enabled(&enabled) && has_room(bytes, rooms))
 }
 
 /// What a value of [`VARIABLE`] demands, if anything.

@@ -28,7 +28,7 @@ const MOST_READERS: usize = 4;
 #[cfg(unix)]
 const LEAST_READ: usize = 16 << 20;
 
-/// A file mapped read-only into memory. Clones are handles on one mapping.
+/// A file mapped read-only into memory, or a copy of it there. Clones are handles on one of them.
 #[derive(Clone, Debug)]
 pub struct MappedFile {
     shared: Arc<Mapping>,
@@ -94,11 +94,6 @@ impl MappedFile {
         Ok(self.clone())
     }
 
-    /// Whether the bytes are a copy of the file ([`MappedFile::in_huge_pages`]).
-    pub fn is_copy(&self) -> bool {
-        self.shared.is_copy
-    }
-
     /// The whole file.
     pub fn bytes(&self) -> &[u8] {
         &self.shared.bytes
@@ -160,7 +155,7 @@ fn read_all(file: &File, bytes: &mut [u8]) -> std::io::Result<()> {
     })
 }
 
-/// Bytes of a [`MappedFile`], which stays mapped as long as they live.
+/// Bytes of a [`MappedFile`], which stays in memory as long as they live.
 #[derive(Clone, Debug)]
 pub struct MappedBytes {
     file: MappedFile,
@@ -224,7 +219,7 @@ mod tests {
         let content: Vec<u8> = (0..(5 * LEAST_READ + 12_345) as u32).map(|index| (index % 251) as u8).collect();
         let file = temporary(&content);
         let copy = MappedFile::open(file.path()).unwrap().in_huge_pages().unwrap();
-        assert!(copy.is_copy() && copy.in_huge_pages().unwrap().is_copy());
+        assert!(Arc::ptr_eq(&copy.shared, &copy.in_huge_pages().unwrap().shared), "copied once");
         let part = copy.part(7..content.len() - 3);
         assert!(*part == content[7..content.len() - 3]);
         file.as_file().write_all_at(b"changed", 100_000).unwrap();

@@ -48,7 +48,7 @@ const COMPILED: &str = "compiled";
 /// The file of [`hot_rows`](crate::hot_rows); no part of the package.
 const SHADOW_ROWS: &str = "shadow-rows.bin";
 
-/// An opened package: checked, its weights mapped and not read.
+/// An opened package: checked, its weights mapped and not read, until [`Package::read_into_huge_pages`].
 #[derive(Debug)]
 pub struct Package {
     path: PathBuf,

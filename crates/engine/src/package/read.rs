@@ -1,4 +1,4 @@
-//! From the tensors of a package to weights: matrices stay where they are mapped, the rest is small and copied.
+//! From the tensors of a package to weights: matrices stay where the file's bytes are, the rest is small and copied.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The weights of a model in the format used for compute.
 //!
-//! Matrices are used in place, straight from the mapped file, in the format in which they are stored; those of floats that
+//! Matrices are used in place, straight from the file's bytes, in the format in which they are stored; those of floats that
 //! are not aligned there are widened to f32 at load.
 
 mod fingerprint;

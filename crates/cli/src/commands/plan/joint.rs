@@ -6,15 +6,15 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use triad_engine::execute::PlannedPrompt;
-use triad_engine::{Engine, EngineOptions, SessionOptions};
-use triad_kernels::BlockArithmetic;
+use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
+use triad_frontend::hashes;
 use triad_plan::joint::{Candidate, JointPlan};
 use triad_plan::partition::solve::Restriction;
 
-use crate::arguments::{self, DescriptionArguments};
+use crate::arguments::DescriptionArguments;
 use crate::device::DeviceArguments;
-use crate::output;
 use crate::processors::Processors;
+use crate::{output, progress};
 
 /// What `plan --partition auto --processors --json` prints of the prompt.
 #[derive(Serialize)]
@@ -51,12 +51,10 @@ pub fn plan(
     (prompt, chunk): (usize, usize),
 ) -> Result<Joint> {
     let package = model.package()?;
-    let model = arguments::load(
-        &package,
-        &package.display().to_string(),
-        triad_engine::Threads::Count(1),
-        BlockArithmetic::default(),
-    )?;
+    // Where its file is mapped: nothing is computed with it.
+    let package = hashes::open_package(&package, &mut progress::checking(&package))?;
+    let load = LoadOptions { threads: Threads::Count(1), ..LoadOptions::default() };
+    let model = Model::from_package(&package, &load)?;
     let devices = DeviceArguments { partition: Some(Restriction::Auto), ..devices.clone() };
     let context = model.description().context;
     let session = SessionOptions { context, chunk, ..SessionOptions::default() };

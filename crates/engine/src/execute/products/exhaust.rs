@@ -60,8 +60,8 @@ pub struct RunPartition {
 }
 
 /// Runs every candidate of every product of `model` with each of `lengths` rows, or as many as chunks of so many are planned
-/// as ([`planned_rows`]), and beside them what the solver chooses by `costs`. `progress` is called with how
-/// many products of how many are done.
+/// as ([`planned_rows`]), and beside them what the solver chooses by `costs`. `progress` is called with how many products of
+/// how many are done.
 ///
 /// # Errors
 /// If `costs` are of other processors, shorter chunks or another model, a device refuses or fails, or `cancel` is set.
