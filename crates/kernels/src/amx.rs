@@ -8,17 +8,41 @@
 use std::arch::asm;
 use std::sync::LazyLock;
 
+use crate::lines::Lines;
+
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
 /// Sums of a row of a tile.
 pub(crate) const LANES: usize = 16;
 /// Bytes of a row of a tile.
 pub(crate) const BYTES: usize = 64;
+/// Bytes that each step of products of INT8 fetches ahead.
+pub(crate) const AHEAD: usize = 4 * BYTES;
 
-/// Sums of two by two tiles, `[2][2][ROWS][LANES]`: those of the first rows come first. Words are of i32 or f32.
+/// Sums of two by two tiles, in i32 or f32.
 #[derive(Clone)]
 #[repr(align(64))]
-pub(crate) struct Sums<T>(pub [[[[T; LANES]; ROWS]; 2]; 2]);
+pub(crate) struct Sums<T>(pub [[T; 2 * LANES]; 2 * ROWS]);
+
+impl<T: Copy + Default> Sums<T> {
+    pub(crate) fn new() -> Self {
+        Self([[T::default(); 2 * LANES]; 2 * ROWS])
+    }
+
+    pub(crate) fn place(&mut self) -> Place<T> {
+        let [first, second] = [0, ROWS].map(|row| self.0[row..].as_mut_ptr().cast());
+        Place { tiles: [first, second], stride: 2 * LANES }
+    }
+}
+
+/// Where sums of two by two tiles are.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<T> {
+    /// The first sum of each tile of rows; the second tile of columns is [`LANES`] behind.
+    pub tiles: [*mut T; 2],
+    /// Sums from one row to the next.
+    pub stride: usize,
+}
 
 /// What is multiplied: two tiles of rows by two tiles of columns, `steps` times, each time [`BYTES`] further in every row.
 #[derive(Clone, Copy)]
@@ -48,19 +72,21 @@ pub(crate) trait Tiles: Copy + Send + Sync + 'static {
     /// Frees the unit: a thread that has tiles is slower to suspend.
     fn release(self);
 
-    /// Adds products of unsigned bytes of rows and signed bytes of columns, or, where `first`, sums up from zero.
+    /// Adds products of unsigned bytes of rows and signed bytes of columns, or, where `first`, sums up from zero. Meanwhile
+    /// [`AHEAD`] bytes for each step come from `ahead` into the second-level cache.
     ///
     /// # Safety
-    /// The unit of this thread is ready, and all bytes of `operands` can be read; there is a step at least.
+    /// The unit of this thread is ready, all bytes of `operands` can be read, and all sums read and written; there is a step at
+    /// least.
     #[allow(unsafe_code)]
-    unsafe fn add_int8(self, operands: &Operands, sums: &mut Sums<i32>, first: bool);
+    unsafe fn add_int8(self, operands: &Operands, ahead: *const u8, sums: Place<i32>, first: bool);
 
     /// The same with pairs of bf16 for four bytes. Numbers that are not normal count as zero.
     ///
     /// # Safety
     /// As for [`Self::add_int8`].
     #[allow(unsafe_code)]
-    unsafe fn add_bf16(self, operands: &Operands, sums: &mut Sums<f32>, first: bool);
+    unsafe fn add_bf16(self, operands: &Operands, sums: Place<f32>, first: bool);
 }
 
 /// A unit that is ready.
@@ -70,11 +96,11 @@ impl<T: Tiles> Ready<T> {
     /// [`Tiles::add_int8`].
     ///
     /// # Safety
-    /// All bytes of `operands` can be read; there is a step at least.
+    /// All bytes of `operands` can be read, and all sums read and written; there is a step at least.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn add_int8(&self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
+    pub(crate) unsafe fn add_int8(&self, operands: &Operands, ahead: *const u8, sums: Place<i32>, first: bool) {
         // SAFETY: as the caller promises; the unit is ready.
-        unsafe { self.0.add_int8(operands, sums, first) };
+        unsafe { self.0.add_int8(operands, ahead, sums, first) };
     }
 
     /// [`Tiles::add_bf16`].
@@ -82,7 +108,7 @@ impl<T: Tiles> Ready<T> {
     /// # Safety
     /// As for [`Self::add_int8`].
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn add_bf16(&self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
+    pub(crate) unsafe fn add_bf16(&self, operands: &Operands, sums: Place<f32>, first: bool) {
         // SAFETY: as the caller promises; the unit is ready.
         unsafe { self.0.add_bf16(operands, sums, first) };
     }
@@ -151,12 +177,13 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-/// All steps of two by two tiles. `$load` fills the tiles of sums.
+/// All steps of two by two tiles. `$load` fills the tiles of sums; `$fetch` is done in each step.
 macro_rules! products {
-    ($instruction:literal, $operands:expr, $sums:expr, $($load:literal),*) => {
+    ($instruction:literal, $operands:expr, $ahead:expr, $sums:expr, [$($fetch:literal),*], [$($load:literal),*]) => {
         asm!(
             $($load,)*
             "2:",
+            $($fetch,)*
             "tileloadd tmm4, [{rows_0} + {row_stride}*1]",
             "tileloadd tmm6, [{columns_0} + {column_stride}*1]",
             "tileloadd tmm7, [{columns_1} + {column_stride}*1]",
@@ -171,10 +198,10 @@ macro_rules! products {
             "add {columns_1}, {column_step}",
             "sub {steps}, 1",
             "jnz 2b",
-            "tilestored [{sums} + {line}*1], tmm0",
-            "tilestored [{sums} + {line}*1 + 1024], tmm1",
-            "tilestored [{sums} + {line}*1 + 2048], tmm2",
-            "tilestored [{sums} + {line}*1 + 3072], tmm3",
+            "tilestored [{sums_0} + {line}*1], tmm0",
+            "tilestored [{sums_0} + {line}*1 + 64], tmm1",
+            "tilestored [{sums_1} + {line}*1], tmm2",
+            "tilestored [{sums_1} + {line}*1 + 64], tmm3",
             rows_0 = inout(reg) $operands.rows[0] => _,
             rows_1 = inout(reg) $operands.rows[1] => _,
             row_stride = in(reg) $operands.row_stride,
@@ -183,8 +210,10 @@ macro_rules! products {
             column_stride = in(reg) $operands.column_stride,
             column_step = in(reg) $operands.column_stride * ROWS,
             steps = inout(reg) $operands.steps => _,
-            sums = in(reg) $sums,
-            line = in(reg) BYTES,
+            ahead = inout(reg) $ahead => _,
+            sums_0 = in(reg) $sums.tiles[0],
+            sums_1 = in(reg) $sums.tiles[1],
+            line = in(reg) $sums.stride * size_of::<u32>(),
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack)
@@ -194,24 +223,35 @@ macro_rules! products {
 
 /// [`products`] from zero where `$first`, else from what the sums are.
 macro_rules! add_products {
-    ($instruction:literal, $operands:expr, $sums:expr, $first:expr) => {{
-        let (operands, sums) = ($operands, std::ptr::from_mut($sums));
+    ($instruction:literal, $operands:expr, $ahead:expr, $sums:expr, $first:expr, $fetch:tt) => {{
+        let (operands, sums) = ($operands, $sums);
         debug_assert!(operands.steps > 0, "a step at least");
         // SAFETY: having this value proves that the instructions may be used; the caller promises that the unit is ready
-        // and that operands can be read, and the sums are four tiles.
+        // and that operands can be read, and sums read and written.
         #[allow(unsafe_code)]
         unsafe {
             if $first {
-                products!($instruction, operands, sums, "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3");
+                products!(
+                    $instruction,
+                    operands,
+                    $ahead,
+                    sums,
+                    $fetch,
+                    ["tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3"]
+                );
             } else {
                 products!(
                     $instruction,
                     operands,
+                    $ahead,
                     sums,
-                    "tileloadd tmm0, [{sums} + {line}*1]",
-                    "tileloadd tmm1, [{sums} + {line}*1 + 1024]",
-                    "tileloadd tmm2, [{sums} + {line}*1 + 2048]",
-                    "tileloadd tmm3, [{sums} + {line}*1 + 3072]"
+                    $fetch,
+                    [
+                        "tileloadd tmm0, [{sums_0} + {line}*1]",
+                        "tileloadd tmm1, [{sums_0} + {line}*1 + 64]",
+                        "tileloadd tmm2, [{sums_1} + {line}*1]",
+                        "tileloadd tmm3, [{sums_1} + {line}*1 + 64]"
+                    ]
                 );
             }
         }
@@ -254,13 +294,27 @@ impl Tiles for Native {
     }
 
     #[allow(unsafe_code)]
-    unsafe fn add_int8(self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
-        add_products!("tdpbusd", operands, sums, first);
+    unsafe fn add_int8(self, operands: &Operands, ahead: *const u8, sums: Place<i32>, first: bool) {
+        // Fetching ahead reads nothing, wherever it points.
+        add_products!(
+            "tdpbusd",
+            operands,
+            ahead,
+            sums,
+            first,
+            [
+                "prefetcht1 [{ahead}]",
+                "prefetcht1 [{ahead} + 64]",
+                "prefetcht1 [{ahead} + 128]",
+                "prefetcht1 [{ahead} + 192]",
+                "add {ahead}, 256"
+            ]
+        );
     }
 
     #[allow(unsafe_code)]
-    unsafe fn add_bf16(self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
-        add_products!("tdpbf16ps", operands, sums, first);
+    unsafe fn add_bf16(self, operands: &Operands, sums: Place<f32>, first: bool) {
+        add_products!("tdpbf16ps", operands, operands.columns[0], sums, first, ["/* {ahead} */"]);
     }
 }
 
@@ -271,24 +325,30 @@ const STEPS: usize = 32;
 
 /// Multiplies tiles that the first-level cache holds, as often as a round of a peak should. Returns the number of operations.
 pub(crate) fn int8_operations(unit: Native) -> f64 {
-    let mut sums = Sums([[[[0; LANES]; ROWS]; 2]; 2]);
+    let mut sums = Sums::new();
     // SAFETY: `operations` passes what can be read.
     #[allow(unsafe_code)]
-    operations(unit, BYTES, |ready, operands| unsafe { ready.add_int8(operands, &mut sums, true) })
+    operations(unit, BYTES, |ready, operands| unsafe {
+        ready.add_int8(operands, operands.columns[0], sums.place(), true)
+    })
 }
 
 /// The same in bf16.
 pub(crate) fn bf16_operations(unit: Native) -> f64 {
-    let mut sums = Sums([[[[0.0; LANES]; ROWS]; 2]; 2]);
+    let mut sums = Sums::new();
     // SAFETY: `operations` passes what can be read.
     #[allow(unsafe_code)]
-    operations(unit, BYTES / 2, |ready, operands| unsafe { ready.add_bf16(operands, &mut sums, true) })
+    operations(unit, BYTES / 2, |ready, operands| unsafe { ready.add_bf16(operands, sums.place(), true) })
 }
 
 /// `depth` products of a row of a tile and a column.
 fn operations(unit: Native, depth: usize, mut multiply: impl FnMut(&Ready<Native>, &Operands)) -> f64 {
     // Rows overlap: those of a step begin a line behind those of the one before.
-    let (rows, columns) = (vec![1u8; (ROWS + STEPS) * BYTES], vec![1u8; STEPS * ROWS * BYTES]);
+    let [mut rows, mut columns] = [Lines::<u8>::default(), Lines::default()];
+    rows.resize((ROWS + STEPS) * BYTES);
+    columns.resize(STEPS * ROWS * BYTES);
+    rows.fill(1);
+    columns.fill(1);
     let operands = Operands {
         rows: [std::hint::black_box(rows.as_ptr()); 2],
         row_stride: BYTES,
@@ -308,26 +368,34 @@ pub(crate) struct Emulated;
 
 #[cfg(test)]
 impl Emulated {
-    /// Adds to each sum what `product` makes of four bytes of a row and of a column, in the order of the rows of a tile.
+    /// Adds to each sum, or where `first` to zero, what `add` makes of four bytes of a row and of a column, in the order of the
+    /// rows of a tile.
     ///
     /// # Safety
-    /// All bytes of `operands` can be read.
+    /// All bytes of `operands` can be read, and all sums read and written.
     #[allow(unsafe_code)]
-    unsafe fn add<T: Copy>(operands: &Operands, sums: &mut Sums<T>, add: impl Fn(&mut T, &[([u8; 4], [u8; 4])])) {
-        for (of_rows, rows) in sums.0.iter_mut().zip(operands.rows) {
-            for (tile, columns) in of_rows.iter_mut().zip(operands.columns) {
+    unsafe fn add<T: Copy + Default>(
+        operands: &Operands,
+        sums: Place<T>,
+        first: bool,
+        add: impl Fn(&mut T, &[([u8; 4], [u8; 4])]),
+    ) {
+        for (tile, rows) in sums.tiles.into_iter().zip(operands.rows) {
+            for (row, place) in (0..ROWS).flat_map(|row| (0..2 * LANES).map(move |place| (row, place))) {
+                let (columns, column) = (operands.columns[place / LANES], place % LANES);
+                // SAFETY: as the caller promises.
+                let sum = unsafe { &mut *tile.add(row * sums.stride + place) };
+                if first {
+                    *sum = T::default();
+                }
                 for step in 0..operands.steps {
-                    for (row, sums) in tile.iter_mut().enumerate() {
-                        for (column, sum) in sums.iter_mut().enumerate() {
-                            let fours: [_; ROWS] = std::array::from_fn(|four| {
-                                let row = row * operands.row_stride + step * BYTES + 4 * four;
-                                let column = (step * ROWS + four) * operands.column_stride + 4 * column;
-                                // SAFETY: as the caller promises.
-                                unsafe { (*rows.add(row).cast::<[u8; 4]>(), *columns.add(column).cast::<[u8; 4]>()) }
-                            });
-                            add(sum, &fours);
-                        }
-                    }
+                    let fours: [_; ROWS] = std::array::from_fn(|four| {
+                        let row = row * operands.row_stride + step * BYTES + 4 * four;
+                        let column = (step * ROWS + four) * operands.column_stride + 4 * column;
+                        // SAFETY: as the caller promises.
+                        unsafe { (*rows.add(row).cast::<[u8; 4]>(), *columns.add(column).cast::<[u8; 4]>()) }
+                    });
+                    add(sum, &fours);
                 }
             }
         }
@@ -341,24 +409,18 @@ impl Tiles for Emulated {
     fn release(self) {}
 
     #[allow(unsafe_code)]
-    unsafe fn add_int8(self, operands: &Operands, sums: &mut Sums<i32>, first: bool) {
-        if first {
-            sums.0 = [[[[0; LANES]; ROWS]; 2]; 2];
-        }
+    unsafe fn add_int8(self, operands: &Operands, _: *const u8, sums: Place<i32>, first: bool) {
         let add = |sum: &mut i32, fours: &[([u8; 4], [u8; 4])]| {
             for (x, weight) in fours.iter().flat_map(|(row, column)| row.iter().zip(column)) {
                 *sum = sum.wrapping_add(i32::from(*x) * i32::from(*weight as i8));
             }
         };
         // SAFETY: as the caller promises.
-        unsafe { Self::add(operands, sums, add) };
+        unsafe { Self::add(operands, sums, first, add) };
     }
 
     #[allow(unsafe_code)]
-    unsafe fn add_bf16(self, operands: &Operands, sums: &mut Sums<f32>, first: bool) {
-        if first {
-            sums.0 = [[[[0.0; LANES]; ROWS]; 2]; 2];
-        }
+    unsafe fn add_bf16(self, operands: &Operands, sums: Place<f32>, first: bool) {
         let add = |sum: &mut f32, fours: &[([u8; 4], [u8; 4])]| {
             let widen = |[low, high]: [u8; 2]| half::bf16::from_le_bytes([low, high]).to_f32();
             let mut halves = [0.0f32; 2];
@@ -370,6 +432,6 @@ impl Tiles for Emulated {
             *sum += halves[0] + halves[1];
         };
         // SAFETY: as the caller promises.
-        unsafe { Self::add(operands, sums, add) };
+        unsafe { Self::add(operands, sums, first, add) };
     }
 }

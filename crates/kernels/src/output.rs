@@ -188,6 +188,12 @@ impl<'a> SharedOutput<'a> {
         assert_eq!([self.rows, self.columns], [rows, columns], "output is [{rows}, {columns}]");
     }
 
+    /// Numbers from one row to the next.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn stride(&self) -> usize {
+        self.stride
+    }
+
     /// Number of columns.
     pub(crate) fn columns(&self) -> usize {
         self.columns

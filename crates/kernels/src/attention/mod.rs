@@ -107,8 +107,6 @@ pub enum Precision {
     Fast,
 }
 
-/// Query rows times query heads of a strip, unless one row has more: its scores stay in a core's caches.
-const STRIP: usize = 48;
 /// Strips of a tile, at most.
 const STRIPS: usize = 16;
 /// Tiles for each thread, at least.
@@ -120,7 +118,7 @@ struct Scratch {
     /// The queries of the tile, times the scale.
     scaled: Vec<f32>,
     /// All queries of the tile `[rows, heads of the group, words of a head]`.
-    queries: Vec<u32>,
+    queries: Lines<u32>,
     /// The units of these rows.
     query_units: Vec<f32>,
     keys: Operand,
@@ -154,17 +152,17 @@ pub fn attention(queries: &[f32], first_position: usize, cache: &dyn Cache, shap
     let rows = queries.len() / width;
     assert_eq!(queries.len(), out.len(), "queries and output have one shape");
     let group = shape.heads / shape.kv_heads;
-    let strip = (STRIP / group).max(1);
+    let arithmetic = match shape.precision {
+        Precision::Exact => Arithmetic::exact(),
+        Precision::Fast => Arithmetic::rounded(),
+    };
+    let strip = (arithmetic.strip() / group).max(1);
     // Large tiles share the work on keys and values, as long as every thread has some; of one size, so that none waits long for
     // the others.
     let strips = rows.div_ceil(strip);
     let tiles = (TASKS * pool::threads()).div_ceil(shape.kv_heads).clamp(strips.div_ceil(STRIPS), strips);
     let tile_rows = strips.div_ceil(tiles) * strip;
     let tiles = rows.div_ceil(tile_rows);
-    let arithmetic = match shape.precision {
-        Precision::Exact => Arithmetic::exact(),
-        Precision::Fast => Arithmetic::rounded(),
-    };
     let out = OutputMut::new(out, width).into_shared();
     let pass = Pass { queries, first_position, cache, shape, group, strip, arithmetic, out };
     // In the order of rows, so that a thread has those that it has in other operators. The last see the most keys; threads that
@@ -233,15 +231,16 @@ impl Pass<'_> {
         let Scratch {
             queries, query_units, keys: packed, values, scores, weights, weight_units, output, softmax, ..
         } = scratch;
-        let (dim, count) = (self.shape.head_dim, keys.len());
+        // What is behind the keys is not visible.
+        let (dim, count) = (self.shape.head_dim, keys.len().next_multiple_of(self.arithmetic.step()));
         let of_tile = before * self.group..(before + strip.len()) * self.group;
         let words = self.arithmetic.words(dim);
-        scores.resize(STRIP.max(of_tile.len()) * PAGE);
+        scores.resize(self.arithmetic.strip().max(of_tile.len()) * PAGE);
         let scores = &mut scores[..of_tile.len() * count];
         let queries = &queries[of_tile.start * words..of_tile.end * words];
         packed.multiply(Left { words: queries, units: &query_units[of_tile.clone()] }, count, scores);
         let words = self.arithmetic.words(count);
-        weights.resize(STRIP.max(of_tile.len()) * PAGE);
+        weights.resize(self.arithmetic.strip().max(of_tile.len()) * PAGE);
         let weights = &mut weights[..of_tile.len() * words];
         let output = &mut output[of_tile.start * dim..of_tile.end * dim];
         weight_units.clear();
@@ -282,7 +281,7 @@ impl Pass<'_> {
                 }
             },
         );
-        scratch.queries.resize(count * words, 0);
+        scratch.queries.resize(count * words);
         self.arithmetic.to_words(scaled, dim, &mut scratch.queries, &mut scratch.query_units);
     }
 }

@@ -10,8 +10,6 @@ use crate::pool;
 
 /// Output columns of the widest tile of a kernel.
 const PANEL: usize = 64;
-/// Rows of one task: enough that a panel of weights, once in the cache, is used well.
-const TASK_ROWS: usize = 96;
 /// With so many rows for each thread, each has rows of its own, for which it reads all weights.
 const GROUP_ROWS: usize = 64;
 /// Up to so many rows, reading the weights takes longer than multiplying.
@@ -69,7 +67,8 @@ pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     // Many rows are cut for the threads first, each of which then has the same rows in all operators.
     let groups = if rows >= GROUP_ROWS * pool::threads() { pool::threads() } else { 1 };
     let group_rows = rows.div_ceil(groups);
-    let (task_rows, down) = (group_rows.min(TASK_ROWS), group_rows.div_ceil(TASK_ROWS));
+    let task_rows = group_rows.min(kernel.task_rows(x.in_features()));
+    let down = group_rows.div_ceil(task_rows);
     let least_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
     let task_columns = |product: &Int8Product| {
         // Few rows are bound by memory: long stretches of weights, which the processor and the kernels fetch ahead.

@@ -377,6 +377,10 @@ impl Int8Kernel for ByRows {
         self.many.name()
     }
 
+    fn task_rows(&self, in_features: usize) -> usize {
+        self.many.task_rows(in_features)
+    }
+
     fn multiply(&self, rectangle: &Rectangle) {
         let kernel = if rectangle.rows.len() < MANY_FROM { self.few } else { self.many };
         kernel.multiply(rectangle);

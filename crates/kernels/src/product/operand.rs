@@ -48,6 +48,16 @@ impl Arithmetic {
         }
     }
 
+    /// Numbers of the depth that kernels multiply at once: more keys up to a multiple cost nothing.
+    pub(crate) fn step(self) -> usize {
+        self.kernel().step()
+    }
+
+    /// Rows of the left operand that attention multiplies at once: their scores stay in a core's caches.
+    pub(crate) fn strip(self) -> usize {
+        self.kernel().strip()
+    }
+
     fn kernel(self) -> &'static dyn PanelKernel {
         match self {
             Self::F32(kernel) => kernel,
@@ -130,9 +140,10 @@ impl Operand {
         }
     }
 
-    /// Packs `matrix[depth, columns]`, for products with [powers](Operand::exp2_and_sum).
+    /// Packs `matrix[depth, columns]`, and zeros up to a multiple of [`Arithmetic::step`], for products with
+    /// [powers](Operand::exp2_and_sum).
     pub(crate) fn pack(&mut self, arithmetic: Arithmetic, matrix: Matrix, columns: usize) {
-        let depth = matrix.len() / columns;
+        let depth = (matrix.len() / columns).next_multiple_of(arithmetic.step());
         self.columns = columns;
         self.depth = arithmetic.words(depth);
         self.arithmetic = Some(arithmetic);
@@ -141,10 +152,11 @@ impl Operand {
             return self.pack_rounded(kernel, matrix, columns);
         }
         let wide = &mut self.widened;
-        wide.resize(wide.len().max(matrix.len() + columns), 0.0);
-        matrix.widen_into(&mut wide[..matrix.len()]);
         // The last of an odd number of rows is paired with zeros.
-        wide[matrix.len()..matrix.len() + columns].fill(0.0);
+        let padded = depth.next_multiple_of(2) * columns;
+        wide.resize(wide.len().max(padded), 0.0);
+        matrix.widen_into(&mut wide[..matrix.len()]);
+        wide[matrix.len()..padded].fill(0.0);
         for (index, panel) in self.words.chunks_exact_mut(PANEL * self.depth).enumerate() {
             let of_panel = index * PANEL..((index + 1) * PANEL).min(columns);
             for (step, words) in panel.chunks_exact_mut(PANEL).enumerate() {
@@ -218,7 +230,8 @@ impl Operand {
     }
 
     /// `out[rows, columns] = left[rows, depth] · self`, of what is [packed transposed](Operand::pack_transposed). Reads the first
-    /// `columns` columns of this operand.
+    /// `columns` columns of this operand; of columns beyond those of its matrix, up to a multiple of [`Arithmetic::step`], the
+    /// outputs are not specified.
     ///
     /// # Panics
     /// If a slice's length contradicts the shapes.
@@ -249,7 +262,8 @@ impl Operand {
     /// Products of words.
     fn multiply_words(&self, left: &[u32], columns: usize, out: &mut [f32], add: bool) {
         let arithmetic = self.arithmetic.expect("a packed operand");
-        assert!((1..=self.columns).contains(&columns), "{columns} columns of {}", self.columns);
+        let most = self.columns.next_multiple_of(arithmetic.step());
+        assert!((1..=most).contains(&columns), "{columns} columns of {}", self.columns);
         let out = OutputMut::new(out, columns).into_shared();
         let steps = left.len() / out.rows();
         assert_eq!(left.len(), steps * out.rows(), "left operand has {} rows", out.rows());

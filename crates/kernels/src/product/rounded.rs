@@ -29,7 +29,7 @@ const TASK_ROWS: usize = 16;
 pub(crate) struct RoundedRows {
     arithmetic: Arithmetic,
     /// `[rows, in_features / 2]`, rounded up.
-    words: Vec<u32>,
+    words: Lines<u32>,
     /// `[rows, parts]`: what the number 1 is worth in INT16; in bf16 it is 1.
     units: Vec<f32>,
     in_features: usize,
@@ -68,7 +68,8 @@ impl RoundedRows {
             return None;
         }
         let (rows, depth, parts) = (x.len() / in_features, in_features.div_ceil(2), in_features.div_ceil(PART));
-        let (mut words, mut units) = (vec![0; rows * depth], vec![1.0; rows * parts]);
+        let (mut words, mut units) = (Lines::default(), vec![1.0; rows * parts]);
+        words.resize(rows * depth);
         let chunks = (chunks_mut(&mut words, TASK_ROWS * depth), chunks_mut(&mut units, TASK_ROWS * parts));
         for_each_chunk(chunks, 1, |task, (words, units)| {
             let x = x[task * TASK_ROWS * in_features..].chunks_exact(in_features);

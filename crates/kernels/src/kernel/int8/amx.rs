@@ -1,8 +1,8 @@
 //! AMX: `tdpbusd` adds the products of sixteen rows of 64 unsigned bytes by sixteen columns of 64 signed ones to 256 sums.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps, _mm512_maskz_loadu_epi32,
-    _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32, _mm512_sub_epi32,
+    __m512, __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_sub_epi32,
 };
 use std::ops::Range;
 
@@ -12,8 +12,13 @@ use super::rows::Outliers;
 use super::shadow::ShadowColumns;
 use super::weight::{BLOCK, QUAD, STEP};
 use super::{Int8Kernel, Rectangle};
-use crate::amx::{BYTES, LANES, Native, Operands, ROWS, Ready, Sums, Tiles};
+use crate::amx::{AHEAD, BYTES, LANES, Native, Operands, ROWS, Ready, Sums, Tiles};
 use crate::kernel::avx512::{lanes, load};
+
+/// Bytes of the rows of one task: a core's second-level cache holds them beside weights.
+const TASK_BYTES: usize = 768 << 10;
+/// Rows of one task, at most.
+const TASK_ROWS: usize = 512;
 
 /// The kernel. Fewer rows than a tile has are multiplied by `vpdpbusd`, and what is no product is AVX-512's.
 pub(in crate::kernel) struct Amx<T> {
@@ -38,6 +43,11 @@ impl Amx<crate::amx::Emulated> {
 impl<T: Tiles> Int8Kernel for Amx<T> {
     fn name(&self) -> &'static str {
         "amx-tdpbusd"
+    }
+
+    /// Weights take longer to come from memory than to be multiplied: they should come once for as many rows as possible.
+    fn task_rows(&self, in_features: usize) -> usize {
+        (TASK_BYTES / in_features / (2 * ROWS) * (2 * ROWS)).clamp(2 * ROWS, TASK_ROWS)
     }
 
     fn multiply(&self, rectangle: &Rectangle) {
@@ -67,37 +77,104 @@ impl<T: Tiles> Int8Kernel for Amx<T> {
 fn multiply<T: Tiles>(tiles: &Ready<T>, rectangle: &Rectangle) {
     let Range { start, end } = rectangle.rows;
     let last_tile = end - ROWS;
-    let mut sums = Sums([[[[0; LANES]; ROWS]; 2]; 2]);
+    let weight = rectangle.weight;
+    let mut sums = Sums::new();
     for column in rectangle.columns.clone().step_by(2 * BLOCK) {
-        let second = column + BLOCK;
-        // Where there is one block alone, it is multiplied twice.
-        let blocks = [column, if second < rectangle.columns.end { second } else { column }];
+        let blocks = Blocks::new(rectangle, column);
+        // The weights of the blocks behind these come into the second-level cache meanwhile.
+        let mut ahead = weight.blocks(column / BLOCK + 2, 2).as_flattened();
         for row in (start..end).step_by(2 * ROWS) {
-            let of_rows = [row.min(last_tile), (row + ROWS).min(last_tile)];
-            add_products(tiles, rectangle, of_rows, blocks, &mut sums);
-            for (row, sums) in of_rows.into_iter().zip(&sums.0) {
-                for (column, sums) in blocks.into_iter().zip(sums) {
-                    write(rectangle, row, column, sums);
+            let rows = [row.min(last_tile), (row + ROWS).min(last_tile)];
+            let now = ahead.split_off(..ahead.len().min(weight.in_features / BYTES * AHEAD)).unwrap_or_default();
+            add_products(tiles, rectangle, rows, &blocks, now, &mut sums);
+            for (row, sums) in rows.into_iter().zip(sums.0.as_chunks().0) {
+                blocks.write(rectangle, row, sums);
+            }
+        }
+    }
+}
+
+/// Two blocks of columns, and what ends their outputs. Where there is one block alone, it is multiplied twice.
+struct Blocks<'a> {
+    weights: [&'a [[i8; STEP]]; 2],
+    columns: [Range<usize>; 2],
+    /// What sums are too large by.
+    excess: [__m512i; 2],
+    scales: [__m512; 2],
+    biases: [__m512; 2],
+}
+
+impl<'a> Blocks<'a> {
+    /// Those from `column` on.
+    #[target_feature(enable = "avx512f")]
+    fn new(rectangle: &Rectangle<'a>, column: usize) -> Self {
+        let (weight, end) = (rectangle.weight, rectangle.columns.end);
+        let second = if column + BLOCK < end { column + BLOCK } else { column };
+        let firsts = [column, second];
+        let columns = firsts.map(|first| first..(first + BLOCK).min(end));
+        let (mut excess, mut scales) = ([_mm512_slli_epi32::<7>(load_i32(&[])); 2], [_mm512_setzero_ps(); 2]);
+        let mut biases = scales;
+        for (index, columns) in columns.iter().enumerate() {
+            // Activations are stored 128 too large.
+            excess[index] = _mm512_slli_epi32::<7>(load_i32(&weight.sums[columns.clone()]));
+            scales[index] = load(&weight.scales[columns.clone()]);
+            if let Some(bias) = rectangle.bias {
+                biases[index] = load(&bias[columns.clone()]);
+            }
+        }
+        Self { weights: firsts.map(|first| weight.block(first / BLOCK)), columns, excess, scales, biases }
+    }
+
+    /// Ends the outputs of a tile of rows, in the order of operations of [`output`](super::output).
+    #[target_feature(enable = "avx512f")]
+    fn write(&self, rectangle: &Rectangle, row: usize, sums: &[[i32; 2 * LANES]; ROWS]) {
+        let masks = self.columns.each_ref().map(|columns| lanes(columns.len()));
+        let row_scales = rectangle.x.scales()[row..].first_chunk::<ROWS>().expect("a scale for each row");
+        for (index, (sums, row_scale)) in sums.iter().zip(row_scales).enumerate() {
+            for (block, sums) in sums.as_chunks::<LANES>().0.iter().enumerate() {
+                // SAFETY: sixteen sums are a register; the rectangle belongs to this task alone, and the mask covers the
+                // slice's length.
+                #[allow(unsafe_code)]
+                unsafe {
+                    let sum = _mm512_sub_epi32(_mm512_loadu_si512(sums.as_ptr().cast()), self.excess[block]);
+                    let scale = _mm512_mul_ps(_mm512_set1_ps(*row_scale), self.scales[block]);
+                    let value = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale), self.biases[block]);
+                    let out = rectangle.out.row(row + index, self.columns[block].clone());
+                    _mm512_mask_storeu_ps(out.as_mut_ptr(), masks[block], value);
                 }
             }
         }
     }
 }
 
-/// Sums of all products of two tiles of rows, and of two blocks that begin with columns.
+/// At most sixteen numbers, and zeros.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load_i32(values: &[i32]) -> __m512i {
+    // SAFETY: the mask covers the slice's length.
+    #[allow(unsafe_code)]
+    unsafe {
+        _mm512_maskz_loadu_epi32(lanes(values.len()), values.as_ptr())
+    }
+}
+
+/// Sums of all products of two tiles of rows, and of two blocks of columns. Fetches `ahead`.
 fn add_products<T: Tiles>(
     tiles: &Ready<T>,
     rectangle: &Rectangle,
     rows: [usize; 2],
-    columns: [usize; 2],
+    blocks: &Blocks,
+    ahead: &[i8],
     sums: &mut Sums<i32>,
 ) {
     let stride = rectangle.x.stride();
-    let weights = columns.map(|column| rectangle.weight.block(column / BLOCK));
+    let weights = blocks.weights;
     let x = rows.map(|row| &rectangle.x.bytes()[row * stride..][..ROWS * stride]);
     let whole = stride / BYTES;
     assert!(weights.iter().all(|block| block.len() == stride / QUAD), "as many steps as activations have quads");
     if whole > 0 {
+        // Where nothing is left to fetch, what is multiplied.
+        let ahead = if ahead.len() < whole * AHEAD { weights[0].as_flattened() } else { ahead };
         let operands = Operands {
             rows: x.map(<[u8]>::as_ptr),
             row_stride: stride,
@@ -108,7 +185,7 @@ fn add_products<T: Tiles>(
         // SAFETY: the slices are sixteen rows of `stride` bytes, and a step for each quad of these.
         #[allow(unsafe_code)]
         unsafe {
-            tiles.add_int8(&operands, sums, true);
+            tiles.add_int8(&operands, ahead.as_ptr().cast(), sums.place(), true);
         }
     }
     if !stride.is_multiple_of(BYTES) {
@@ -133,37 +210,7 @@ fn add_products<T: Tiles>(
         // SAFETY: the arrays are whole tiles.
         #[allow(unsafe_code)]
         unsafe {
-            tiles.add_int8(&operands, sums, whole == 0);
-        }
-    }
-}
-
-/// Ends the outputs of a tile, in the order of operations of [`output`](super::output).
-#[target_feature(enable = "avx512f")]
-fn write(rectangle: &Rectangle, row: usize, column: usize, sums: &[[i32; LANES]; ROWS]) {
-    let columns = column..(column + BLOCK).min(rectangle.columns.end);
-    let mask = lanes(columns.len());
-    let load_i32 = |values: &[i32]| -> __m512i {
-        // SAFETY: the mask covers the slice's length.
-        #[allow(unsafe_code)]
-        unsafe {
-            _mm512_maskz_loadu_epi32(lanes(values.len()), values.as_ptr())
-        }
-    };
-    // Activations are stored 128 too large.
-    let excess = _mm512_slli_epi32::<7>(load_i32(&rectangle.weight.sums[columns.clone()]));
-    let scales = load(&rectangle.weight.scales[columns.clone()]);
-    let biases = load(rectangle.bias.map_or(&[][..], |bias| &bias[columns.clone()]));
-    let row_scales = rectangle.x.scales()[row..].first_chunk::<ROWS>().expect("a scale for each row");
-    for ((index, sums), row_scale) in sums.iter().enumerate().zip(row_scales) {
-        // SAFETY: sixteen sums are a register; the rectangle belongs to this task alone, and the mask covers the slice's
-        // length.
-        #[allow(unsafe_code)]
-        unsafe {
-            let sum = _mm512_sub_epi32(_mm512_loadu_si512(sums.as_ptr().cast()), excess);
-            let value = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(_mm512_set1_ps(*row_scale), scales));
-            let out = rectangle.out.row(row + index, columns.clone());
-            _mm512_mask_storeu_ps(out.as_mut_ptr(), mask, _mm512_add_ps(value, biases));
+            tiles.add_int8(&operands, operands.columns[0], sums.place(), whole == 0);
         }
     }
 }

@@ -45,6 +45,12 @@ pub(crate) trait Int8Kernel: Send + Sync {
     /// Instruction set and, after it, the instruction that multiplies.
     fn name(&self) -> &'static str;
 
+    /// Rows of one task, at most, of activations with so many features: enough that a panel of weights, once in the cache, is
+    /// used well.
+    fn task_rows(&self, _in_features: usize) -> usize {
+        96
+    }
+
     /// Computes the outputs of one rectangle.
     fn multiply(&self, rectangle: &Rectangle);
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::avx512_bf16::Avx512Bf16;
 use super::{Bf16Kernel, LANES, Panel, PanelKernel, Powers};
-use crate::amx::{BYTES, Native, Operands, ROWS, Ready, Sums, Tiles};
+use crate::amx::{BYTES, Native, Operands, Place, ROWS, Ready, Sums, Tiles};
 
 /// Words of a row of a tile.
 const WORDS: usize = BYTES / size_of::<u32>();
@@ -39,6 +39,15 @@ impl<T: Tiles> PanelKernel for AmxBf16<T> {
         multiply(&self.tiles.ready(), panel);
     }
 
+    fn step(&self) -> usize {
+        2 * WORDS
+    }
+
+    /// Whole pairs of tiles, more of them than the first-level cache holds scores of: keys are read more seldom.
+    fn strip(&self) -> usize {
+        6 * ROWS
+    }
+
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize) {
         self.vectors.transpose(from, from_stride, to, to_stride);
     }
@@ -58,87 +67,129 @@ impl<T: Tiles> Bf16Kernel for AmxBf16<T> {
     }
 }
 
-/// Two tiles of rows by two blocks of columns at a time. A row's products are summed in one order, whatever rows are beside
-/// it.
+/// Two tiles of rows by two blocks of columns at a time; the last tiles of rows overlap those before them. A row's products are
+/// added in one order, whatever rows are beside it.
 fn multiply<T: Tiles>(tiles: &Ready<T>, panel: &Panel) {
     let (rows, width) = (panel.out.rows(), panel.columns.len());
-    let mut sums = Sums([[[[0.0; LANES]; ROWS]; 2]; 2]);
+    let last_tile = rows.saturating_sub(ROWS);
     for column in (0..width).step_by(2 * LANES) {
         // Where there is one block alone, it is multiplied twice.
         let blocks = [column, if column + LANES < width { column + LANES } else { column }];
         for row in (0..rows).step_by(2 * ROWS) {
-            add_products(tiles, panel, [row, row + ROWS], blocks, &mut sums);
-            for (row, sums) in [row, row + ROWS].into_iter().zip(&sums.0) {
-                for (column, sums) in blocks.iter().take(1 + usize::from(blocks[0] != blocks[1])).zip(sums) {
-                    write(panel, row, *column, sums);
+            let from = [row, row + ROWS];
+            let tile = Tile { panel, rows: from.map(|row| row.min(last_tile)), from, blocks };
+            tile.multiply(tiles);
+        }
+    }
+}
+
+/// Two tiles of rows and two blocks of columns of a panel.
+struct Tile<'a> {
+    panel: &'a Panel<'a>,
+    /// Where tiles of rows begin.
+    rows: [usize; 2],
+    /// The rows from which on they are written: those before are of another tile.
+    from: [usize; 2],
+    /// Where blocks begin within the panel.
+    blocks: [usize; 2],
+}
+
+impl Tile<'_> {
+    fn multiply<T: Tiles>(&self, tiles: &Ready<T>) {
+        let Self { panel, rows, from, blocks } = *self;
+        let columns = panel.columns.start + blocks[0]..panel.columns.start + blocks[0] + 2 * LANES;
+        // Both tiles are read before one is written, so that rows of both are added to once. Those of another pair would be
+        // twice.
+        let once = rows[0] == from[0] || !panel.add;
+        if once && panel.out.rows() >= ROWS && columns.end <= panel.columns.end {
+            // The outputs themselves are added to. SAFETY: this panel's columns belong to this task alone.
+            #[allow(unsafe_code)]
+            let [first, second] = rows.map(|row| unsafe { panel.out.row(row, columns.clone()) }.as_mut_ptr());
+            // SAFETY: as above, of all rows from the first one on.
+            #[allow(unsafe_code)]
+            unsafe {
+                self.add_products(tiles, Place { tiles: [first, second], stride: panel.out.stride() }, panel.add);
+            }
+            return;
+        }
+        let mut sums = Sums::new();
+        if panel.add {
+            self.each_row(|out, sums| sums.copy_from_slice(out), &mut sums);
+        }
+        let place = sums.place();
+        // SAFETY: the place is that of whole tiles.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.add_products(tiles, place, panel.add);
+        }
+        self.each_row(|out, sums| out.copy_from_slice(sums), &mut sums);
+    }
+
+    /// Calls `copy` with outputs and sums of each row that is written, block by block.
+    fn each_row(&self, copy: impl Fn(&mut [f32], &mut [f32]), sums: &mut Sums<f32>) {
+        let Self { panel, rows, from, blocks } = *self;
+        let count = 1 + usize::from(blocks[0] != blocks[1]);
+        for (sums, (row, from)) in sums.0.as_chunks_mut::<ROWS>().0.iter_mut().zip(rows.into_iter().zip(from)) {
+            for (row, sums) in (row..panel.out.rows()).zip(sums).filter(|(row, _)| *row >= from) {
+                for (block, sums) in blocks.into_iter().zip(sums.as_chunks_mut::<LANES>().0).take(count) {
+                    let start = panel.columns.start + block;
+                    let columns = start..(start + LANES).min(panel.columns.end);
+                    let width = columns.len();
+                    // SAFETY: this panel's columns belong to this task alone.
+                    #[allow(unsafe_code)]
+                    let out = unsafe { panel.out.row(row, columns) };
+                    copy(out, &mut sums[..width]);
                 }
             }
         }
     }
-}
 
-/// Sums of all products of two tiles of rows and two blocks of columns. Rows and steps that are missing are zeros.
-fn add_products<T: Tiles>(tiles: &Ready<T>, panel: &Panel, rows: [usize; 2], blocks: [usize; 2], sums: &mut Sums<f32>) {
-    let whole_rows = rows[1] + ROWS <= panel.out.rows();
-    let right =
-        |step: usize| blocks.map(|block| panel.right[step * panel.right_stride + block..].as_ptr().cast::<u8>());
-    let whole = if whole_rows { panel.steps / WORDS } else { 0 };
-    if whole > 0 {
-        let operands = Operands {
-            rows: rows.map(|row| panel.left[row * panel.left_stride..].as_ptr().cast()),
-            row_stride: panel.left_stride * size_of::<u32>(),
-            columns: right(0),
-            column_stride: panel.right_stride * size_of::<u32>(),
-            steps: whole,
-        };
-        // SAFETY: `check` found whole blocks of every step, and every step of every row, in the slices.
-        #[allow(unsafe_code)]
-        unsafe {
-            tiles.add_bf16(&operands, sums, true);
+    /// Adds all products to sums, or where not `add`, to zero. Rows and steps that are missing are zeros.
+    ///
+    /// # Safety
+    /// All sums can be read and written.
+    #[allow(unsafe_code)]
+    unsafe fn add_products<T: Tiles>(&self, tiles: &Ready<T>, sums: Place<f32>, add: bool) {
+        let Self { panel, rows, blocks, .. } = *self;
+        let right =
+            |step: usize| blocks.map(|block| panel.right[step * panel.right_stride + block..].as_ptr().cast::<u8>());
+        let whole = if panel.out.rows() >= ROWS { panel.steps / WORDS } else { 0 };
+        if whole > 0 {
+            let operands = Operands {
+                rows: rows.map(|row| panel.left[row * panel.left_stride..].as_ptr().cast()),
+                row_stride: panel.left_stride * size_of::<u32>(),
+                columns: right(0),
+                column_stride: panel.right_stride * size_of::<u32>(),
+                steps: whole,
+            };
+            // SAFETY: `check` found whole blocks of every step, and every step of every row, in the slices; sums as the caller
+            // promises.
+            unsafe { tiles.add_bf16(&operands, sums, !add) };
         }
-    }
-    // A step of the unit at a time, by copies.
-    for first in (whole * WORDS..panel.steps).step_by(WORDS) {
-        let steps = first..(first + WORDS).min(panel.steps);
-        let (mut left, mut columns) = ([[[0u32; WORDS]; ROWS]; 2], [[[0u32; LANES]; WORDS]; 2]);
-        for (left, row) in left.iter_mut().zip(rows) {
-            for (to, row) in left.iter_mut().zip(row..panel.out.rows()) {
-                let row = &panel.left[row * panel.left_stride..];
-                to[..steps.len()].copy_from_slice(&row[steps.clone()]);
+        // A step of the unit at a time, by copies.
+        for first in (whole * WORDS..panel.steps).step_by(WORDS) {
+            let steps = first..(first + WORDS).min(panel.steps);
+            let (mut left, mut columns) = ([[[0u32; WORDS]; ROWS]; 2], [[[0u32; LANES]; WORDS]; 2]);
+            for (left, row) in left.iter_mut().zip(rows) {
+                for (to, row) in left.iter_mut().zip(row..panel.out.rows()) {
+                    let row = &panel.left[row * panel.left_stride..];
+                    to[..steps.len()].copy_from_slice(&row[steps.clone()]);
+                }
             }
-        }
-        for (columns, block) in columns.iter_mut().zip(blocks) {
-            for (to, step) in columns.iter_mut().zip(steps.clone()) {
-                to.copy_from_slice(&panel.right[step * panel.right_stride + block..][..LANES]);
+            for (columns, block) in columns.iter_mut().zip(blocks) {
+                for (to, step) in columns.iter_mut().zip(steps.clone()) {
+                    to.copy_from_slice(&panel.right[step * panel.right_stride + block..][..LANES]);
+                }
             }
-        }
-        let operands = Operands {
-            rows: left.each_ref().map(|tile| tile.as_ptr().cast()),
-            row_stride: BYTES,
-            columns: columns.each_ref().map(|tile| tile.as_ptr().cast()),
-            column_stride: BYTES,
-            steps: 1,
-        };
-        // SAFETY: the arrays are whole tiles.
-        #[allow(unsafe_code)]
-        unsafe {
-            tiles.add_bf16(&operands, sums, first == 0);
-        }
-    }
-}
-
-/// Writes the sums of a block for rows from `row` on, as many as there are, or adds them.
-fn write(panel: &Panel, row: usize, block: usize, sums: &[[f32; LANES]; ROWS]) {
-    let start = panel.columns.start + block;
-    let columns = start..(start + LANES).min(panel.columns.end);
-    for (row, sums) in (row..panel.out.rows()).zip(sums) {
-        // SAFETY: this panel's columns belong to this task alone.
-        #[allow(unsafe_code)]
-        let out = unsafe { panel.out.row(row, columns.clone()) };
-        if panel.add {
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
-        } else {
-            out.copy_from_slice(&sums[..columns.len()]);
+            let operands = Operands {
+                rows: left.each_ref().map(|tile| tile.as_ptr().cast()),
+                row_stride: BYTES,
+                columns: columns.each_ref().map(|tile| tile.as_ptr().cast()),
+                column_stride: BYTES,
+                steps: 1,
+            };
+            // SAFETY: the arrays are whole tiles; sums as the caller promises.
+            unsafe { tiles.add_bf16(&operands, sums, first == 0 && !add) };
         }
     }
 }

@@ -47,6 +47,18 @@ pub(crate) trait PanelKernel: Send + Sync {
     /// Multiplies all rows by one panel.
     fn multiply(&self, panel: &Panel);
 
+    /// Numbers of the depth that it multiplies at once: a multiple takes no longer than fewer, and columns are half a panel at
+    /// most.
+    fn step(&self) -> usize {
+        1
+    }
+
+    /// Query rows times query heads that attention multiplies at once, unless one row has more: their scores stay in a core's
+    /// caches.
+    fn strip(&self) -> usize {
+        48
+    }
+
     /// Transposes a square of 16 × 16 words: `to[c * to_stride + r] = from[r * from_stride + c]`.
     fn transpose(&self, from: &[u32], from_stride: usize, to: &mut [u32], to_stride: usize);
 }
