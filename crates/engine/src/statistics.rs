@@ -247,6 +247,13 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy)]
 pub(crate) struct Begun(Option<Instant>);
 
+impl Begun {
+    /// Whether it is counted.
+    pub(crate) fn is_counted(self) -> bool {
+        self.0.is_some()
+    }
+}
+
 impl Counters {
     /// Counts from now on, or no more.
     pub(crate) fn turn(&self, on: bool) {

@@ -13,7 +13,7 @@ use triad_processors::{Device, DeviceSubgraph, FeedForward, FixedFeedForward, La
 
 use crate::error::{Error, Result, SubgraphError};
 use crate::forward::activation;
-use crate::linear::{Backend, LinearOutput, OwnKernels, columns_of, layers};
+use crate::linear::{Backend, LinearOutput, OwnKernels, Shadows, columns_of, layers};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
 use crate::weights::{Int8Matrix, Weight};
@@ -115,7 +115,14 @@ pub(super) struct DeviceBackend<'a> {
 }
 
 impl Backend for DeviceBackend<'_> {
-    fn multiply(&mut self, block: usize, role: Role, x: QuantizedView, outs: &mut [LinearOutput]) -> Result<()> {
+    fn multiply(
+        &mut self,
+        block: usize,
+        role: Role,
+        x: QuantizedView,
+        outs: &mut [LinearOutput],
+        shadows: Shadows,
+    ) -> Result<bool> {
         let Programs { processor, blocks } = &mut *self.programs;
         let is_same = |(linear, columns): &(description::Linear, Range<usize>), out: &LinearOutput| {
             *linear == out.linear && *columns == out.columns
@@ -129,10 +136,11 @@ impl Backend for DeviceBackend<'_> {
         };
         // Static shapes compute all rows that they were prepared for.
         let prepared = blocks[block].iter_mut().filter(fits).min_by_key(|prepared| prepared.rows);
-        let Some(prepared) = prepared else { return self.kernels.multiply(block, role, x, outs) };
+        let Some(prepared) = prepared else { return self.kernels.multiply(block, role, x, outs, shadows) };
         let mut outs: Vec<_> = outs.iter_mut().map(|output| output.out.reborrow()).collect();
         let run = prepared.program.run(x, &mut outs);
-        run.map_err(|error| refused(processor, block, role, error.into()))
+        run.map_err(|error| refused(processor, block, role, error.into()))?;
+        Ok(false)
     }
 
     fn feed_forward(&mut self, block: usize, x: QuantizedView, out: &mut [f32], inner: &mut [f32]) -> Result<bool> {

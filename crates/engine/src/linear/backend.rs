@@ -4,18 +4,25 @@ use smallvec::SmallVec;
 use triad_kernels::int8::{Int8Product, QuantizedView, matmul_int8_each};
 use triad_plan::graph::Role;
 
-use super::{LinearOutput, MOST_READERS, int8};
+use super::{LinearOutput, MOST_READERS, Shadows, int8};
 use crate::error::Result;
 use crate::weights::Weights;
 
-/// What multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device. Shadows are added
-/// elsewhere.
+/// What multiplies INT8 activations with INT8 weights: our kernels, or the programs of a device.
 pub(crate) trait Backend: Send {
-    /// Products and biases of layers of `role` in `block`, whose activations are `x`.
+    /// Products and biases of layers of `role` in `block`, whose activations are `x`. Returns whether shadows were added as well,
+    /// which is only allowed where they are inline.
     ///
     /// # Errors
     /// If the processor fails; the outputs then hold anything.
-    fn multiply(&mut self, block: usize, role: Role, x: QuantizedView, outs: &mut [LinearOutput]) -> Result<()>;
+    fn multiply(
+        &mut self,
+        block: usize,
+        role: Role,
+        x: QuantizedView,
+        outs: &mut [LinearOutput],
+        shadows: Shadows,
+    ) -> Result<bool>;
 
     /// The whole feed-forward of `block` on `x`, from gate and up to down's products in `out[rows, hidden]`; what down
     /// reads, before smoothing, goes to `inner[rows, width]` where it keeps its shadow. Returns `false`, and writes
@@ -33,15 +40,25 @@ pub(crate) trait Backend: Send {
 pub(crate) struct OwnKernels<'a>(pub(crate) &'a Weights);
 
 impl Backend for OwnKernels<'_> {
-    fn multiply(&mut self, block: usize, _role: Role, x: QuantizedView, outs: &mut [LinearOutput]) -> Result<()> {
+    fn multiply(
+        &mut self,
+        block: usize,
+        _role: Role,
+        x: QuantizedView,
+        outs: &mut [LinearOutput],
+        shadows: Shadows,
+    ) -> Result<bool> {
         let block = &self.0.blocks[block];
+        let are_packed = outs.iter().all(|out| int8(block, out.linear).float().is_none());
+        let adds_shadows = shadows == Shadows::Inline && are_packed && x.outliers() > 0;
         let products = outs.iter_mut().map(|LinearOutput { linear, columns, out }| {
             let weight = int8(block, *linear).view().columns(columns.clone());
             let bias = block.linears[linear].bias.as_deref().map(|bias| &bias[columns.clone()]);
-            Int8Product::new(weight, bias, out.reborrow())
+            let product = Int8Product::new(weight, bias, out.reborrow());
+            if adds_shadows { product.with_shadow() } else { product }
         });
         let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
         matmul_int8_each(x, &mut products);
-        Ok(())
+        Ok(adds_shadows)
     }
 }

@@ -1,8 +1,8 @@
 //! The linear layers of a forward pass, in float or in INT8 with its shadow.
 //!
 //! [`QuantizedInput`] is what layers read; [`multiply`] computes those of one [`Role`], whole or some columns of their
-//! outputs, by a [`Backend`] where they read INT8. What its outliers add (llm.npu, §3.3) is computed behind the products
-//! ([`shadow`]), or beside them and added later ([`shadow_apart`], [`add_shadow`]).
+//! outputs, by a [`Backend`] where they read INT8. What its outliers add (llm.npu, §3.3) is computed with the products, behind
+//! them ([`shadow`]), or beside them and added later ([`shadow_apart`], [`add_shadow`]).
 
 mod backend;
 mod input;
@@ -88,7 +88,7 @@ pub(crate) struct Activations<'a> {
 /// Who adds what outliers lack to the products of a subgraph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shadows {
-    /// Whoever multiplies, behind the products.
+    /// Whoever multiplies, with the products or behind them.
     Inline,
     /// A task of its own.
     Apart,
@@ -119,13 +119,21 @@ pub(crate) fn multiply(
     counters: &Counters,
 ) -> Result<()> {
     let begun = counters.begin();
-    match activations.int8 {
-        Some(x) => backend.multiply(index, role, x, outs)?,
-        None => multiply_floats(block, activations, outs),
-    }
+    let are_added = match activations.int8 {
+        Some(x) => {
+            // Where operators are counted, shadows are one by themselves.
+            let of_backend = if begun.is_counted() { Shadows::Apart } else { shadows };
+            backend.multiply(index, role, x, outs, of_backend)?
+        }
+        None => {
+            multiply_floats(block, activations, outs);
+            false
+        }
+    };
     counters.end(begun, Operator::of_products(role), || product_bytes(block, activations, outs));
     if let Some(x) = activations.int8
         && shadows == Shadows::Inline
+        && !are_added
     {
         shadow(block, x, outs, counters);
     }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::{Int8Weight, QuantizedView};
 use crate::kernel::best;
 use crate::kernel::int8::Rectangle;
+use crate::kernel::int8::shadow::ShadowColumns;
 use crate::output::{OutputMut, SharedOutput};
 use crate::pool;
 
@@ -32,6 +33,7 @@ pub struct Int8Product<'a> {
     weight: Int8Weight<'a>,
     bias: Option<&'a [f32]>,
     out: SharedOutput<'a>,
+    has_shadow: bool,
 }
 
 impl<'a> Int8Product<'a> {
@@ -40,7 +42,12 @@ impl<'a> Int8Product<'a> {
     /// A product of a range of output channels ([`Int8Weight::columns`]) and of any rows
     /// ([`QuantizedRows::rows_view`](super::QuantizedRows::rows_view)) has the bits of these in the whole.
     pub fn new(weight: Int8Weight<'a>, bias: Option<&'a [f32]>, out: OutputMut<'a>) -> Self {
-        Self { weight, bias, out: out.into_shared() }
+        Self { weight, bias, out: out.into_shared(), has_shadow: false }
+    }
+
+    /// Adds what [`shadow`](super::shadow) does, the same bits, while outputs and weights are in a core's caches.
+    pub fn with_shadow(self) -> Self {
+        Self { has_shadow: true, ..self }
     }
 
     fn check(&self, x: QuantizedView) {
@@ -85,7 +92,7 @@ pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     pool::for_each_of(&counts, |index, task| {
         let (group, index) = (index / products.len(), index % products.len());
         let (task_columns, _) = tasks[index];
-        let Int8Product { weight, bias, out } = products[index];
+        let Int8Product { weight, bias, out, has_shadow } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
         let (row, column) = (group * group_rows + task % down * task_rows, task / down * task_columns);
         let rows = row.min(rows)..(row + task_rows).min((group + 1) * group_rows).min(rows);
@@ -94,6 +101,9 @@ pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
             // Groups are rounded up, so that the last ones of very many have fewer.
             return;
         }
-        kernel.multiply(&Rectangle { x, rows, weight, columns, bias, out });
+        kernel.multiply(&Rectangle { x, rows: rows.clone(), weight, columns: columns.clone(), bias, out });
+        if has_shadow {
+            kernel.shadow(&ShadowColumns { x, rows, weight, columns, out, add: true });
+        }
     });
 }

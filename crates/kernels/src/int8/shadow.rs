@@ -126,7 +126,7 @@ fn write_shadow(x: QuantizedView, weight: Int8Weight, out: OutputMut, add: bool)
     let kernel = best().int8;
     pool::for_each(out_features.div_ceil(COLUMNS), PARALLEL.div_ceil(outliers * COLUMNS), |task| {
         let columns = task * COLUMNS..((task + 1) * COLUMNS).min(out_features);
-        kernel.shadow(&ShadowColumns { x, weight, columns, out, add });
+        kernel.shadow(&ShadowColumns { x, rows: 0..x.rows(), weight, columns, out, add });
     });
 }
 

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::execute::lock;
 use crate::execute::programs::{DeviceBackend, Programs, Wanted, input_scale};
 use crate::execute::units::Unit;
-use crate::linear::{Backend, LinearOutput, OwnKernels, columns_of, layers};
+use crate::linear::{Backend, LinearOutput, OwnKernels, Shadows, columns_of, layers};
 use crate::model::Model;
 
 /// Numbers of columns that are measured of a product, at most: those between are on lines.
@@ -220,9 +220,12 @@ impl Product<'_> {
         let mut outs: Vec<_> = outs.collect();
         let mut kernels = OwnKernels(model.weights());
         match programs {
-            Some(programs) => DeviceBackend { programs, kernels }.multiply(blocks[turn], *role, x, &mut outs),
-            None => kernels.multiply(blocks[turn], *role, x, &mut outs),
-        }
+            Some(programs) => {
+                DeviceBackend { programs, kernels }.multiply(blocks[turn], *role, x, &mut outs, Shadows::Apart)
+            }
+            None => kernels.multiply(blocks[turn], *role, x, &mut outs, Shadows::Apart),
+        }?;
+        Ok(())
     }
 }
 

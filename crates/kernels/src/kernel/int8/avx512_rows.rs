@@ -131,7 +131,7 @@ pub(super) fn shadow(columns: &ShadowColumns) {
 /// The shadow of some blocks, which begin with output channel `first`. Returns how many channels they have.
 #[target_feature(enable = "avx512f,avx512vnni")]
 fn blocks<const BLOCKS: usize>(columns: &ShadowColumns, first: usize) -> usize {
-    let ShadowColumns { x, weight, columns: Range { end, .. }, out, add } = *columns;
+    let ShadowColumns { x, weight, columns: Range { end, .. }, out, add, .. } = *columns;
     assert_eq!(x.in_features(), weight.in_features, "as many channels as the weight reads");
     let of_block = |index: usize| first + index * BLOCK..(first + (index + 1) * BLOCK).min(end);
     let mut blocks: [&[[i8; STEP]]; BLOCKS] = [&[]; BLOCKS];

@@ -7,9 +7,10 @@ use super::weight::{BLOCK, Int8Weight, QUAD};
 use crate::output::SharedOutput;
 use crate::vectorize::vectorize;
 
-/// Columns of an output matrix that belong to one task alone, in the rows that have outliers.
+/// Rows and columns of an output matrix that belong to one task alone, of which those rows are written that have outliers.
 pub(crate) struct ShadowColumns<'a> {
     pub x: QuantizedView<'a>,
+    pub rows: Range<usize>,
     pub weight: Int8Weight<'a>,
     /// Output channels, from a multiple of sixteen on.
     pub columns: Range<usize>,
@@ -21,7 +22,7 @@ pub(crate) struct ShadowColumns<'a> {
 impl ShadowColumns<'_> {
     /// The rows that have outliers, with the channels of these and their remainders.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (usize, &[u32], &[f32])> {
-        let rows = (0..self.x.rows()).map(|row| (row, self.x.outliers_of(row)));
+        let rows = self.rows.clone().map(|row| (row, self.x.outliers_of(row)));
         rows.filter(|(_, (channels, _))| !channels.is_empty())
             .map(|(row, (channels, numbers))| (row, channels, numbers))
     }
