@@ -35,7 +35,7 @@ impl<T: Copy + Default> Sums<T> {
     }
 }
 
-/// Where sums of two by two tiles are.
+/// Where sums of two by two tiles are. Tiles may share rows, whose sums are then the same.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<T> {
     /// The first sum of each tile of rows; the second tile of columns is [`LANES`] behind.
@@ -380,25 +380,29 @@ impl Emulated {
         first: bool,
         add: impl Fn(&mut T, &[([u8; 4], [u8; 4])]),
     ) {
-        for (tile, rows) in sums.tiles.into_iter().zip(operands.rows) {
-            for (row, place) in (0..ROWS).flat_map(|row| (0..2 * LANES).map(move |place| (row, place))) {
-                let (columns, column) = (operands.columns[place / LANES], place % LANES);
-                // SAFETY: as the caller promises.
-                let sum = unsafe { &mut *tile.add(row * sums.stride + place) };
-                if first {
-                    *sum = T::default();
-                }
-                for step in 0..operands.steps {
-                    let fours: [_; ROWS] = std::array::from_fn(|four| {
-                        let row = row * operands.row_stride + step * BYTES + 4 * four;
-                        let column = (step * ROWS + four) * operands.column_stride + 4 * column;
-                        // SAFETY: as the caller promises.
-                        unsafe { (*rows.add(row).cast::<[u8; 4]>(), *columns.add(column).cast::<[u8; 4]>()) }
-                    });
-                    add(sum, &fours);
-                }
+        let places = || (0..2 * ROWS).flat_map(|row| (0..2 * LANES).map(move |place| (row, place)));
+        // SAFETY: as the caller promises.
+        let sum =
+            |(row, place): (usize, usize)| unsafe { sums.tiles[row / ROWS].add(row % ROWS * sums.stride + place) };
+        // SAFETY: as the caller promises.
+        let before = |at| if first { T::default() } else { unsafe { *sum(at) } };
+        // Tiles may share rows: all are read before one is written.
+        let mut after: Vec<T> = places().map(before).collect();
+        for (after, (row, place)) in after.iter_mut().zip(places()) {
+            let (rows, row) = (operands.rows[row / ROWS], row % ROWS);
+            let (columns, column) = (operands.columns[place / LANES], place % LANES);
+            for step in 0..operands.steps {
+                let fours: [_; ROWS] = std::array::from_fn(|four| {
+                    let row = row * operands.row_stride + step * BYTES + 4 * four;
+                    let column = (step * ROWS + four) * operands.column_stride + 4 * column;
+                    // SAFETY: as the caller promises.
+                    unsafe { (*rows.add(row).cast::<[u8; 4]>(), *columns.add(column).cast::<[u8; 4]>()) }
+                });
+                add(after, &fours);
             }
         }
+        // SAFETY: as the caller promises.
+        places().zip(after).for_each(|(at, after)| unsafe { *sum(at) = after });
     }
 }
 

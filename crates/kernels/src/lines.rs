@@ -31,7 +31,8 @@ impl<T: Pod> Lines<T> {
 
     /// Changes how many numbers there are. Those that stay are what they were; what new ones are is not specified.
     pub(crate) fn resize(&mut self, length: usize) {
-        self.lines.resize((length * size_of::<T>()).div_ceil(LINE), Line::zeroed());
+        let lines = (length * size_of::<T>()).div_ceil(LINE);
+        self.lines.resize(lines.max(self.lines.len()), Line::zeroed());
         self.length = length;
     }
 }

@@ -188,6 +188,12 @@ impl<'a> SharedOutput<'a> {
         assert_eq!([self.rows, self.columns], [rows, columns], "output is [{rows}, {columns}]");
     }
 
+    /// Returns where a number is, which is only valid if it is there.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn pointer(&self, row: usize, column: usize) -> *mut f32 {
+        self.pointer.wrapping_add(row * self.stride + column)
+    }
+
     /// Numbers from one row to the next.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn stride(&self) -> usize {

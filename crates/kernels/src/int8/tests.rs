@@ -273,6 +273,27 @@ proptest! {
     }
 
     #[test]
+    fn a_product_with_its_shadow_has_the_bits_of_one_behind_the_other(
+        rows in 1usize..220, in_features in 1usize..140, out_features in 1usize..200, seed: u64, threads in 1usize..4,
+    ) {
+        let x = quantized(&with_outliers(rows * in_features, seed), in_features, 1.0 / 127.0, true);
+        let weight = Owned::quantized(&random(out_features * in_features, seed ^ 7), in_features);
+        let bias = random(out_features, seed ^ 11);
+        for kernels in tested() {
+            let (mut expected, mut together) = (vec![0.0; rows * out_features], vec![0.0; rows * out_features]);
+            crate::pool::Pool::new(threads).unwrap().install(|| {
+                kernels.install(|| {
+                    matmul_int8(x.view(), weight.view(), Some(&bias), weight.output(&mut expected));
+                    shadow(x.view(), weight.view(), weight.output(&mut expected));
+                    let product = Int8Product::new(weight.view(), Some(&bias), weight.output(&mut together));
+                    matmul_int8_each(x.view(), &mut [product.with_shadow()]);
+                });
+            });
+            prop_assert_eq!(bits(&together), bits(&expected), "{}", kernels.int8.name());
+        }
+    }
+
+    #[test]
     fn quantized_activations_are_the_nearest_numbers(
         rows in 1usize..40, in_features in 1usize..300, seed: u64, scale in 0.0009765625f32..0.1,
     ) {

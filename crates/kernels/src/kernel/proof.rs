@@ -112,7 +112,9 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
         outlier_columns: &[],
     };
     let shadow = |kernel: &dyn Int8Kernel| {
-        output(few, |out| kernel.shadow(&ShadowColumns { x, rows: 0..few, weight, columns: 0..COLUMNS, out, add: false }))
+        output(few, |out| {
+            kernel.shadow(&ShadowColumns { x, rows: 0..few, weight, columns: 0..COLUMNS, out, add: false })
+        })
     };
     near("a shadow", &shadow(plain), &shadow(kernel), 30.0)
 }

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm512_add_ps, _mm512_cvtepi32_ps, _mm512_loadu_si512, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_slli_epi32, _mm512_sub_epi32,
+    _mm512_maskz_loadu_epi32, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_slli_epi32, _mm512_sub_epi32,
 };
 use std::ops::Range;
 
@@ -112,7 +113,7 @@ impl<'a> Blocks<'a> {
         let second = if column + BLOCK < end { column + BLOCK } else { column };
         let firsts = [column, second];
         let columns = firsts.map(|first| first..(first + BLOCK).min(end));
-        let (mut excess, mut scales) = ([_mm512_slli_epi32::<7>(load_i32(&[])); 2], [_mm512_setzero_ps(); 2]);
+        let (mut excess, mut scales) = ([_mm512_setzero_si512(); 2], [_mm512_setzero_ps(); 2]);
         let mut biases = scales;
         for (index, columns) in columns.iter().enumerate() {
             // Activations are stored 128 too large.

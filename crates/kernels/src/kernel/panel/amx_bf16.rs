@@ -102,13 +102,13 @@ impl Tile<'_> {
         // twice.
         let once = rows[0] == from[0] || !panel.add;
         if once && panel.out.rows() >= ROWS && columns.end <= panel.columns.end {
-            // The outputs themselves are added to. SAFETY: this panel's columns belong to this task alone.
-            #[allow(unsafe_code)]
-            let [first, second] = rows.map(|row| unsafe { panel.out.row(row, columns.clone()) }.as_mut_ptr());
-            // SAFETY: as above, of all rows from the first one on.
+            // The outputs themselves are added to.
+            let tiles_of_out = rows.map(|row| panel.out.pointer(row, columns.start));
+            let place = Place { tiles: tiles_of_out, stride: panel.out.stride() };
+            // SAFETY: this panel's columns belong to this task alone, and there are sixteen rows from each of these on.
             #[allow(unsafe_code)]
             unsafe {
-                self.add_products(tiles, Place { tiles: [first, second], stride: panel.out.stride() }, panel.add);
+                self.add_products(tiles, place, panel.add);
             }
             return;
         }
