@@ -329,7 +329,7 @@ pub(crate) fn int8_operations(unit: Native) -> f64 {
     // SAFETY: `operations` passes what can be read.
     #[allow(unsafe_code)]
     operations(unit, BYTES, |ready, operands| unsafe {
-        ready.add_int8(operands, operands.columns[0], sums.place(), true)
+        ready.add_int8(operands, operands.columns[0], sums.place(), true);
     })
 }
 

@@ -113,7 +113,7 @@ pub(super) fn int8(kernel: &dyn Int8Kernel) -> Proof {
     };
     let shadow = |kernel: &dyn Int8Kernel| {
         output(few, |out| {
-            kernel.shadow(&ShadowColumns { x, rows: 0..few, weight, columns: 0..COLUMNS, out, add: false })
+            kernel.shadow(&ShadowColumns { x, rows: 0..few, weight, columns: 0..COLUMNS, out, add: false });
         })
     };
     near("a shadow", &shadow(plain), &shadow(kernel), 30.0)
