@@ -22,8 +22,8 @@ const PARALLEL: usize = 1 << 15;
 #[derive(Debug, Default)]
 pub struct QuantizedRows {
     in_features: usize,
-    /// `[rows, stride]`, where the stride is the next multiple of four. Tiles of a matrix unit are read from it in place, at a
-    /// quarter of the speed where they straddle cache lines.
+    /// `[rows, stride]`, where the stride is the next multiple of four. Tiles of a matrix unit are read from it in place, much
+    /// slower where they straddle cache lines.
     values: Lines<u8>,
     scales: Vec<f32>,
     parts: Vec<Part>,
