@@ -30,8 +30,8 @@ impl<T: Copy + Default> Sums<T> {
     }
 
     pub(crate) fn place(&mut self) -> Place<T> {
-        let [first, second] = [0, ROWS].map(|row| self.0[row..].as_mut_ptr().cast());
-        Place { tiles: [first, second], stride: 2 * LANES }
+        let (first, stride) = (self.0.as_mut_ptr().cast::<T>(), 2 * LANES);
+        Place { tiles: [first, first.wrapping_add(ROWS * stride)], stride }
     }
 }
 
