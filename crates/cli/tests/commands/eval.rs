@@ -319,22 +319,26 @@ fn what_is_finished_when_ctrl_c_comes_is_kept() {
     place.write("data/lambada.jsonl", LAMBADA);
     place.write("data/perplexity.txt", "It floats on cold water . ".repeat(200_000));
     let arguments = ["eval", "-m", "model.gguf", "--task", "lambada,perplexity", "--data", "data", "--threads", "1"];
-    let interrupted = |more: &[&str]| {
+    let interrupted = |more: &[&str], seconds: u64| {
         let mut command = place.command(&[&arguments[..], more].concat());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        // Rows of the first task take milliseconds.
-        std::thread::sleep(std::time::Duration::from_secs(2));
+        std::thread::sleep(std::time::Duration::from_secs(seconds));
         let killed = std::process::Command::new("sh").args(["-c", &format!("kill -INT {}", child.id())]).status();
         assert!(killed.unwrap().success());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
         stdout(&output)
     };
-    let report: Json = serde_json::from_str(&interrupted(&["--json"])).unwrap();
+    // Rows of the first task take milliseconds; a busy machine may begin them late.
+    let first_task_is_done = |more: &[&str], is_done: fn(&str) -> bool| {
+        [1, 4, 16].into_iter().map(|seconds| interrupted(more, seconds)).find(|shown| is_done(shown)).unwrap()
+    };
+    let report = first_task_is_done(&["--json"], |shown| shown.contains("lambada"));
+    let report: Json = serde_json::from_str(&report).unwrap();
     assert_eq!(report["interrupted"], true);
     let results = report["results"].as_array().unwrap();
     assert_eq!((results.len(), &results[0]["task"]), (1, &"lambada".into()));
-    let table = interrupted(&[]);
+    let table = first_task_is_done(&[], |shown| shown.contains('±'));
     let row = table.lines().find(|line| line.starts_with("float")).unwrap();
-    assert!(row.contains('±') && row.trim_end().ends_with('-'), "{table}");
+    assert!(row.trim_end().ends_with('-'), "{table}");
 }

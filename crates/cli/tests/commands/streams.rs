@@ -52,8 +52,9 @@ fn lines_typed_while_a_chat_loads_are_all_read() {
     script.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
     script.env("PATH", "/usr/bin:/bin").env("SHELL", "/bin/sh");
     let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // All at once, and long before the model is there: it is prepared first.
-    child.stdin.take().unwrap().write_all(b"/one\n/two\n/three\n").unwrap();
+    // All at once, and long before the model is there: it is prepared first. The end of this input does not end the
+    // chat: it is typed as Ctrl-D, which a terminal forgets while the model loads.
+    child.stdin.take().unwrap().write_all(b"/one\n/two\n/three\n/exit\n").unwrap();
     let output = child.wait_with_output().unwrap();
     let shown = stdout(&output);
     for line in ["/one", "/two", "/three"] {

@@ -22,9 +22,9 @@ const HELP: &str = "\
 /load FILE      go on with the conversation in a file
 /stats          speed of the last answer
 /help           this list
+/exit           leave; so does Ctrl-D
 \"\"\"             begins and ends a message of several lines; so does \\ at the end of a line
-Ctrl-C          end the answer that comes; at the prompt: leave the line
-Ctrl-D          leave";
+Ctrl-C          end the answer that comes; at the prompt: leave the line";
 
 /// Begins and ends a message of several lines.
 const QUOTES: &str = "\"\"\"";
@@ -38,7 +38,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
     let (session, speculate) = speaker.session(CHAT_CONTEXT)?;
     let mut chat = Chat { speaker, session, speculate, messages, statistics: None };
     let mut editor = DefaultEditor::new().context("cannot read from the terminal")?;
-    output::note(&format!("{} is ready; /help lists the commands, Ctrl-D leaves", speaker.name()));
+    output::note(&format!("{} is ready; /help lists the commands, /exit leaves", speaker.name()));
     loop {
         let message = match message(|prompt| editor.readline(prompt)) {
             Ok(message) => message,
@@ -53,6 +53,7 @@ pub fn run(speaker: &Speaker) -> Result<()> {
         // A line that the history refuses is still a line.
         let _ = editor.add_history_entry(message);
         match message.strip_prefix('/').filter(|_| !message.contains('\n')) {
+            Some("exit") => return Ok(()),
             Some(command) => chat.command(command)?,
             None => chat.answer(message)?,
         }
