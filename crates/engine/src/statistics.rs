@@ -36,12 +36,15 @@ pub enum Operator {
     GateUp,
     /// The activation of gate times up, and quantizing that as behind norms.
     Activation,
+    /// Gate and up, the activation and quantizing as one operator, in place of both, where all of them are in INT8; with what
+    /// outliers add to these products.
+    Gated,
     /// Products of down.
     Down,
     /// A feed-forward that is computed whole, by a device's program or in fixed point, in place of gate and up, activation and
     /// down.
     FeedForward,
-    /// What outliers add to the products.
+    /// What outliers add to the products, but for [`Operator::Gated`].
     Shadows,
     /// What LoRA adapters add to the products.
     Adapters,
@@ -54,7 +57,7 @@ pub enum Operator {
 
 impl Operator {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Embedding,
         Self::Norm,
         Self::Quantize,
@@ -65,6 +68,7 @@ impl Operator {
         Self::AttentionOutput,
         Self::GateUp,
         Self::Activation,
+        Self::Gated,
         Self::Down,
         Self::FeedForward,
         Self::Shadows,
@@ -100,6 +104,7 @@ impl Operator {
             Self::AttentionOutput => "attention output product",
             Self::GateUp => "gate, up product",
             Self::Activation => "activation, quantize",
+            Self::Gated => "gate, up product, activation, quantize",
             Self::Down => "down product",
             Self::FeedForward => "whole feed-forward",
             Self::Shadows => "shadows",
@@ -187,7 +192,7 @@ impl Statistics {
         let products = [Operator::QueryKeyValue, Operator::AttentionOutput, Operator::GateUp, Operator::Down];
         Int8Statistics {
             quantize_seconds: seconds(Operator::Quantize),
-            matmul_seconds: products.into_iter().chain([Operator::FeedForward]).map(seconds).sum(),
+            matmul_seconds: products.into_iter().chain([Operator::Gated, Operator::FeedForward]).map(seconds).sum(),
             shadow_seconds: seconds(Operator::Shadows),
             values: self.values,
             outliers: self.outliers,
@@ -217,7 +222,7 @@ pub struct Int8Statistics {
     /// Seconds of quantizing activations and finding outliers, but for those that are quantized as they are made: that is
     /// part of what makes them.
     pub quantize_seconds: f64,
-    /// Seconds of the INT8 matmuls.
+    /// Seconds of the INT8 matmuls, and of what is computed with them.
     pub matmul_seconds: f64,
     /// Seconds of the shadow matmuls.
     pub shadow_seconds: f64,

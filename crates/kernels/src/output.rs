@@ -32,10 +32,7 @@ impl<'a> OutputMut<'a> {
     /// # Panics
     /// If `columns` is zero, or `values` are no whole rows.
     pub fn new(values: &'a mut [f32], columns: usize) -> Self {
-        assert!(columns > 0 && values.len().is_multiple_of(columns), "{} values in rows of {columns}", values.len());
-        let rows = values.len() / columns;
-        let (pointer, lifetime) = (values.as_mut_ptr(), PhantomData);
-        Self { shared: SharedOutput { pointer, rows, columns, stride: columns, lifetime } }
+        Self { shared: SharedOutput::new(values, columns) }
     }
 
     /// Returns a view of `[rows, columns]` values at `pointer`, each row `stride` values behind the one before it.
@@ -135,29 +132,39 @@ impl<'a> OutputMut<'a> {
 
 /// A matrix of which every task writes rectangles of its own. Rows are `stride` values apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SharedOutput<'a> {
-    pointer: *mut f32,
+pub(crate) struct SharedOutput<'a, T = f32> {
+    pointer: *mut T,
     rows: usize,
     columns: usize,
     stride: usize,
-    lifetime: PhantomData<&'a mut [f32]>,
+    lifetime: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: the pointer comes from an exclusive borrow that lives as long as this value, and `row` requires
 // its callers to keep concurrent rectangles apart.
 #[allow(unsafe_code)]
-unsafe impl Send for SharedOutput<'_> {}
+unsafe impl<T: Send> Send for SharedOutput<'_, T> {}
 // SAFETY: as for Send.
 #[allow(unsafe_code)]
-unsafe impl Sync for SharedOutput<'_> {}
+unsafe impl<T: Send> Sync for SharedOutput<'_, T> {}
 
-impl<'a> SharedOutput<'a> {
+impl<'a, T> SharedOutput<'a, T> {
+    /// Returns all of `values`, as rows of `columns`.
+    ///
+    /// # Panics
+    /// If `columns` is zero, or `values` are no whole rows.
+    pub(crate) fn new(values: &'a mut [T], columns: usize) -> Self {
+        assert!(columns > 0 && values.len().is_multiple_of(columns), "{} values in rows of {columns}", values.len());
+        let rows = values.len() / columns;
+        Self { pointer: values.as_mut_ptr(), rows, columns, stride: columns, lifetime: PhantomData }
+    }
+
     /// Returns columns of one row.
     ///
     /// # Safety
     /// While the slice lives, no other slice that shares an element with it may exist.
     #[allow(unsafe_code)]
-    pub(crate) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &'a mut [f32] {
+    pub(crate) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &'a mut [T] {
         assert!(row < self.rows && columns.start <= columns.end && columns.end <= self.columns);
         // SAFETY: in bounds by the assertion; not aliased by the caller's promise.
         unsafe {
@@ -165,7 +172,9 @@ impl<'a> SharedOutput<'a> {
             std::slice::from_raw_parts_mut(start, columns.len())
         }
     }
+}
 
+impl SharedOutput<'_> {
     /// Prefetches some cache lines of one row, from `column` on, for writing. Lines beyond the matrix are harmless.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]

@@ -30,6 +30,7 @@ mod steps;
 mod table;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod units;
 mod verify;
 mod wait;

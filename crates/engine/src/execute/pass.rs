@@ -46,8 +46,12 @@ pub(super) enum Work {
 
 /// How a step is made of tasks.
 pub(super) enum Step {
-    /// So many tasks of some blocks each, one behind the other.
-    Blocks(usize),
+    /// Tasks of some blocks each, one behind the other.
+    Blocks {
+        tasks: usize,
+        /// The step that it is compared with.
+        in_place_of: Option<Arc<CutStep>>,
+    },
     /// Its products are cut.
     Cut(Arc<CutStep>),
 }
@@ -231,7 +235,7 @@ impl Pass {
     ) -> Result<Vec<Hidden>> {
         match (&self.work, slot) {
             (Work::Prompts(prompts), Some(slot)) => self.prompt_task(shared, prompts, number, slot, backend),
-            (Work::Step(Step::Blocks(tasks)), Some(slot)) => {
+            (Work::Step(Step::Blocks { tasks, .. }), Some(slot)) => {
                 self.step(shared, number, *tasks, slot).map(|()| Vec::new())
             }
             (Work::Step(Step::Cut(cut)), Some(slot)) => {

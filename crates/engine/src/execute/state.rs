@@ -23,7 +23,7 @@ use super::pass::{Hidden, Pass, Prompts, Slot, Step, Work};
 use super::request::{Request, SequenceId};
 use super::steps::Steps;
 use super::wait::WaitUse;
-use super::{Costs, Execution, Settings, Shared};
+use super::{Costs, Execution, Settings, Shared, lock};
 use crate::error::{Error, FailureReason, ProcessorFailure, ProcessorFailures, Result};
 
 /// How long a step waits for the sequences of the one before it, as a part of what that took, and at most.
@@ -344,7 +344,12 @@ impl State {
                 }
                 let _ = pass.execution.set(execution);
             }
-            Work::Step(_) => {
+            Work::Step(step) => {
+                if let Step::Blocks { in_place_of: Some(cut), .. } | Step::Cut(cut) = step
+                    && failures.is_empty()
+                {
+                    lock(&cut.trial).observe(matches!(step, Step::Cut(_)), seconds);
+                }
                 self.steps += 1;
                 self.step_seconds += LATEST * (seconds - self.step_seconds);
                 let patience = Duration::from_secs_f64(PATIENCE.0 * seconds).min(PATIENCE.1);
@@ -467,14 +472,14 @@ impl State {
         let cut = shared.steps.as_ref().filter(|_| is_alone);
         let cut = cut.and_then(|steps| steps.of(shared.model.description(), &shared.processors, rows));
         let (step, dag) = match cut {
-            Some(cut) => {
+            Some(cut) if lock(&cut.trial).next_is_cut() => {
                 let dag = Arc::clone(&cut.dag);
                 (Step::Cut(cut), dag)
             }
-            None => {
+            in_place_of => {
                 // Where others can run in between, they may.
                 let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
-                (Step::Blocks(tasks), self.chain(shared, tasks, self.step_seconds / tasks as f64))
+                (Step::Blocks { tasks, in_place_of }, self.chain(shared, tasks, self.step_seconds / tasks as f64))
             }
         };
         let pass = Pass::new(requests, |_, _| Work::Step(step));

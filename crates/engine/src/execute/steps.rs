@@ -13,6 +13,7 @@ use triad_plan::tasks::{KINDS, Operation, PrefillTask, PrefillTasks, TaskOptions
 
 use super::products::DecodePlans;
 use super::programs::Programs;
+use super::trial::Trial;
 use super::work::{Cuts, Devices, prepare_cut, product_depth, shadows};
 use super::{costs, lock};
 use crate::error::Result;
@@ -39,6 +40,8 @@ pub(super) struct CutStep {
     pub(super) outputs: Vec<Range<usize>>,
     /// All tasks.
     pub(super) dag: Arc<Dag>,
+    /// Whether steps are cut.
+    pub(super) trial: Mutex<Trial>,
 }
 
 impl Steps {
@@ -125,7 +128,7 @@ impl Steps {
             outputs.push(piece.part.columns.clone());
         }
         let dag = Arc::new(Dag::from_nodes(processors.len(), nodes));
-        Ok(CutStep { graph, tasks, options: self.options.clone(), outputs, dag })
+        Ok(CutStep { graph, tasks, options: self.options.clone(), outputs, dag, trial: Mutex::default() })
     }
 
     /// What a part of a product is expected to take on a processor, where the plan gives it one.

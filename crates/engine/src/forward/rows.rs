@@ -4,11 +4,12 @@
 
 use triad_kernels::activation::add;
 use triad_kernels::chunks::{Chunks, chunks_mut, for_each_chunk};
+use triad_kernels::int8::{QuantizedRows, QuantizedView};
 use triad_kernels::norm::{layer_norm, rms_norm, rms_norm_in_place};
 
 use super::Buffers;
 use super::subgraphs::{Chunk, Multiplier, Pass, TASK_ROWS, lock, read, write};
-use crate::linear::QuantizedInput;
+use crate::linear::{QuantizedInput, StaticInput};
 use crate::linear_input::LinearInput;
 use crate::statistics::{Begun, Bytes, Operator};
 use crate::weights::Norm;
@@ -82,6 +83,21 @@ impl Pass<'_> {
         let is_done = quantized.quantize_made(block, input, shape, self.phase, source, make);
         if is_done {
             self.request(index, input, &quantized, chunk);
+        }
+        is_done
+    }
+
+    /// Has down's input made of gate's and up's ([`QuantizedInput::make_gated`]).
+    pub(super) fn make_gated(
+        &self,
+        index: usize,
+        chunk: Chunk,
+        multiply: impl FnOnce(QuantizedView, StaticInput, &mut QuantizedRows) -> bool,
+    ) -> bool {
+        let mut quantized = write(&chunk.buffers.input);
+        let is_done = quantized.make_gated(self.block(index), chunk.rows(), multiply);
+        if is_done {
+            self.request(index, LinearInput::Down, &quantized, chunk);
         }
         is_done
     }

@@ -23,8 +23,8 @@ use crate::error::Result;
 use crate::hot_rows::HotRows;
 use crate::kv::BlockCache;
 use crate::linear::{
-    Backend, Layers, LinearOutput, Observer, Shadows, add_shadow, columns_of, layers, multiply, scales, shadow,
-    shadow_apart, shadow_bytes,
+    Backend, Layers, LinearOutput, Observer, Shadows, StaticInput, add_shadow, columns_of, layers, multiply, scales,
+    shadow, shadow_apart, shadow_bytes,
 };
 use crate::linear_input::LinearInput;
 use crate::statistics::{Begun, Bytes, Counters, Operator};
@@ -371,13 +371,41 @@ impl Pass<'_> {
         {
             return Ok(());
         }
-        // A shadow of its own is of what down reads alone.
-        let shadows = std::mem::replace(&mut multiplier.shadows, Shadows::Inline);
-        let outcome = self.subgraph(index, Role::GateUp, chunk, multiplier);
-        multiplier.shadows = shadows;
-        outcome?;
-        self.activation(index, chunk, multiplier);
+        if !self.gated(index, chunk, multiplier) {
+            // A shadow of its own is of what down reads alone.
+            let shadows = std::mem::replace(&mut multiplier.shadows, Shadows::Inline);
+            let outcome = self.subgraph(index, Role::GateUp, chunk, multiplier);
+            multiplier.shadows = shadows;
+            outcome?;
+            self.activation(index, chunk, multiplier);
+        }
         self.subgraph(index, Role::Down, chunk, multiplier)
+    }
+
+    /// Gate and up, the activation and quantizing of a prompt as one operator, where the backend has one and nobody reads
+    /// what is in between.
+    fn gated(&self, index: usize, chunk: Chunk, multiplier: &mut Multiplier) -> bool {
+        let (block, feed_forward) = (self.block(index), &self.description.blocks[index].feed_forward);
+        if self.phase != Phase::Prefill || !feed_forward.gated || multiplier.reads_floats(chunk) {
+            return false;
+        }
+        let (begun, activation) = (self.counters.begin(), activation(feed_forward.activation));
+        let (mut read, backend) = (0, &mut multiplier.backend);
+        let multiply = |x: QuantizedView, how: StaticInput, inner: &mut QuantizedRows| {
+            read = x.size();
+            backend.gated(index, x, activation, how, inner)
+        };
+        let is_done = self.make_gated(index, chunk, multiply);
+        if is_done {
+            self.end_made(begun, Operator::Gated, (index, chunk), || {
+                let of_linear = |linear: Linear| {
+                    let linear = &block.linears[&linear];
+                    linear.weight.bytes() + linear.bias.as_deref().map_or(0, size_of_val)
+                };
+                Bytes::of(read, 0, of_linear(Linear::Gate) + of_linear(Linear::Up))
+            });
+        }
+        is_done
     }
 
     /// The feed-forward of a prompt in fixed point, if it is computed so; by our own kernels.

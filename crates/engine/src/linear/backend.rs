@@ -1,10 +1,12 @@
 //! Who multiplies INT8: a trait, and our own kernels.
 
 use smallvec::SmallVec;
-use triad_kernels::int8::{Int8Product, QuantizedView, matmul_int8_each};
+use triad_kernels::activation::Activation;
+use triad_kernels::int8::{Gated, Int8Product, QuantizedRows, QuantizedView, matmul_int8_each};
+use triad_model::description::Linear;
 use triad_plan::graph::Role;
 
-use super::{LinearOutput, MOST_READERS, Shadows, int8};
+use super::{LinearOutput, MOST_READERS, Shadows, StaticInput, int8};
 use crate::error::Result;
 use crate::weights::Weights;
 
@@ -23,6 +25,21 @@ pub(crate) trait Backend: Send {
         outs: &mut [LinearOutput],
         shadows: Shadows,
     ) -> Result<bool>;
+
+    /// Gate and up of a gated feed-forward of `block` on `x`, with their shadows, and what down reads: `activation(gate) · up`, to
+    /// `inner` in INT8 with a static scale, smoothing and shadow ([`QuantizedRows::quantize_gated`]). Returns `false`, and writes
+    /// nothing, where one is computed after the other.
+    fn gated(
+        &mut self,
+        block: usize,
+        x: QuantizedView,
+        activation: Activation,
+        how: StaticInput,
+        inner: &mut QuantizedRows,
+    ) -> bool {
+        let _ = (block, x, activation, how, inner);
+        false
+    }
 
     /// The whole feed-forward of `block` on `x`, from gate and up to down's products in `out[rows, hidden]`; what down
     /// reads, before smoothing, goes to `inner[rows, width]` where it keeps its shadow. Returns `false`, and writes
@@ -60,5 +77,31 @@ impl Backend for OwnKernels<'_> {
         let mut products: SmallVec<[_; MOST_READERS]> = products.collect();
         matmul_int8_each(x, &mut products);
         Ok(adds_shadows)
+    }
+
+    fn gated(
+        &mut self,
+        block: usize,
+        x: QuantizedView,
+        activation: Activation,
+        how: StaticInput,
+        inner: &mut QuantizedRows,
+    ) -> bool {
+        let block = &self.0.blocks[block];
+        let [gate, up] = [Linear::Gate, Linear::Up].map(|linear| int8(block, linear));
+        if gate.float().is_some() || up.float().is_some() {
+            return false;
+        }
+        let bias = |linear: Linear| block.linears[&linear].bias.as_deref();
+        let gated = Gated {
+            gate: gate.view(),
+            gate_bias: bias(Linear::Gate),
+            up: up.view(),
+            up_bias: bias(Linear::Up),
+            activation,
+            has_shadow: x.outliers() > 0,
+        };
+        inner.quantize_gated(x, &gated, how);
+        true
     }
 }

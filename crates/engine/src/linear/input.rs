@@ -11,10 +11,16 @@ use crate::quantization::{INT8_MAX, InputQuantization};
 use crate::statistics::{Bytes, Counters, Operator, Statistics};
 use crate::weights::Block;
 
+/// How an input is quantized that has a static scale, with what [`QuantizedRows::quantize_static`] takes: the scale, the smoothing and
+/// whether it keeps a shadow.
+pub(crate) type StaticInput<'a> = (f32, Option<&'a [f32]>, bool);
+
 /// The activations that the next linear layers of a chunk read; its buffers are used again for every input.
 #[derive(Default)]
 pub(crate) struct QuantizedInput {
     rows: QuantizedRows,
+    /// What is made of `rows`, which it then replaces.
+    made: QuantizedRows,
     /// Of which input `rows` are; `None` where its layers compute in float.
     input: Option<LinearInput>,
     /// In decode, a model may have smaller weights.
@@ -75,6 +81,30 @@ impl QuantizedInput {
         self.rows.quantize_made((rows, channels), how, source, make);
         self.input = Some(input);
         true
+    }
+
+    /// Makes the rows that down reads of those that gate and up read, with what multiplies these and quantizes what that gives
+    /// ([`Backend::gated`](super::Backend::gated)). Returns whether that was done: not where either are floats, or down's need scales
+    /// of all rows.
+    pub(crate) fn make_gated(
+        &mut self,
+        block: &Block,
+        rows: usize,
+        multiply: impl FnOnce(QuantizedView, StaticInput, &mut QuantizedRows) -> bool,
+    ) -> bool {
+        let down = quantization(block, LinearInput::Down, self.phase);
+        let (true, Some(InputQuantization::Static { clip, shadow, smoothing })) =
+            (self.holds(LinearInput::FeedForward), down)
+        else {
+            return false;
+        };
+        let how = (clip / INT8_MAX, smoothing.as_deref(), *shadow);
+        let is_done = multiply(self.rows.rows_view(0..rows), how, &mut self.made);
+        if is_done {
+            std::mem::swap(&mut self.rows, &mut self.made);
+            self.input = Some(LinearInput::Down);
+        }
+        is_done
     }
 
     /// What quantizing writes, and reads beside the rows.

@@ -16,7 +16,7 @@ use triad_model::description::{BlockDescription, Linear};
 use triad_plan::graph::Role;
 
 pub(crate) use backend::{Backend, OwnKernels};
-pub(crate) use input::QuantizedInput;
+pub(crate) use input::{QuantizedInput, StaticInput};
 
 use crate::error::Result;
 use crate::linear_input::LinearInput;

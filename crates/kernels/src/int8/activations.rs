@@ -1,6 +1,9 @@
 //! Activations in INT8, with those that INT8 cannot hold beside them.
 
+mod gated;
+
 use std::ops::Range;
+use std::sync::Mutex;
 
 use super::weight::scale_for;
 use crate::chunks::{Chunks, Nothing, chunks_mut, for_each_chunk};
@@ -12,6 +15,8 @@ use crate::kernel::int8::{Int8Kernel, LARGEST, MAX_IN_FEATURES};
 use crate::lines::Lines;
 use crate::magnitude::largest_magnitude;
 use crate::vectorize::vectorize;
+
+pub use gated::Gated;
 
 /// Fewer activations than this are quantized before another thread wakes up.
 const PARALLEL: usize = 1 << 15;
@@ -28,6 +33,8 @@ pub struct QuantizedRows {
     scales: Vec<f32>,
     parts: Vec<Part>,
     outlier_columns: OutlierColumns,
+    /// Of each part, what tasks that make some columns of its rows found.
+    found: Vec<Mutex<Vec<gated::Outlier>>>,
 }
 
 /// Columns that LLM.int8() keeps in float.
@@ -156,7 +163,14 @@ impl QuantizedRows {
 
     /// Returns all rows.
     pub fn view(&self) -> QuantizedView<'_> {
-        self.rows_view(0..self.rows())
+        QuantizedView {
+            in_features: self.in_features,
+            bytes: &self.values,
+            parts: &self.parts[..self.rows().div_ceil(PART_ROWS)],
+            rows_before: 0,
+            scales: &self.scales,
+            outlier_columns: &self.outlier_columns.channels,
+        }
     }
 
     /// Returns some rows, which the view counts from zero.
@@ -164,16 +178,7 @@ impl QuantizedRows {
     /// # Panics
     /// If there are no such rows.
     pub fn rows_view(&self, rows: Range<usize>) -> QuantizedView<'_> {
-        let first_part = rows.start / PART_ROWS;
-        let stride = stride(self.in_features);
-        QuantizedView {
-            in_features: self.in_features,
-            bytes: &self.values[rows.start * stride..rows.end * stride],
-            parts: &self.parts[first_part..rows.end.div_ceil(PART_ROWS).max(first_part)],
-            rows_before: rows.start % PART_ROWS,
-            scales: &self.scales[rows],
-            outlier_columns: &self.outlier_columns.channels,
-        }
+        self.view().rows_view(rows)
     }
 
     /// Has `quantize` fill each row's numbers and outliers and return its scale.
@@ -205,14 +210,7 @@ impl QuantizedRows {
         source: C,
         quantize: impl Fn(&mut C::Chunk, usize, &mut [u8], &mut Part) -> f32 + Sync,
     ) {
-        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
-        self.in_features = in_features;
-        let stride = stride(in_features);
-        self.values.resize(rows * stride);
-        self.scales.resize(rows, 1.0);
-        if self.parts.len() < rows.div_ceil(PART_ROWS) {
-            self.parts.resize_with(rows.div_ceil(PART_ROWS), Part::default);
-        }
+        let stride = self.resize(rows, in_features);
         let numbers = (chunks_mut(&mut self.values, PART_ROWS * stride), chunks_mut(&mut self.scales, PART_ROWS));
         let parts = ((numbers, source), chunks_mut(&mut self.parts, 1));
         for_each_chunk(
@@ -229,6 +227,19 @@ impl QuantizedRows {
                 }
             },
         );
+    }
+
+    /// Makes room for rows; those that stay have the numbers that they had. Returns their stride.
+    fn resize(&mut self, rows: usize, in_features: usize) -> usize {
+        assert!((1..=MAX_IN_FEATURES).contains(&in_features), "{in_features} input features");
+        self.in_features = in_features;
+        let stride = stride(in_features);
+        self.values.resize(rows * stride);
+        self.scales.resize(rows, 1.0);
+        if self.parts.len() < rows.div_ceil(PART_ROWS) {
+            self.parts.resize_with(rows.div_ceil(PART_ROWS), Part::default);
+        }
+        stride
     }
 }
 
@@ -255,10 +266,22 @@ impl<'a> StaticRow<'a> {
 
     /// Writes a row's numbers and adds its outliers to those of the part. Returns the row's scale.
     fn quantize(&self, x: &[f32], values: &mut [u8], part: &mut Part) -> f32 {
-        let Self { scale, clip, limit, inverse, smoothing, kernel } = *self;
-        let outliers = &mut part.outliers;
-        let first = outliers.channels.len();
+        let first = part.outliers.channels.len();
+        self.quantize_columns(x, 0..x.len(), values, &mut part.outliers);
+        self.end(first, values, &mut part.outliers)
+    }
+
+    /// Writes the numbers of some columns of a row, and adds those that are beyond the limit or no numbers to `outliers`, their
+    /// channels counted from the first column.
+    fn quantize_columns(&self, x: &[f32], columns: Range<usize>, values: &mut [u8], outliers: &mut Outliers) {
+        let Self { limit, inverse, smoothing, kernel, .. } = *self;
+        let smoothing = smoothing.map(|smoothing| &smoothing[columns]);
         kernel.quantize(&ActivationRow { x, smoothing, inverse, limit }, values, outliers);
+    }
+
+    /// Makes outliers from the one at `first` on, which are those of a row, what clipping took from them. Returns the row's scale.
+    fn end(&self, first: usize, values: &mut [u8], outliers: &mut Outliers) -> f32 {
+        let Self { scale, clip, .. } = *self;
         if outliers.numbers[first..].iter().all(|x| x.is_finite()) {
             outliers.numbers[first..].iter_mut().for_each(|x| *x -= clip.copysign(*x));
             return scale;

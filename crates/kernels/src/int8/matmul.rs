@@ -1,5 +1,7 @@
 //! `out = x · Wᵀ + bias` in INT8: checks the shapes and cuts the output into tasks.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 
 use super::{Int8Weight, QuantizedView};
@@ -67,43 +69,55 @@ impl<'a> Int8Product<'a> {
 /// If a slice's length contradicts the shapes.
 pub fn matmul_int8_each(x: QuantizedView, products: &mut [Int8Product]) {
     products.iter().for_each(|product| product.check(x));
-    let (products, rows, kernel) = (&*products, x.rows(), best().int8);
+    let (products, kernel) = (&*products, best().int8);
+    let widths: SmallVec<[_; 4]> = products.iter().map(|product| product.weight.out_features).collect();
+    for_each_rectangle(x, &widths, |index, rows, columns| {
+        let Int8Product { weight, bias, out, has_shadow } = products[index];
+        kernel.multiply(&Rectangle { x, rows: rows.clone(), weight, columns: columns.clone(), bias, out });
+        if has_shadow {
+            kernel.shadow(&ShadowColumns { x, rows, weight, columns, out, add: true });
+        }
+    });
+}
+
+/// Calls `compute` with rectangles that together are the outputs of products of `x`, so many output features each: with the
+/// number of the product, rows and columns. Columns begin at multiples of [`Int8Weight::COLUMNS`].
+pub(super) fn for_each_rectangle(
+    x: QuantizedView,
+    out_features: &[usize],
+    compute: impl Fn(usize, Range<usize>, Range<usize>) + Sync,
+) {
+    let rows = x.rows();
     if rows == 0 {
         return;
     }
     // Many rows are cut for the threads first, each of which then has the same rows in all operators.
     let groups = if rows >= GROUP_ROWS * pool::threads() { pool::threads() } else { 1 };
     let group_rows = rows.div_ceil(groups);
-    let task_rows = group_rows.min(kernel.task_rows(x.in_features()));
+    let task_rows = group_rows.min(best().int8.task_rows(x.in_features()));
     let down = group_rows.div_ceil(task_rows);
     let least_columns = PANEL * (TASK_PRODUCTS / (PANEL * x.in_features() * task_rows)).max(1);
-    let task_columns = |product: &Int8Product| {
+    let task_columns = |out_features: usize| {
         // Few rows are bound by memory: long stretches of weights, which the processor and the kernels fetch ahead.
-        let stretch = product.weight.out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
+        let stretch = out_features / (STRETCHES * pool::threads()) / PANEL * PANEL;
         if rows <= FEW_ROWS { least_columns.max(stretch) } else { least_columns }
     };
     // Of each product, columns of a task and a group's tasks: once, not for every task.
-    let tasks = products.iter().map(|product| {
-        let columns = task_columns(product);
-        (columns, down * product.weight.out_features.div_ceil(columns))
+    let tasks = out_features.iter().map(|out_features| {
+        let columns = task_columns(*out_features);
+        (columns, down * out_features.div_ceil(columns))
     });
     let tasks: SmallVec<[_; 4]> = tasks.collect();
     let counts = (0..groups).flat_map(|_| tasks.iter().map(|(_, count)| *count));
     pool::for_each_of(&counts, |index, task| {
-        let (group, index) = (index / products.len(), index % products.len());
+        let (group, index) = (index / tasks.len(), index % tasks.len());
         let (task_columns, _) = tasks[index];
-        let Int8Product { weight, bias, out, has_shadow } = products[index];
         // Neighbouring tasks share their weights, which the cache of the thread may still hold.
         let (row, column) = (group * group_rows + task % down * task_rows, task / down * task_columns);
         let rows = row.min(rows)..(row + task_rows).min((group + 1) * group_rows).min(rows);
-        let columns = column..(column + task_columns).min(weight.out_features);
-        if rows.is_empty() {
-            // Groups are rounded up, so that the last ones of very many have fewer.
-            return;
-        }
-        kernel.multiply(&Rectangle { x, rows: rows.clone(), weight, columns: columns.clone(), bias, out });
-        if has_shadow {
-            kernel.shadow(&ShadowColumns { x, rows, weight, columns, out, add: true });
+        // Groups are rounded up, so that the last ones of very many have fewer.
+        if !rows.is_empty() {
+            compute(index, rows, column..(column + task_columns).min(out_features[index]));
         }
     });
 }

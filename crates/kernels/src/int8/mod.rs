@@ -21,7 +21,7 @@ mod weight;
 pub use crate::kernel::int8::MAX_IN_FEATURES;
 pub use crate::kernel::int8::rows::QuantizedView;
 pub use crate::kernel::int8::weight::{Int8Weight, packed_len};
-pub use activations::QuantizedRows;
+pub use activations::{Gated, QuantizedRows};
 pub use layout::{LAYOUT, pack, unpack};
 pub use matmul::{Int8Product, matmul_int8, matmul_int8_each};
 pub use shadow::{join_shadow, shadow, shadow_apart, shadow_float, shadow_of_channels};

@@ -4,6 +4,7 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::*;
+use crate::activation::{Activation, activate_and_multiply};
 use crate::kernel::int8::output;
 use crate::kernel::int8::quantize::ActivationRow;
 use crate::kernel::int8::rows::Outliers;
@@ -290,6 +291,51 @@ proptest! {
                 });
             });
             prop_assert_eq!(bits(&together), bits(&expected), "{}", kernels.int8.name());
+        }
+    }
+
+    #[test]
+    fn gate_up_and_activation_as_one_operator_have_the_bits_of_one_behind_the_other(
+        rows in 1usize..220, in_features in 1usize..90, width in 1usize..200, seed: u64, threads in 1usize..4,
+        is_smoothed: bool, has_bias: bool, shadow: bool, is_not_finite in 0usize..4,
+    ) {
+        let mut x = with_outliers(rows * in_features, seed);
+        if is_not_finite == 0 {
+            x[seed as usize % (rows * in_features)] = f32::NAN;
+        }
+        let x = quantized(&x, in_features, 1.0 / 127.0, true);
+        let [gate, up] = [7, 9].map(|bits| Owned::quantized(&random(width * in_features, seed ^ bits), in_features));
+        let bias = random(width, seed ^ 11);
+        let bias = has_bias.then_some(&bias[..]);
+        let smoothing: Vec<f32> = random(width, seed ^ 3).iter().map(|x| x.abs() + 0.1).collect();
+        let how = (0.01, is_smoothed.then_some(&smoothing[..]), shadow);
+        let activation = Activation::Silu;
+        // Used before, for more rows.
+        let mut together = quantized(&random(300 * 70, seed), 70, 0.001, true);
+        for kernels in tested() {
+            let mut expected = QuantizedRows::default();
+            crate::pool::Pool::new(threads).unwrap().install(|| {
+                kernels.install(|| {
+                    let [mut of_gate, of_up] = [&gate, &up].map(|weight| {
+                        let mut out = vec![0.0; rows * width];
+                        matmul_int8(x.view(), weight.view(), bias, weight.output(&mut out));
+                        super::shadow(x.view(), weight.view(), weight.output(&mut out));
+                        out
+                    });
+                    activate_and_multiply(&mut of_gate, &of_up, activation);
+                    expected.quantize_static(&of_gate, width, how.0, how.1, how.2);
+                    let (gate, up) = (gate.view(), up.view());
+                    let gated = Gated { gate, gate_bias: bias, up, up_bias: bias, activation, has_shadow: true };
+                    together.quantize_gated(x.view(), &gated, how);
+                });
+            });
+            let (together, expected) = (together.view(), expected.view());
+            prop_assert_eq!(together.bytes(), expected.bytes(), "{}", kernels.int8.name());
+            prop_assert_eq!(bits(together.scales()), bits(expected.scales()));
+            for row in 0..rows {
+                let [(channels, numbers), (of_channels, of_numbers)] = [together, expected].map(|all| all.outliers_of(row));
+                prop_assert_eq!((channels, bits(numbers)), (of_channels, bits(of_numbers)));
+            }
         }
     }
 

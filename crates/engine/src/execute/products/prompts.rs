@@ -106,7 +106,8 @@ fn measure(
 /// are those of one alone by the median of the ratios in a round: a machine's speed changes from one round to the next by more
 /// than kinds differ.
 fn factors(rounds: &[BTreeMap<Kind, Taken>]) -> BTreeMap<Kind, f64> {
-    let each = |value: &dyn Fn(&BTreeMap<Kind, Taken>) -> Option<f64>| median(rounds.iter().filter_map(value).collect());
+    let each =
+        |value: &dyn Fn(&BTreeMap<Kind, Taken>) -> Option<f64>| median(rounds.iter().filter_map(value).collect());
     let multiple = |taken: &Taken| taken.seconds / taken.simulated;
     let of_alone = each(&|round| round.get(&Kind::Alone).map(multiple));
     let kinds: BTreeSet<Kind> = rounds.iter().flat_map(BTreeMap::keys).copied().collect();

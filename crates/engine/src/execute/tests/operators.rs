@@ -64,14 +64,22 @@ fn weight_bytes(out_features: u64, in_features: u64) -> u64 {
     out_features * (in_features + 2 * F32)
 }
 
-/// Of all operators, for so many rows that look at so many positions.
-fn by_hand(rows: u64, positions: u64) -> Vec<(Operator, u64, Bytes)> {
+/// Of all operators, for so many rows that look at so many positions, in a prompt or one that is decoded.
+fn by_hand(rows: u64, positions: u64, is_prompt: bool) -> Vec<(Operator, u64, Bytes)> {
     let bytes = |read, written, weights| Bytes { read, written, weights };
     let floats = |width| rows * width * F32;
     // With a scale for each row.
     let quantized = |channels| rows * (channels + F32);
     let features = QUERY + 2 * KEY_VALUE;
     let cached = |positions| positions * 2 * KEY_VALUE * F16;
+    // Of a prompt one operator, whose floats are nowhere in memory.
+    let gated = bytes(quantized(HIDDEN), quantized(WIDTH), weight_bytes(2 * WIDTH, HIDDEN));
+    let gate_up = bytes(quantized(HIDDEN), floats(2 * WIDTH), weight_bytes(2 * WIDTH, HIDDEN));
+    let activation = bytes(2 * floats(WIDTH), quantized(WIDTH), 0);
+    let inner = match is_prompt {
+        true => vec![(Operator::Gated, 1, gated)],
+        false => vec![(Operator::GateUp, 1, gate_up), (Operator::Activation, 1, activation)],
+    };
     let block = [
         // Each reads two sums and writes one, beside the numbers that it quantizes.
         (Operator::Norm, 2, bytes(4 * floats(HIDDEN), 2 * floats(HIDDEN) + 2 * quantized(HIDDEN), 2 * HIDDEN * F32)),
@@ -81,11 +89,9 @@ fn by_hand(rows: u64, positions: u64) -> Vec<(Operator, u64, Bytes)> {
         (Operator::CacheWrite, 1, bytes(floats(2 * KEY_VALUE), cached(rows), 0)),
         (Operator::Attention, 1, bytes(floats(QUERY) + cached(positions), floats(QUERY), 0)),
         (Operator::AttentionOutput, 1, bytes(quantized(QUERY), floats(HIDDEN), weight_bytes(HIDDEN, QUERY))),
-        (Operator::GateUp, 1, bytes(quantized(HIDDEN), floats(2 * WIDTH), weight_bytes(2 * WIDTH, HIDDEN))),
-        (Operator::Activation, 1, bytes(2 * floats(WIDTH), quantized(WIDTH), 0)),
         (Operator::Down, 1, bytes(quantized(WIDTH), floats(HIDDEN), weight_bytes(HIDDEN, WIDTH))),
     ];
-    let of_blocks = block.into_iter().map(|(operator, runs, Bytes { read, written, weights })| {
+    let of_blocks = block.into_iter().chain(inner).map(|(operator, runs, Bytes { read, written, weights })| {
         (operator, BLOCKS * runs, bytes(BLOCKS * read, BLOCKS * written, BLOCKS * weights))
     });
     // The first norm of all has no sum in front of it, and behind the last block there is a sum without a norm.
@@ -107,12 +113,12 @@ fn the_bytes_of_every_operator_are_those_of_the_arrays_of_its_shape() {
     let model = quantized("llama", |_, _| false);
     let mut session = session(&model, CHUNK);
     let prompt = counted(&mut session, |session| prefill(session, ROWS));
-    assert_bytes(&prompt, &by_hand(ROWS, ROWS));
+    assert_bytes(&prompt, &by_hand(ROWS, ROWS, true));
     let inputs = BLOCKS * ROWS * (HIDDEN + QUERY + HIDDEN + WIDTH);
     assert_eq!((prompt.values, prompt.outliers), (inputs, 0));
     for position in ROWS..ROWS + 3 {
         let token = counted(&mut session, |session| drop(session.decode(7, &Cancel::new()).unwrap().to_vec()));
-        assert_bytes(&token, &by_hand(1, position + 1));
+        assert_bytes(&token, &by_hand(1, position + 1, false));
     }
 }
 
@@ -172,7 +178,7 @@ fn shadows_count_their_outliers_and_the_weights_of_channels_that_have_any() {
     assert_eq!((shadows.runs, shadows.bytes), (1, expected));
     // A channel and a number for each outlier, beside the numbers of the row.
     let inputs = HIDDEN + QUERY + HIDDEN + WIDTH;
-    let written: u64 = [Operator::Norm, Operator::Quantize, Operator::Activation]
+    let written: u64 = [Operator::Norm, Operator::Quantize, Operator::Gated]
         .map(|operator| statistics.of(operator).bytes.written)
         .iter()
         .sum();
@@ -200,7 +206,9 @@ fn operators_take_no_longer_than_the_whole_and_change_no_bit() {
             (used.runs == 0, used.time.is_zero()) == (true, true)
         };
         let idle: Vec<_> = Operator::ALL.into_iter().filter(is_idle).collect();
-        assert_eq!(idle, [Operator::FeedForward, Operator::Adapters], "{family}");
+        let is_gated = model.description().blocks[0].feed_forward.gated;
+        let expected = [Operator::Gated, Operator::FeedForward, Operator::Adapters];
+        assert_eq!(idle, expected[usize::from(is_gated)..], "{family}");
         assert!(session.logits() == plain.logits(), "{family}");
     }
 }
@@ -212,9 +220,14 @@ fn several_processors_count_what_one_does() {
     let (one, two) =
         (engine(&model, EngineOptions { processors: Vec::new(), ..options(Policy::Fifo) }), options(Policy::Fifo));
     let (one, two) = (statistics(&one), statistics(&engine(&model, two)));
-    for operator in Operator::ALL.into_iter().filter(|operator| *operator != Operator::Shadows) {
+    // Where a processor multiplies alone, gate and up are one operator and the activation another one.
+    let inner = [Operator::GateUp, Operator::Activation, Operator::Gated];
+    for operator in Operator::ALL.into_iter().filter(|one| *one != Operator::Shadows && !inner.contains(one)) {
         assert_eq!(one.of(operator).bytes, two.of(operator).bytes, "{}", operator.name());
     }
+    let weights =
+        |statistics: &Statistics| inner.map(|operator| statistics.of(operator).bytes.weights).iter().sum::<u64>();
+    assert!(weights(&one) > 0 && weights(&one) == weights(&two));
     assert_eq!((one.values, one.outliers), (two.values, two.outliers));
     // Where they are computed apart, they are written once and read once more.
     assert!(two.of(Operator::Shadows).bytes.written >= one.of(Operator::Shadows).bytes.written);

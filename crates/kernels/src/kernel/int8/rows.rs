@@ -64,6 +64,23 @@ impl<'a> QuantizedView<'a> {
         self.scales
     }
 
+    /// Returns some rows, which the view counts from zero.
+    ///
+    /// # Panics
+    /// If there are no such rows.
+    pub(crate) fn rows_view(self, rows: Range<usize>) -> Self {
+        let stride = self.stride();
+        let (begin, end) = (self.rows_before + rows.start, self.rows_before + rows.end);
+        let first = begin / PART_ROWS;
+        Self {
+            bytes: &self.bytes[rows.start * stride..rows.end * stride],
+            scales: &self.scales[rows],
+            parts: &self.parts[first..end.div_ceil(PART_ROWS).max(first)],
+            rows_before: begin % PART_ROWS,
+            ..self
+        }
+    }
+
     /// Returns the quantized numbers of a row, from −127 to 127.
     pub fn values(self, row: usize) -> impl ExactSizeIterator<Item = i8> + use<'a> {
         self.quads(row).as_flattened()[..self.in_features].iter().map(|value| signed(*value))
