@@ -390,9 +390,9 @@ impl Pass<'_> {
             return false;
         }
         let (begun, activation) = (self.counters.begin(), activation(feed_forward.activation));
-        let (mut read, backend) = (0, &mut multiplier.backend);
+        let (mut input_bytes, backend) = (0, &mut multiplier.backend);
         let multiply = |x: QuantizedView, how: StaticInput, inner: &mut QuantizedRows| {
-            read = x.size();
+            input_bytes = x.size();
             backend.gated(index, x, activation, how, inner)
         };
         let is_done = self.make_gated(index, chunk, multiply);
@@ -402,7 +402,7 @@ impl Pass<'_> {
                     let linear = &block.linears[&linear];
                     linear.weight.bytes() + linear.bias.as_deref().map_or(0, size_of_val)
                 };
-                Bytes::of(read, 0, of_linear(Linear::Gate) + of_linear(Linear::Up))
+                Bytes::of(input_bytes, 0, of_linear(Linear::Gate) + of_linear(Linear::Up))
             });
         }
         is_done

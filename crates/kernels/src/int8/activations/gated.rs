@@ -111,6 +111,7 @@ impl QuantizedRows {
                     // SAFETY: this task alone writes these columns of its rows.
                     #[allow(unsafe_code)]
                     let values = unsafe { values.row(index, columns.clone()) };
+                    outliers.truncate(0);
                     row.quantize_columns(x, columns.clone(), values, outliers);
                     if !outliers.channels.is_empty() {
                         let new = outliers.channels.iter().zip(&outliers.numbers).map(|(channel, number)| {
@@ -118,7 +119,6 @@ impl QuantizedRows {
                             Outlier { row: index, channel, number: *number }
                         });
                         found[index / PART_ROWS].lock().unwrap_or_else(PoisonError::into_inner).extend(new);
-                        outliers.truncate(0);
                     }
                 }
             });
