@@ -7,8 +7,8 @@ mod simulations;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::fmt::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use support::gguf::{CONTEXT, Gguf, HIDDEN, Tensor, Value};
@@ -21,17 +21,41 @@ struct Case {
     /// What the user ran.
     arguments: Vec<&'static str>,
     /// Makes the files.
-    prepare: Box<dyn Fn(&Place)>,
+    prepare: Box<dyn Fn(&Place) + Send + Sync>,
     /// Exit code.
     code: i32,
     /// Words that the sentence must have: the file, the field, what was expected.
     message: Vec<&'static str>,
 }
 
+impl Case {
+    /// The row of the table, and what is not as expected.
+    fn run(&self) -> (String, Option<String>) {
+        let Self { what, arguments, prepare, code, message } = self;
+        let place = Place::new();
+        prepare(&place);
+        let output = place.triad(arguments);
+        let printed = stderr(&output);
+        let clear = *code == 2 || (printed.starts_with("error: ") && printed.trim_end().lines().count() == 1);
+        let complete = message.iter().all(|words| printed.contains(words));
+        let is_expected = output.status.code() == Some(*code) && clear && complete && !printed.contains("panicked");
+        let failure = || format!("{what}: expected {code} and {message:?}, got {} and {printed}", output.status);
+        let failure = (!is_expected).then(failure);
+        let line = without_digests(printed.lines().next().unwrap_or_default());
+        // What a sentence names in full is elsewhere in every run.
+        let folder = place.path("").canonicalize().unwrap().display().to_string();
+        let line = line.replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/").replace('|', "\\|");
+        let command = arguments
+            .iter()
+            .fold("triad".to_owned(), |line, word| if word.is_empty() { line + " ''" } else { line + " " + word });
+        (format!("| {what} | `{command}` | {code} | {line} |\n"), failure)
+    }
+}
+
 fn case(
     what: &'static str,
     arguments: &[&'static str],
-    prepare: impl Fn(&Place) + 'static,
+    prepare: impl Fn(&Place) + Send + Sync + 'static,
     code: i32,
     message: &[&'static str],
 ) -> Case {
@@ -41,14 +65,14 @@ fn case(
 const RUN: &[&str] = &["run", "-m", "model.gguf", "-p", "Hello"];
 
 /// A GGUF file that `triad run` refuses.
-fn file(what: &'static str, bytes: impl Fn() -> Vec<u8> + 'static, message: &[&'static str]) -> Case {
+fn file(what: &'static str, bytes: impl Fn() -> Vec<u8> + Send + Sync + 'static, message: &[&'static str]) -> Case {
     let mut case = case(what, RUN, move |place| place.write("model.gguf", bytes()), 1, message);
     case.message.push("model.gguf: ");
     case
 }
 
 /// As [`file`], for a tiny model with one thing wrong.
-fn gguf(what: &'static str, change: impl Fn(Gguf) -> Gguf + 'static, message: &[&'static str]) -> Case {
+fn gguf(what: &'static str, change: impl Fn(Gguf) -> Gguf + Send + Sync + 'static, message: &[&'static str]) -> Case {
     file(what, move || change(Gguf::tiny()).bytes(), message)
 }
 
@@ -65,7 +89,7 @@ fn usage(what: &'static str, arguments: &[&'static str], message: &[&'static str
 /// A safetensors folder with something wrong in its configuration or header.
 fn folder(
     what: &'static str,
-    change: impl Fn(&mut serde_json::Value, &mut serde_json::Value, &mut usize) + 'static,
+    change: impl Fn(&mut serde_json::Value, &mut serde_json::Value, &mut usize) + Send + Sync + 'static,
     message: &[&'static str],
 ) -> Case {
     let prepare = move |place: &Place| {
@@ -577,8 +601,7 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
          Files that are wrong, and inputs, exit with 1; a wrong command line exits with 2.\n\n\
          | what is wrong | command | exit | first line on standard error |\n| --- | --- | --- | --- |\n",
     );
-    let mut failures = Vec::new();
-    for case in files()
+    let cases: Vec<Case> = files()
         .into_iter()
         .chain(folders())
         .chain(inputs())
@@ -586,26 +609,22 @@ fn every_bad_input_gets_one_clear_sentence_and_its_exit_code() {
         .chain(evaluations::cases())
         .chain(simulations::cases())
         .chain(studies())
-    {
-        let place = Place::new();
-        (case.prepare)(&place);
-        let output = place.triad(&case.arguments);
-        let printed = stderr(&output);
-        let clear = case.code == 2 || (printed.starts_with("error: ") && printed.trim_end().lines().count() == 1);
-        let complete = case.message.iter().all(|words| printed.contains(words));
-        if output.status.code() != Some(case.code) || !clear || !complete || printed.contains("panicked") {
-            let Case { what, code, message, .. } = &case;
-            failures.push(format!("{what}: expected {code} and {message:?}, got {} and {printed}", output.status));
-        }
-        let line = without_digests(printed.lines().next().unwrap_or_default());
-        // What a sentence names in full is elsewhere in every run.
-        let folder = place.path("").canonicalize().unwrap().display().to_string();
-        let line = line.replace(&format!("{}/", folder.trim_end_matches('/')), "FOLDER/").replace('|', "\\|");
-        let command = case
-            .arguments
-            .iter()
-            .fold("triad".to_owned(), |line, word| if word.is_empty() { line + " ''" } else { line + " " + word });
-        writeln!(table, "| {} | `{command}` | {} | {line} |", case.what, case.code).unwrap();
+        .collect();
+    // Two at a time: each is a process or two that mostly use one core.
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let of_next = || cases.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(of_next).map(|(index, case)| (index, case.run())).collect::<Vec<_>>()
+    };
+    let mut outcomes = std::thread::scope(|scope| {
+        let workers = [(); 2].map(|()| scope.spawn(work));
+        workers.map(|worker| worker.join().unwrap()).concat()
+    });
+    outcomes.sort_by_key(|(index, _)| *index);
+    let mut failures = Vec::new();
+    for (_, (row, failure)) in outcomes {
+        table += &row;
+        failures.extend(failure);
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     check_page(&table);

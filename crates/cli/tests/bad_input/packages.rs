@@ -9,7 +9,7 @@ fn package(
     what: &'static str,
     arguments: &[&'static str],
     file: &'static str,
-    change: impl Fn(Vec<u8>) -> Vec<u8> + 'static,
+    change: impl Fn(Vec<u8>) -> Vec<u8> + Send + Sync + 'static,
     message: &[&'static str],
 ) -> Case {
     let prepare = move |place: &Place| {
