@@ -56,6 +56,15 @@ pub(super) enum Step {
     Cut(Arc<CutStep>),
 }
 
+impl Step {
+    /// It took so many seconds, which decides whether the next ones are cut.
+    pub(super) fn observe(&self, seconds: f64) {
+        if let Self::Blocks { in_place_of: Some(cut), .. } | Self::Cut(cut) = self {
+            lock(&cut.trial).observe(matches!(self, Self::Cut(_)), seconds);
+        }
+    }
+}
+
 /// The chunks, subgraphs and tasks of prompts.
 pub(super) struct Prompts {
     pub(super) graph: Graph,

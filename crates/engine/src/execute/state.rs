@@ -345,10 +345,8 @@ impl State {
                 let _ = pass.execution.set(execution);
             }
             Work::Step(step) => {
-                if let Step::Blocks { in_place_of: Some(cut), .. } | Step::Cut(cut) = step
-                    && failures.is_empty()
-                {
-                    lock(&cut.trial).observe(matches!(step, Step::Cut(_)), seconds);
+                if failures.is_empty() {
+                    step.observe(seconds);
                 }
                 self.steps += 1;
                 self.step_seconds += LATEST * (seconds - self.step_seconds);
@@ -472,10 +470,7 @@ impl State {
         let cut = shared.steps.as_ref().filter(|_| is_alone);
         let cut = cut.and_then(|steps| steps.of(shared.model.description(), &shared.processors, rows));
         let (step, dag) = match cut {
-            Some(cut) if lock(&cut.trial).next_is_cut() => {
-                let dag = Arc::clone(&cut.dag);
-                (Step::Cut(cut), dag)
-            }
+            Some(cut) if lock(&cut.trial).next_is_cut() => (Step::Cut(Arc::clone(&cut)), Arc::clone(&cut.dag)),
             in_place_of => {
                 // Where others can run in between, they may.
                 let tasks = if shared.units.len() > 1 { shared.model.description().blocks.len() } else { 1 };
