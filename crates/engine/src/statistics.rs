@@ -224,7 +224,7 @@ pub struct Int8Statistics {
     pub quantize_seconds: f64,
     /// Seconds of the INT8 matmuls, and of what is computed with them.
     pub matmul_seconds: f64,
-    /// Seconds of the shadow matmuls.
+    /// Seconds of the shadow matmuls, but for those of gate and up in prompts, which are part of [`Operator::Gated`].
     pub shadow_seconds: f64,
     /// Activations quantized.
     pub values: u64,
@@ -233,7 +233,7 @@ pub struct Int8Statistics {
 }
 
 impl Int8Statistics {
-    /// Share of the linear layers' time that shadows take.
+    /// Share of the linear layers' time that shadows take, those of [`Operator::Gated`] not counted.
     pub fn shadow_share(&self) -> f64 {
         let total = self.quantize_seconds + self.matmul_seconds + self.shadow_seconds;
         if total > 0.0 { self.shadow_seconds / total } else { 0.0 }
