@@ -73,7 +73,7 @@ fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
     let triad = place.command(&[]);
     let program = triad.get_program().display();
     // Keys and values take 64 bytes a token; the limit is in KiB.
-    for (context, limit) in [(1 << 26, 1_500_000), (1 << 24, 1_100_000), (1 << 23, 600_000), (1 << 22, 450_000)] {
+    for (context, limit) in [(1 << 26, 1_500_000), (1 << 24, 1_100_000), (1 << 23, 600_000), (1 << 22, 490_000)] {
         let run = format!("{program} run --float -m model.gguf -p Hello --threads 2 --context {context}");
         let mut limited = std::process::Command::new("/bin/sh");
         limited.args(["-c", &format!("ulimit -v {limit} && exec {run}")]).current_dir(place.path(""));

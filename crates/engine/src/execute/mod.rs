@@ -16,6 +16,7 @@
 mod costs;
 mod hot_rows;
 mod joint;
+mod lateness;
 mod orders;
 mod pass;
 mod planning;

@@ -73,6 +73,8 @@ pub(super) struct Prompts {
     pub(super) shadows: Vec<Option<Shadow>>,
     /// Chunks that have buffers at once.
     pub(super) slots: usize,
+    /// By which they are computed, where prompts are planned.
+    pub(super) planned: Option<Planned>,
 }
 
 impl Prompts {
@@ -95,7 +97,7 @@ impl Prompts {
             tasks.expect("what is cut was cut when the engine was made")
         };
         let (shadows, slots) = (shared.tasks.shadows(planned), shared.tasks.chunks_in_flight(planned));
-        Self { graph, tasks: Arc::new(tasks), shadows, slots }
+        Self { graph, tasks: Arc::new(tasks), shadows, slots, planned: planned.cloned() }
     }
 }
 

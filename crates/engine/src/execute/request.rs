@@ -73,6 +73,13 @@ pub(crate) struct Outcome {
 }
 
 impl Request {
+    /// Whether it may be computed together with another one. Beside a sequence with adapters, a device that runs whole
+    /// feed-forwards or the whole model would not compute another one as it does alone.
+    pub(super) fn may_share_a_pass(&self, shared: &Shared, other: &Self) -> bool {
+        let is_devices = shared.units.iter().any(|unit| unit.whole.is_some() || unit.programs.is_some());
+        !is_devices || self.has_adapters() == other.has_adapters()
+    }
+
     /// `logits` is a buffer that is used again; it becomes as large as it has to be.
     pub(crate) fn new(
         sequence: SequenceId,

@@ -95,6 +95,8 @@ struct Live {
     failures: Vec<ProcessorFailure>,
     /// Some of its tasks are for no processor that is left.
     is_orphaned: bool,
+    /// No other pass has been live since it is.
+    is_alone: bool,
     /// What waiting had taken before it.
     waits: Vec<WaitUse>,
     /// What decides between its tasks.
@@ -325,11 +327,11 @@ impl State {
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
         let live = self.remove(shared, id);
-        let Live { pass, events, failures, waits, policy, .. } = live;
+        let Live { pass, events, failures, waits, policy, is_alone, .. } = live;
         let seconds = pass.start.elapsed().as_secs_f64();
         match &pass.work {
             Work::Prompts(prompts) => {
-                let Prompts { graph, tasks, .. } = &**prompts;
+                let Prompts { graph, tasks, planned, .. } = &**prompts;
                 let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
                 let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
@@ -338,6 +340,7 @@ impl State {
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
                 if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
                     self.costs.learn(&shared.processors, [&execution]);
+                    planned.iter().filter(|_| is_alone).for_each(|planned| self.joint.observe(planned, seconds));
                     if !execution.tasks.dag.has_one_home() {
                         self.want_order(shared, pass.rows(), position);
                     }
@@ -458,7 +461,7 @@ impl State {
         let (mut requests, mut rows) = (Vec::<Arc<Request>>::new(), 0);
         while let Some(request) = self.rows.front()
             && requests.first().is_none_or(|first| {
-                rows + request.tokens.len() <= shared.settings.most_rows && may_share_a_pass(shared, first, request)
+                rows + request.tokens.len() <= shared.settings.most_rows && first.may_share_a_pass(shared, request)
             })
         {
             rows += request.tokens.len();
@@ -490,7 +493,7 @@ impl State {
             return;
         }
         let mut requests: Vec<_> = self.prompts.drain(..).collect();
-        let others = requests.iter().position(|request| !may_share_a_pass(shared, &requests[0], request));
+        let others = requests.iter().position(|request| !request.may_share_a_pass(shared, &requests[0]));
         self.prompts.extend(requests.drain(others.unwrap_or(requests.len())..).collect::<Vec<_>>());
         let pass = Pass::new(requests, |rows, position| Work::Prompts(Box::new(self.plan(shared, rows, position))));
         for request in &pass.requests {
@@ -537,6 +540,8 @@ impl State {
             task: None,
             reason: FailureReason::Away,
         });
+        let is_alone = self.live.is_empty();
+        self.live.iter_mut().for_each(|live| live.is_alone = false);
         self.live.push(Live {
             id,
             pass: Arc::new(pass),
@@ -547,6 +552,7 @@ impl State {
             events: Vec::new(),
             failures: failures.collect(),
             is_orphaned: false,
+            is_alone,
             waits: self.waits.clone(),
             policy,
         });
@@ -683,13 +689,6 @@ impl State {
             }
         }
     }
-}
-
-/// Whether two requests may be computed together. Beside a sequence with adapters, a device that runs whole feed-forwards or
-/// the whole model would not compute another one as it does alone.
-fn may_share_a_pass(shared: &Shared, one: &Request, other: &Request) -> bool {
-    let is_devices = shared.units.iter().any(|unit| unit.whole.is_some() || unit.programs.is_some());
-    !is_devices || one.has_adapters() == other.has_adapters()
 }
 
 impl Live {

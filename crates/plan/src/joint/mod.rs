@@ -28,6 +28,7 @@ use crate::schedule::parts::CutError;
 use crate::tasks::{Assigned, Operation, PrefillTask, TaskOptions};
 
 pub use measured::MeasuredPrompt;
+pub use search::fastest;
 
 /// Blocks that a plan is searched for: those behind them repeat the last [`PERIOD`].
 const BLOCKS: usize = 8;
@@ -97,6 +98,13 @@ pub struct Candidate {
     /// measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
+}
+
+impl Candidate {
+    /// Seconds that it is expected to take by what was measured of its kind, if anything was.
+    pub fn measured_seconds(&self) -> Option<f64> {
+        Some(self.factor? * self.seconds)
+    }
 }
 
 /// Kinds of candidates.

@@ -78,21 +78,26 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
     let mut candidates: Vec<_> = found.iter().map(candidate).collect();
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     let kind = prompt.kind.filter(|kind| found.contains_key(kind));
-    let kind = kind.unwrap_or_else(|| chosen(&candidates, !joint.measured.is_empty()));
+    let kind = kind.unwrap_or_else(|| fastest(&candidates, |_| 1.0));
     let Best { ways, chunk, seconds } = found.remove(&kind).expect("it was found");
     Ok(JointPlan { chunk, kind, seconds, candidates, ways })
 }
 
-/// The kind that is expected to take the least, by the simulation and, where prompts were measured, by what they took; one
-/// processor alone, unless several are worth it.
-fn chosen(candidates: &[Candidate], are_measured: bool) -> Kind {
-    let unmeasured = if are_measured { f64::INFINITY } else { 1.0 };
+/// The kind that is expected to take the least, where each takes so many times what is expected of it by the simulation and,
+/// if any was measured, by what prompts took; one processor alone, unless several are worth it. Kinds that were not measured
+/// are not chosen where others were.
+///
+/// # Panics
+/// If there is no candidate.
+pub fn fastest(candidates: &[Candidate], multiple: impl Fn(Kind) -> f64) -> Kind {
+    let are_measured = candidates.iter().any(|one| one.factor.is_some());
     let expected = |one: &Candidate| {
+        let seconds = if are_measured { one.measured_seconds().unwrap_or(f64::INFINITY) } else { one.seconds };
         let margin = if one.kind == Kind::Alone { 1.0 } else { WORTH_IT };
-        margin * one.factor.unwrap_or(unmeasured) * one.seconds
+        margin * multiple(one.kind) * seconds
     };
     let least = candidates.iter().min_by(|a, b| expected(a).total_cmp(&expected(b)));
-    least.expect("layers are a candidate").kind
+    least.expect("there is a candidate").kind
 }
 
 /// The fastest of those that several processors compute, by the simulation.

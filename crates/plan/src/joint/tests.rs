@@ -149,6 +149,11 @@ fn a_prompt_is_planned_as_the_kind_that_is_asked_for_or_that_is_fastest_by_what_
     let most = seconds(Kind::Tensor) / seconds(Kind::Placed);
     let of_several = |placed| chosen(&[(Kind::Alone, 9.0), (Kind::Tensor, 1.0), (Kind::Placed, placed)]);
     assert_eq!([1.01 * most, 0.99 * most].map(of_several), [Kind::Tensor, Kind::Placed]);
+    // A kind may be later than the others.
+    let measured = [(Kind::Alone, 2.0), (Kind::Tensor, 1.0), (Kind::Layer, 1.5)];
+    let all = measured.map(|(kind, factor)| Candidate { kind, seconds: 1.0, factor: Some(factor) });
+    let late = |late: f64| fastest(&all, |kind| if kind == Kind::Tensor { late } else { 1.0 });
+    assert_eq!([1.49, 1.51].map(late), [Kind::Tensor, Kind::Layer]);
     // What was not measured is not chosen, but where it is asked for.
     let measured = vec![MeasuredPrompt { rows, factors: [(Kind::Layer, 1.0)].into() }];
     let joint = joint.clone().with_measured(measured);

@@ -1,7 +1,7 @@
 //! Products that are cut as the partition solver chooses.
 
 use triad_plan::graph::Role;
-use triad_plan::joint::{Gaps, Joint};
+use triad_plan::joint::{Gaps, Joint, Kind, MeasuredPrompt};
 use triad_plan::partition::costs::{Costs, Joins};
 use triad_plan::partition::plans::{ModelProduct, Plans, products_of};
 use triad_plan::partition::solve::{Restriction, Solver};
@@ -421,6 +421,36 @@ fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_agai
     assert!(!Arc::ptr_eq(&guessed, &learned));
     run();
     assert!(Arc::ptr_eq(&learned, &plan()));
+}
+
+#[test]
+fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_to() {
+    let model = int8("llama");
+    let options = || joint_options(1, &model, 40, 1);
+    let tokens = prompt(&model, 20);
+    let candidates = engine(&model, options()).planned(tokens.len()).unwrap().plan.candidates.clone();
+    // The other processor is never as fast as that.
+    let factors = [(Kind::Tensor, 1e-6), (Kind::Alone, 4e-5)].map(|(kind, expected)| {
+        let of_kind = candidates.iter().find(|one| one.kind == kind).unwrap();
+        (kind, expected / of_kind.seconds)
+    });
+    let measured = vec![MeasuredPrompt { rows: tokens.len(), factors: factors.into() }];
+    let options = EngineOptions { joint: options().joint.map(|joint| joint.with_measured(measured)), ..options() };
+    let probe: Probe = Arc::new(|processor, _| {
+        std::thread::sleep(Duration::from_millis(if processor == NPU.index() { 5 } else { 0 }));
+        Ok(())
+    });
+    let engine = with_probe(engine(&model, options), probe);
+    let of_several = |_| {
+        let mut session = engine.session();
+        session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+        session.execution().unwrap().timeline.events().iter().any(|event| event.processor == NPU)
+    };
+    let of_several: Vec<bool> = (0..8).map(of_several).collect();
+    // Two late ones are needed.
+    assert_eq!(of_several[..2], [true; 2], "{of_several:?}");
+    assert_eq!(of_several[4..], [false; 4], "{of_several:?}");
+    assert_eq!(engine.planned(tokens.len()).unwrap().plan.alone(), Some(CPU));
 }
 
 #[test]

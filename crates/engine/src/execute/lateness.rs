@@ -1,0 +1,190 @@
+//! Which kinds of plans take longer than expected. The joint search goes by what `triad profile` measured; another program on one
+//! of the processors, or a profile that was made beside one, makes prompts that several compute wait for the slowest.
+
+use std::collections::BTreeMap;
+
+use triad_plan::joint::{Candidate, Kind, fastest};
+
+/// Prompts of a kind that count: the latest. What is missing of them counts as of the kinds around it.
+const LATEST: usize = 3;
+/// What a prompt took counts for so many further prompts of about its length.
+const COUNTS_FOR: usize = 64;
+/// One prompt in so many is computed by another kind of plan, where that is not expected to take longer than so many times the
+/// fastest by what was measured.
+const EVERY: usize = 16;
+const TRIED: f64 = 1.25;
+/// Where several take longer than expected by so much, one processor alone is tried whatever is expected of it.
+const LATE: f64 = 1.1;
+
+/// What prompts took as multiples of what was expected of them, by their length in steps of half an octave.
+#[derive(Debug, Default)]
+pub(super) struct Lateness(BTreeMap<i32, Bucket>);
+
+/// Of prompts of about one length.
+#[derive(Debug, Default)]
+struct Bucket {
+    prompts: usize,
+    /// The latest of each kind, with the number of the prompt.
+    taken: BTreeMap<Kind, Vec<(usize, f64)>>,
+}
+
+impl Lateness {
+    /// A prompt took so many times what was expected.
+    pub(super) fn observe(&mut self, rows: usize, kind: Kind, multiple: f64) {
+        let bucket = self.0.entry(step(rows)).or_default();
+        let taken = bucket.taken.entry(kind).or_default();
+        if taken.len() == LATEST {
+            taken.remove(0);
+        }
+        taken.push((bucket.prompts, multiple));
+        bucket.prompts += 1;
+    }
+
+    /// The kind that the next prompt of so many rows is computed by.
+    pub(super) fn choose(&self, rows: usize, candidates: &[Candidate]) -> Kind {
+        let Some(bucket) = self.0.get(&step(rows)) else { return fastest(candidates, |_| 1.0) };
+        let best = fastest(candidates, |kind| bucket.multiple(kind));
+        let has_alone = candidates.iter().any(|one| one.kind == Kind::Alone);
+        let is_unknown = has_alone && bucket.latest(Kind::Alone).count() <= LATEST / 2;
+        if best != Kind::Alone && is_unknown && bucket.multiple(best) > LATE {
+            return Kind::Alone;
+        }
+        if !(bucket.prompts + 1).is_multiple_of(EVERY) {
+            return best;
+        }
+        // One processor alone and several are compared: what disturbs one of these kinds mostly disturbs them all.
+        let others = candidates.iter().filter(|one| (one.kind == Kind::Alone) != (best == Kind::Alone));
+        let others: Vec<_> = others.copied().collect();
+        let seconds = |kind| candidates.iter().find(|one| one.kind == kind).and_then(Candidate::measured_seconds);
+        let tried = (!others.is_empty()).then(|| fastest(&others, |_| 1.0));
+        tried.filter(|other| seconds(*other) <= seconds(best).map(|best| TRIED * best)).unwrap_or(best)
+    }
+}
+
+impl Bucket {
+    /// What the latest prompts of a kind took, as far as they count.
+    fn latest(&self, kind: Kind) -> impl Iterator<Item = f64> {
+        let taken = self.taken.get(&kind).into_iter().flatten();
+        taken.filter(|(prompt, _)| prompt + COUNTS_FOR > self.prompts).map(|(_, multiple)| *multiple)
+    }
+
+    /// How many times as long as expected a kind takes. One processor alone is on time as long as nothing is known of it;
+    /// several are as late as the least late plan of several.
+    fn multiple(&self, kind: Kind) -> f64 {
+        let of = |kind: &Kind, missing: f64| {
+            let mut latest: Vec<_> = self.latest(*kind).collect();
+            latest.resize(LATEST, missing);
+            latest.sort_by(f64::total_cmp);
+            latest[LATEST / 2]
+        };
+        let several = self.taken.keys().filter(|kind| **kind != Kind::Alone);
+        let missing = match kind {
+            Kind::Alone => 1.0,
+            _ => several.map(|kind| of(kind, 1.0)).min_by(f64::total_cmp).unwrap_or(1.0),
+        };
+        of(&kind, missing)
+    }
+}
+
+/// Half octaves up to a length.
+fn step(rows: usize) -> i32 {
+    (2.0 * (rows as f64).log2()).floor() as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One processor takes as long as `alone` times the fastest two plans of several.
+    fn candidates(alone: f64) -> [Candidate; 3] {
+        [(Kind::Mixed, 1.0), (Kind::Tensor, 1.01), (Kind::Alone, alone)].map(|(kind, factor)| Candidate {
+            kind,
+            seconds: 0.1,
+            factor: Some(factor),
+        })
+    }
+
+    /// The kinds of so many prompts, each of which takes so many times what was measured.
+    fn run(
+        lateness: &mut Lateness,
+        (rows, prompts): (usize, usize),
+        candidates: &[Candidate],
+        mut multiple: impl FnMut(Kind) -> f64,
+    ) -> Vec<Kind> {
+        let prompt = |_| {
+            let kind = lateness.choose(rows, candidates);
+            lateness.observe(rows, kind, multiple(kind));
+            kind
+        };
+        (0..prompts).map(prompt).collect()
+    }
+
+    fn share(kinds: &[Kind], kind: Kind) -> f64 {
+        kinds.iter().filter(|one| **one == kind).count() as f64 / kinds.len() as f64
+    }
+
+    #[test]
+    fn two_late_prompts_make_a_kind_late_and_one_does_not() {
+        let mut lateness = Lateness::default();
+        let mut late = [2.0, 1.0, 2.0, 2.0].into_iter();
+        let kinds = run(&mut lateness, (300, 5), &candidates(1.5), |_| late.next().unwrap_or(1.0));
+        assert_eq!(kinds, [Kind::Mixed, Kind::Mixed, Kind::Mixed, Kind::Alone, Kind::Alone]);
+        // Of about that length.
+        assert_eq!([270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))), [Kind::Alone; 2]);
+        assert_eq!([250, 370].map(|rows| lateness.choose(rows, &candidates(1.5))), [Kind::Mixed; 2]);
+    }
+
+    #[test]
+    fn kinds_that_are_expected_to_take_much_longer_are_not_tried() {
+        let kinds = run(&mut Lateness::default(), (64, 200), &candidates(TRIED + 0.01), |_| 1.0);
+        assert_eq!(share(&kinds, Kind::Mixed), 1.0);
+        let kinds = run(&mut Lateness::default(), (64, 200), &candidates(TRIED - 0.01), |_| 1.0);
+        assert_eq!(share(&kinds, Kind::Alone), 12.0 / 200.0);
+    }
+
+    #[test]
+    fn one_processor_alone_is_tried_where_several_are_late_however_slow_it_was_when_it_was_measured() {
+        // As where the profile was made beside another program.
+        let kinds = run(&mut Lateness::default(), (64, 40), &candidates(2.5), |kind| match kind {
+            Kind::Alone => 0.4,
+            _ => 1.6,
+        });
+        assert!(share(&kinds[2..], Kind::Alone) > 0.9, "{kinds:?}");
+        // Where it is no faster than it was, once in a while.
+        let kinds = run(&mut Lateness::default(), (64, 400), &candidates(2.5), |_| 1.6);
+        assert!((0.01..=2.0 / 60.0).contains(&share(&kinds, Kind::Alone)), "{kinds:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn prompts_are_of_the_kind_that_is_fastest_as_they_run(
+            alone in 1.06f64..1.2, several_late in 0.8f64..3.0, all_late in 0.5f64..3.0, rows in 1usize..5000,
+            noise in prop::collection::vec(0.99f64..1.01, 100),
+        ) {
+            // Several are worth it where they are faster by so much.
+            let advantage = alone / (1.05 * several_late);
+            prop_assume!(advantage.ln().abs() > 0.03);
+            let mut noise = noise.into_iter().cycle();
+            let multiple = |kind| {
+                let late = if kind == Kind::Alone { 1.0 } else { several_late };
+                all_late * late * noise.next().unwrap()
+            };
+            let mut lateness = Lateness::default();
+            let kinds = run(&mut lateness, (rows, 400), &candidates(alone), multiple);
+            let of_alone = share(&kinds[40..], Kind::Alone);
+            prop_assert_eq!(of_alone < 0.5, advantage > 1.0, "{} by one alone", of_alone);
+            prop_assert!(of_alone.min(1.0 - of_alone) < 0.08, "{of_alone} by one alone");
+        }
+
+        #[test]
+        fn a_kind_that_was_late_for_a_while_is_taken_again(late in 1.3f64..4.0, alone in 1.06f64..3.0) {
+            let mut lateness = Lateness::default();
+            let slow = |kind| if kind == Kind::Alone { 1.0 } else { late };
+            run(&mut lateness, (512, 40), &candidates(alone), slow);
+            run(&mut lateness, (512, 80), &candidates(alone), |_| 1.0);
+            let kinds = run(&mut lateness, (512, 160), &candidates(alone), |_| 1.0);
+            prop_assert!(share(&kinds, Kind::Mixed) > 0.9, "{kinds:?}");
+        }
+    }
+}
