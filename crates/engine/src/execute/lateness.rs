@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use triad_plan::joint::{Candidate, Kind, fastest};
 
-/// Prompts of a kind that count: the latest. What is missing of them counts as of the kinds around it.
+/// Prompts of a kind that count: the latest. Of fewer, those that are missing count as [`Bucket::multiple`] has it.
 const LATEST: usize = 3;
 /// What a prompt took counts for so many further prompts of about its length.
 const COUNTS_FOR: usize = 64;
@@ -153,7 +153,7 @@ mod tests {
         assert!(share(&kinds[2..], Kind::Alone) > 0.9, "{kinds:?}");
         // Where it is no faster than it was, once in a while.
         let kinds = run(&mut Lateness::default(), (64, 400), &candidates(2.5), |_| 1.6);
-        assert!((0.01..=2.0 / 60.0).contains(&share(&kinds, Kind::Alone)), "{kinds:?}");
+        assert!((0.02..0.04).contains(&share(&kinds, Kind::Alone)), "{kinds:?}");
     }
 
     proptest! {
