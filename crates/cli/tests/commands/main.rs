@@ -399,7 +399,7 @@ fn devices_shows_what_the_machine_has() {
 
 #[test]
 fn the_fastest_kernels_are_chosen_once_and_anew_for_another_machine() {
-    let place = Place::new();
+    let place = Place::on_a_new_machine();
     let choices = || json(&place.triad(&["devices", "--json"]))["kernel_choices"].clone();
     let first = choices();
     let products = first["products"].as_array().unwrap();

@@ -6,6 +6,7 @@ pub mod gguf;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 /// A folder that commands run in; gone when dropped.
 pub struct Place {
@@ -13,7 +14,24 @@ pub struct Place {
 }
 
 impl Place {
+    /// A folder with a cache that holds which kernels are fastest here: timing them takes a command more than a second.
     pub fn new() -> Self {
+        static KERNELS: OnceLock<Option<Vec<u8>>> = OnceLock::new();
+        const FILE: &str = "cache/kernels.json";
+        let place = Self::on_a_new_machine();
+        let kernels = KERNELS.get_or_init(|| {
+            place.triad(&["hwbench", "--choose"]);
+            // There is none where TRIAD_KERNELS names the kernels.
+            std::fs::read(place.path(FILE)).ok()
+        });
+        if let Some(kernels) = kernels {
+            place.write(FILE, kernels);
+        }
+        place
+    }
+
+    /// An empty folder, without a cache.
+    pub fn on_a_new_machine() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
     }
 
