@@ -23,8 +23,8 @@ const MOST: usize = 1024;
 /// The plans of prompts so far.
 #[derive(Default)]
 pub(super) struct JointPlans {
-    /// By length as it is planned ([`planned_rows`]), position in steps of [`POSITIONS`], and the kind that was asked for, where it
-    /// is not what is expected to be the fastest.
+    /// By length as it is planned ([`planned_rows`]), position in steps of [`POSITIONS`], and the kind that was asked for; `None`:
+    /// the one that is expected to be the fastest.
     plans: BTreeMap<(usize, usize, Option<Kind>), Planned>,
     /// The kind that is chosen, where there is one of it; `None`: the fastest.
     kind: Option<Kind>,
@@ -41,6 +41,8 @@ pub(super) struct Planned {
     guessed_with: Option<usize>,
     /// Processors some of whose times nobody had measured, other than those of shadows.
     guessed_of: Arc<[ProcessorId]>,
+    /// Seconds that it is expected to take, where that was measured and nobody asked for its kind.
+    expected: Option<f64>,
 }
 
 impl Planned {
@@ -64,18 +66,15 @@ impl JointPlans {
         self.clear();
     }
 
-    /// A prompt that was alone took so long by its plan: the next ones of about its length may have plans of another kind. Nothing
-    /// is learned of kinds that were asked for, or were not measured.
-    pub(super) fn observe(&mut self, planned: &Planned, seconds: f64) {
-        let Planned { plan, rows, .. } = planned;
-        if self.kind.is_some() {
-            return;
-        }
-        let candidate = plan.candidates.iter().find(|one| one.kind == plan.kind);
-        if let Some(expected) = candidate.and_then(Candidate::measured_seconds) {
-            tracing::debug!(rows, kind = plan.kind.name(), seconds, expected, "a prompt ran as planned");
-            self.lateness.observe(*rows, plan.kind, seconds / expected);
-        }
+    /// A prompt of `rows` tokens has ended, and took so many seconds, where nothing else was computed with or beside it: the next
+    /// ones of about its length may have plans of another kind. Nothing is learned of prompts of which nothing was expected, or
+    /// that are much shorter than what they were planned as.
+    pub(super) fn ran(&mut self, planned: &Planned, rows: usize, seconds: Option<f64>) {
+        let Planned { plan, rows: planned_rows, expected, .. } = planned;
+        let seconds = seconds.filter(|_| 4 * rows >= 3 * planned_rows);
+        let multiple = seconds.zip(*expected).map(|(seconds, expected)| seconds / expected);
+        tracing::debug!(rows, kind = plan.kind.name(), seconds, expected, multiple, "a prompt ran as planned");
+        self.lateness.ran(*planned_rows, plan.kind, multiple);
     }
 
     /// The plan of a prompt of `rows` tokens at `position`, if prompts are planned. Where something in it was guessed,
@@ -87,15 +86,20 @@ impl JointPlans {
         policy: Policy,
         prompt: (usize, usize),
     ) -> Option<Planned> {
-        let planned = self.plan_of(shared, costs, policy, prompt, self.kind)?;
+        let fastest = self.plan_of(shared, costs, policy, prompt, self.kind)?;
         if self.kind.is_some() {
-            return Some(planned);
+            return Some(fastest);
         }
-        let kind = self.lateness.choose(planned.rows, &planned.plan.candidates);
-        match kind == planned.plan.kind {
-            true => Some(planned),
-            false => self.plan_of(shared, costs, policy, prompt, Some(kind)),
-        }
+        let candidates = Arc::clone(&fastest.plan);
+        let kind = self.lateness.choose(fastest.rows, &candidates.candidates);
+        let planned = match kind == fastest.plan.kind {
+            true => fastest,
+            false => self.plan_of(shared, costs, policy, prompt, Some(kind))?,
+        };
+        // By the costs that the kind was chosen by, which may have changed when its plan was made.
+        let candidate = candidates.candidates.iter().find(|one| one.kind == planned.plan.kind);
+        let expected = candidate.filter(|_| planned.guessed_of.is_empty()).and_then(Candidate::measured_seconds);
+        Some(Planned { expected, ..planned })
     }
 
     /// The same of a kind, or of the one that is expected to be the fastest.
@@ -140,6 +144,7 @@ impl JointPlans {
             rows: key.0,
             guessed_with: (!guessed.is_empty()).then_some(known),
             guessed_of: guessed.into_iter().filter(|(_, what)| *what == Operation::Compute).map(|(id, _)| id).collect(),
+            expected: None,
         };
         if self.plans.len() >= MOST {
             self.plans.clear();

@@ -9,12 +9,15 @@ use triad_plan::joint::{Candidate, Kind, fastest};
 const LATEST: usize = 3;
 /// What a prompt took counts for so many further prompts of about its length.
 const COUNTS_FOR: usize = 64;
-/// One prompt in so many is computed by another kind of plan, where that is not expected to take longer than so many times the
-/// fastest by what was measured.
+/// One prompt in so many is computed by another kind of plan, where that is not expected to take longer than `TRIED` times the
+/// fastest by what was measured, nor than `TRIED_LATE` times by what is known since.
 const EVERY: usize = 16;
 const TRIED: f64 = 1.25;
-/// Where several take longer than expected by so much, one processor alone is tried whatever is expected of it.
+const TRIED_LATE: f64 = 2.0;
+/// Where several take longer than expected by so much, one processor alone is tried, unless it was measured to take longer than
+/// `TRIED_ALONE` times as long.
 const LATE: f64 = 1.1;
+const TRIED_ALONE: f64 = 4.0;
 
 /// What prompts took as multiples of what was expected of them, by their length in steps of half an octave.
 #[derive(Debug, Default)]
@@ -24,70 +27,97 @@ pub(super) struct Lateness(BTreeMap<i32, Bucket>);
 #[derive(Debug, Default)]
 struct Bucket {
     prompts: usize,
-    /// The latest of each kind, with the number of the prompt.
-    taken: BTreeMap<Kind, Vec<(usize, f64)>>,
+    kinds: BTreeMap<Kind, Runs>,
+}
+
+/// The latest prompts of a kind, by their numbers in the bucket.
+#[derive(Debug, Default)]
+struct Runs {
+    all: Vec<usize>,
+    /// Those that nothing disturbed, with what they took.
+    measured: Vec<(usize, f64)>,
 }
 
 impl Lateness {
-    /// A prompt took so many times what was expected.
-    pub(super) fn observe(&mut self, rows: usize, kind: Kind, multiple: f64) {
-        let bucket = self.0.entry(step(rows)).or_default();
-        let taken = bucket.taken.entry(kind).or_default();
-        if taken.len() == LATEST {
-            taken.remove(0);
-        }
-        taken.push((bucket.prompts, multiple));
+    /// A prompt has ended, and took so many times what was expected, where that is known and nothing disturbed it.
+    pub(super) fn ran(&mut self, rows: usize, kind: Kind, multiple: Option<f64>) {
+        let bucket = self.0.entry(half_octave(rows)).or_default();
+        let runs = bucket.kinds.entry(kind).or_default();
+        push(&mut runs.all, bucket.prompts);
+        multiple.into_iter().for_each(|multiple| push(&mut runs.measured, (bucket.prompts, multiple)));
         bucket.prompts += 1;
     }
 
     /// The kind that the next prompt of so many rows is computed by.
     pub(super) fn choose(&self, rows: usize, candidates: &[Candidate]) -> Kind {
-        let Some(bucket) = self.0.get(&step(rows)) else { return fastest(candidates, |_| 1.0) };
+        let Some(bucket) = self.0.get(&half_octave(rows)) else { return fastest(candidates, |_| 1.0) };
         let best = fastest(candidates, |kind| bucket.multiple(kind));
-        let has_alone = candidates.iter().any(|one| one.kind == Kind::Alone);
-        let is_unknown = has_alone && bucket.latest(Kind::Alone).count() <= LATEST / 2;
-        if best != Kind::Alone && is_unknown && bucket.multiple(best) > LATE {
+        let measured = |kind| candidates.iter().find(|one| one.kind == kind).and_then(Candidate::measured_seconds);
+        let takes_at_most =
+            |kind, times: f64| measured(kind).zip(measured(best)).is_some_and(|(other, best)| other <= times * best);
+        let late = bucket.multiple(best);
+        if best != Kind::Alone
+            && late > LATE
+            && bucket.runs(Kind::Alone) <= LATEST / 2
+            && takes_at_most(Kind::Alone, TRIED_ALONE * late)
+        {
             return Kind::Alone;
         }
         if !(bucket.prompts + 1).is_multiple_of(EVERY) {
             return best;
         }
         // One processor alone and several are compared: what disturbs one of these kinds mostly disturbs them all.
-        let others = candidates.iter().filter(|one| (one.kind == Kind::Alone) != (best == Kind::Alone));
-        let others: Vec<_> = others.copied().collect();
-        let seconds = |kind| candidates.iter().find(|one| one.kind == kind).and_then(Candidate::measured_seconds);
-        let tried = (!others.is_empty()).then(|| fastest(&others, |_| 1.0));
-        tried.filter(|other| seconds(*other) <= seconds(best).map(|best| TRIED * best)).unwrap_or(best)
+        let is_tried = |kind: Kind| {
+            (kind == Kind::Alone) != (best == Kind::Alone)
+                && takes_at_most(kind, TRIED)
+                && takes_at_most(kind, TRIED_LATE * late / bucket.multiple(kind))
+        };
+        let tried: Vec<_> = candidates.iter().filter(|one| is_tried(one.kind)).copied().collect();
+        if tried.is_empty() { best } else { fastest(&tried, |_| 1.0) }
     }
 }
 
 impl Bucket {
+    /// How many of the latest prompts are of a kind, whether or not something disturbed them; [`LATEST`] at most.
+    fn runs(&self, kind: Kind) -> usize {
+        let all = self.kinds.get(&kind).into_iter().flat_map(|runs| &runs.all);
+        all.filter(|prompt| *prompt + COUNTS_FOR > self.prompts).count()
+    }
+
     /// What the latest prompts of a kind took, as far as they count.
-    fn latest(&self, kind: Kind) -> impl Iterator<Item = f64> {
-        let taken = self.taken.get(&kind).into_iter().flatten();
-        taken.filter(|(prompt, _)| prompt + COUNTS_FOR > self.prompts).map(|(_, multiple)| *multiple)
+    fn latest(&self, kind: Kind) -> Vec<f64> {
+        let measured = self.kinds.get(&kind).into_iter().flat_map(|runs| &runs.measured);
+        measured.filter(|(prompt, _)| prompt + COUNTS_FOR > self.prompts).map(|(_, multiple)| *multiple).collect()
     }
 
     /// How many times as long as expected a kind takes. One processor alone is on time as long as nothing is known of it;
-    /// several are as late as the least late plan of several.
+    /// several are as late as the least late plan of several of which enough is known.
     fn multiple(&self, kind: Kind) -> f64 {
-        let of = |kind: &Kind, missing: f64| {
-            let mut latest: Vec<_> = self.latest(*kind).collect();
+        let of = |mut latest: Vec<f64>, missing: f64| {
             latest.resize(LATEST, missing);
             latest.sort_by(f64::total_cmp);
             latest[LATEST / 2]
         };
-        let several = self.taken.keys().filter(|kind| **kind != Kind::Alone);
+        let several = self.kinds.keys().filter(|kind| **kind != Kind::Alone).map(|kind| self.latest(*kind));
+        let known = several.filter(|latest| latest.len() > LATEST / 2);
         let missing = match kind {
             Kind::Alone => 1.0,
-            _ => several.map(|kind| of(kind, 1.0)).min_by(f64::total_cmp).unwrap_or(1.0),
+            _ => known.map(|latest| of(latest, 1.0)).min_by(f64::total_cmp).unwrap_or(1.0),
         };
-        of(&kind, missing)
+        of(self.latest(kind), missing)
     }
 }
 
+/// Adds to the latest, of which the first one goes.
+fn push<T>(latest: &mut Vec<T>, one: T) {
+    if latest.len() == LATEST {
+        latest.remove(0);
+    }
+    latest.push(one);
+}
+
 /// Half octaves up to a length.
-fn step(rows: usize) -> i32 {
+fn half_octave(rows: usize) -> i32 {
     (2.0 * (rows as f64).log2()).floor() as i32
 }
 
@@ -105,16 +135,16 @@ mod tests {
         })
     }
 
-    /// The kinds of so many prompts, each of which takes so many times what was measured.
-    fn run(
+    /// The kinds of so many prompts, each of which takes so many times what was measured; `None`: others run beside it.
+    fn run<M: Into<Option<f64>>>(
         lateness: &mut Lateness,
         (rows, prompts): (usize, usize),
         candidates: &[Candidate],
-        mut multiple: impl FnMut(Kind) -> f64,
+        mut multiple: impl FnMut(Kind) -> M,
     ) -> Vec<Kind> {
         let prompt = |_| {
             let kind = lateness.choose(rows, candidates);
-            lateness.observe(rows, kind, multiple(kind));
+            lateness.ran(rows, kind, multiple(kind).into());
             kind
         };
         (0..prompts).map(prompt).collect()
@@ -151,9 +181,33 @@ mod tests {
             _ => 1.6,
         });
         assert!(share(&kinds[2..], Kind::Alone) > 0.9, "{kinds:?}");
-        // Where it is no faster than it was, once in a while.
+        // Where it is no faster than it was, once in a while; where it is far from that, never.
         let kinds = run(&mut Lateness::default(), (64, 400), &candidates(2.5), |_| 1.6);
         assert!((0.02..0.04).contains(&share(&kinds, Kind::Alone)), "{kinds:?}");
+        let kinds = run(&mut Lateness::default(), (64, 400), &candidates(1.6 * TRIED_ALONE + 0.01), |_| 1.6);
+        assert_eq!(share(&kinds, Kind::Alone), 0.0);
+    }
+
+    #[test]
+    fn prompts_that_others_run_beside_are_tried_as_seldom_as_others() {
+        for (alone, late, before) in [(1.2, 1.0, 14), (1.2, 1.0, 15), (1.2, 1.0, 16), (1.5, 1.3, 2), (1.5, 1.3, 3)] {
+            let mut lateness = Lateness::default();
+            run(&mut lateness, (64, before), &candidates(alone), |_| late);
+            let kinds = run(&mut lateness, (64, 160), &candidates(alone), |_| None);
+            assert!(share(&kinds, Kind::Alone) <= 0.075, "{late} late {before} times: {kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_is_known_to_be_late_or_was_never_measured_is_not_tried() {
+        let mut lateness = Lateness::default();
+        let slow = |kind| if kind == Kind::Alone { 1.0 } else { 3.0 };
+        let kinds = run(&mut lateness, (64, 40), &candidates(1.2), slow);
+        assert_eq!(share(&kinds[2..], Kind::Alone), 1.0, "{kinds:?}");
+        let mut only_alone = candidates(1.2);
+        only_alone[..2].iter_mut().for_each(|one| one.factor = None);
+        let kinds = run(&mut Lateness::default(), (64, 40), &only_alone, |_| 1.0);
+        assert_eq!(share(&kinds, Kind::Alone), 1.0, "{kinds:?}");
     }
 
     proptest! {

@@ -178,6 +178,11 @@ impl Pass {
         self.tokens.len()
     }
 
+    /// Whether it is the prompt of one sequence without adapters, which plans are made for.
+    pub(super) fn is_one_prompt(&self) -> bool {
+        self.requests.len() == 1 && !self.has_adapters()
+    }
+
     /// Whether sequences of it have adapters, which a device that runs the model whole does not compute.
     pub(super) fn has_adapters(&self) -> bool {
         self.requests.iter().any(|request| request.has_adapters())

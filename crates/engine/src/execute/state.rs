@@ -96,7 +96,7 @@ struct Live {
     /// Some of its tasks are for no processor that is left.
     is_orphaned: bool,
     /// No other pass has been live since it is.
-    is_alone: bool,
+    is_undisturbed: bool,
     /// What waiting had taken before it.
     waits: Vec<WaitUse>,
     /// What decides between its tasks.
@@ -326,21 +326,22 @@ impl State {
 
     /// A pass is complete: its buffers are free, and what was seen of it is kept.
     fn finish(&mut self, shared: &Shared, id: PassId) {
-        let live = self.remove(shared, id);
-        let Live { pass, events, failures, waits, policy, is_alone, .. } = live;
+        let Live { pass, events, failures, waits, policy, is_undisturbed, .. } = self.remove(shared, id);
         let seconds = pass.start.elapsed().as_secs_f64();
         match &pass.work {
             Work::Prompts(prompts) => {
                 let Prompts { graph, tasks, planned, .. } = &**prompts;
-                let timeline = Timeline::new(events, shared.units.len());
                 let position = pass.requests.first().map_or(0, |request| request.position);
-                let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
                 let waits = self.waits.iter().zip(waits).map(|(now, before)| now.since(before)).collect();
+                let timeline = Timeline::new(events, shared.units.len());
+                let (graph, tasks) = (graph.clone(), Arc::clone(tasks));
                 let execution = Execution { graph, tasks, position, policy, timeline, waits, failures };
                 // Otherwise some tasks were skipped, and others took the time of more than themselves.
-                if execution.failures.is_empty() && !pass.requests.iter().any(|request| request.is_cancelled()) {
+                let is_whole = execution.failures.is_empty() && !pass.requests.iter().any(|one| one.is_cancelled());
+                let measured = (is_whole && is_undisturbed && pass.is_one_prompt()).then_some(seconds);
+                planned.iter().for_each(|planned| self.joint.ran(planned, pass.rows(), measured));
+                if is_whole {
                     self.costs.learn(&shared.processors, [&execution]);
-                    planned.iter().filter(|_| is_alone).for_each(|planned| self.joint.observe(planned, seconds));
                     if !execution.tasks.dag.has_one_home() {
                         self.want_order(shared, pass.rows(), position);
                     }
@@ -540,8 +541,8 @@ impl State {
             task: None,
             reason: FailureReason::Away,
         });
-        let is_alone = self.live.is_empty();
-        self.live.iter_mut().for_each(|live| live.is_alone = false);
+        let is_undisturbed = self.live.is_empty();
+        self.live.iter_mut().for_each(|live| live.is_undisturbed = false);
         self.live.push(Live {
             id,
             pass: Arc::new(pass),
@@ -552,7 +553,7 @@ impl State {
             events: Vec::new(),
             failures: failures.collect(),
             is_orphaned: false,
-            is_alone,
+            is_undisturbed,
             waits: self.waits.clone(),
             policy,
         });

@@ -427,7 +427,7 @@ fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_agai
 fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_to() {
     let model = int8("llama");
     let options = || joint_options(1, &model, 40, 1);
-    let tokens = prompt(&model, 20);
+    let tokens = prompt(&model, 30);
     let candidates = engine(&model, options()).planned(tokens.len()).unwrap().plan.candidates.clone();
     // The other processor is never as fast as that.
     let factors = [(Kind::Tensor, 1e-6), (Kind::Alone, 4e-5)].map(|(kind, expected)| {
