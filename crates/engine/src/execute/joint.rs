@@ -98,7 +98,9 @@ impl JointPlans {
         };
         // By the costs that the kind was chosen by, which may have changed when its plan was made.
         let candidate = candidates.candidates.iter().find(|one| one.kind == planned.plan.kind);
-        let expected = candidate.filter(|_| planned.guessed_of.is_empty()).and_then(Candidate::measured_seconds);
+        // One processor whose times are not known yet does not compute its plan as it was measured.
+        let runs_as_measured = planned.plan.alone().is_none() || planned.alone().is_some();
+        let expected = candidate.filter(|_| runs_as_measured).and_then(Candidate::measured_seconds);
         Some(Planned { expected, ..planned })
     }
 
