@@ -38,7 +38,8 @@ fn of_repository(package: &Path) -> Option<String> {
         return None;
     }
     for file in ["HEAD", "logs/HEAD"] {
-        let path = workspace.join(git(&["rev-parse", "--git-path", file])?);
+        // As seen from the package, where git runs.
+        let path = package.join(git(&["rev-parse", "--git-path", file])?);
         if path.exists() {
             println!("cargo::rerun-if-changed={}", path.display());
         }
