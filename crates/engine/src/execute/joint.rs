@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use triad_plan::graph::Graph;
-use triad_plan::joint::{Candidate, JointPlan, Kind, Prompt};
+use triad_plan::joint::{Candidate, CandidateId, JointPlan, Kind, Prompt};
 use triad_plan::partition::plans::planned_rows;
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::Policy;
@@ -23,9 +23,9 @@ const MOST: usize = 1024;
 /// The plans of prompts so far.
 #[derive(Default)]
 pub(super) struct JointPlans {
-    /// By length as it is planned ([`planned_rows`]), position in steps of [`POSITIONS`], and the kind that was asked for; `None`:
-    /// the one that is expected to be the fastest.
-    plans: BTreeMap<(usize, usize, Option<Kind>), Planned>,
+    /// By length as it is planned ([`planned_rows`]), position in steps of [`POSITIONS`], and what was asked for; `None`: the one
+    /// that is expected to be the fastest.
+    plans: BTreeMap<(usize, usize, Option<CandidateId>), Planned>,
     /// The kind that is chosen, where there is one of it; `None`: the fastest.
     kind: Option<Kind>,
     lateness: Lateness,
@@ -73,8 +73,9 @@ impl JointPlans {
         let Planned { plan, rows: planned_rows, expected, .. } = planned;
         let seconds = seconds.filter(|_| 4 * rows >= 3 * planned_rows);
         let multiple = seconds.zip(*expected).map(|(seconds, expected)| seconds / expected);
-        tracing::debug!(rows, kind = plan.kind.name(), seconds, expected, multiple, "a prompt ran as planned");
-        self.lateness.ran(*planned_rows, plan.kind, multiple);
+        let (kind, alone) = (plan.id.kind.name(), plan.id.alone.map(ProcessorId::index));
+        tracing::debug!(rows, kind, alone, seconds, expected, multiple, "a prompt ran as planned");
+        self.lateness.ran(*planned_rows, plan.id, multiple);
     }
 
     /// The plan of a prompt of `rows` tokens at `position`, if prompts are planned. Where something in it was guessed,
@@ -86,35 +87,35 @@ impl JointPlans {
         policy: Policy,
         prompt: (usize, usize),
     ) -> Option<Planned> {
-        let fastest = self.plan_of(shared, costs, policy, prompt, self.kind)?;
+        let fastest = self.plan_of(shared, costs, policy, prompt, self.kind.map(CandidateId::from))?;
         if self.kind.is_some() {
             return Some(fastest);
         }
-        let candidates = Arc::clone(&fastest.plan);
-        let kind = self.lateness.choose(fastest.rows, &candidates.candidates);
-        let planned = match kind == fastest.plan.kind {
+        let candidates = &Arc::clone(&fastest.plan).candidates;
+        let chosen = self.lateness.choose(fastest.rows, candidates);
+        let planned = match chosen == fastest.plan.id {
             true => fastest,
-            false => self.plan_of(shared, costs, policy, prompt, Some(kind))?,
+            false => self.plan_of(shared, costs, policy, prompt, Some(chosen))?,
         };
-        // By the costs that the kind was chosen by, which may have changed when its plan was made.
-        let candidate = candidates.candidates.iter().find(|one| one.kind == planned.plan.kind);
+        // By the costs that it was chosen by, which may have changed when its plan was made.
+        let candidate = candidates.iter().find(|one| one.id == planned.plan.id);
         // One processor whose times are not known yet does not compute its plan as it was measured.
         let runs_as_measured = planned.plan.alone().is_none() || planned.alone().is_some();
         let expected = candidate.filter(|_| runs_as_measured).and_then(Candidate::measured_seconds);
         Some(Planned { expected, ..planned })
     }
 
-    /// The same of a kind, or of the one that is expected to be the fastest.
+    /// The candidate that is asked for, or the one that is expected to be the fastest.
     fn plan_of(
         &mut self,
         shared: &Shared,
         costs: &Costs,
         policy: Policy,
         (rows, position): (usize, usize),
-        kind: Option<Kind>,
+        candidate: Option<CandidateId>,
     ) -> Option<Planned> {
         let joint = shared.tasks.joint.as_ref()?;
-        let key = (planned_rows(rows), position / POSITIONS, kind);
+        let key = (planned_rows(rows), position / POSITIONS, candidate);
         let known = costs.seen().count();
         if let Some(planned) = self.plans.get(&key)
             && planned.guessed_with.is_none_or(|then| then == known)
@@ -136,7 +137,7 @@ impl JointPlans {
             rows: key.0,
             most_rows: shared.settings.chunk,
             policy,
-            kind,
+            candidate,
             seconds: &seconds,
         };
         let plan = joint.plan(&prompt).expect("chunks are not longer than those that were planned");

@@ -1,11 +1,12 @@
-//! Which kinds of plans take longer than expected. The joint search goes by what `triad profile` measured; another program on one
-//! of the processors, or a profile that was made beside one, makes prompts that several compute wait for the slowest.
+//! Which plans take longer than expected: those of several processors by their kinds, and each processor alone. The joint search
+//! goes by what `triad profile` measured; another program on one of the processors, or a profile that was made beside one, makes
+//! prompts that several compute wait for the slowest.
 
 use std::collections::BTreeMap;
 
-use triad_plan::joint::{Candidate, Kind, fastest};
+use triad_plan::joint::{Candidate, CandidateId, fastest};
 
-/// Prompts of a kind that count: the latest. Of fewer, those that are missing count as [`Bucket::multiple`] has it.
+/// Prompts of a plan that count: the latest. Of fewer, those that are missing count as [`Bucket::multiple`] has it.
 const LATEST: usize = 3;
 /// What a prompt took counts for so many further prompts of about its length.
 const COUNTS_FOR: usize = 64;
@@ -14,7 +15,7 @@ const COUNTS_FOR: usize = 64;
 const EVERY: usize = 16;
 const TRIED: f64 = 1.25;
 const TRIED_LATE: f64 = 2.0;
-/// Where several take longer than expected by so much, one processor alone is tried, unless it was measured to take longer than
+/// Where several take longer than expected by so much, each processor alone is tried, unless it was measured to take longer than
 /// `TRIED_ALONE` times as long.
 const LATE: f64 = 1.1;
 const TRIED_ALONE: f64 = 4.0;
@@ -27,10 +28,10 @@ pub(super) struct Lateness(BTreeMap<i32, Bucket>);
 #[derive(Debug, Default)]
 struct Bucket {
     prompts: usize,
-    kinds: BTreeMap<Kind, Runs>,
+    plans: BTreeMap<CandidateId, Runs>,
 }
 
-/// The latest prompts of a kind, by their numbers in the bucket.
+/// The latest prompts of a plan, by their numbers in the bucket.
 #[derive(Debug, Default)]
 struct Runs {
     all: Vec<usize>,
@@ -40,71 +41,75 @@ struct Runs {
 
 impl Lateness {
     /// A prompt has ended, and took so many times what was expected, where that is known and nothing disturbed it.
-    pub(super) fn ran(&mut self, rows: usize, kind: Kind, multiple: Option<f64>) {
+    pub(super) fn ran(&mut self, rows: usize, id: CandidateId, multiple: Option<f64>) {
         let bucket = self.0.entry(half_octave(rows)).or_default();
-        let runs = bucket.kinds.entry(kind).or_default();
+        let runs = bucket.plans.entry(id).or_default();
         push(&mut runs.all, bucket.prompts);
         multiple.into_iter().for_each(|multiple| push(&mut runs.measured, (bucket.prompts, multiple)));
         bucket.prompts += 1;
     }
 
-    /// The kind that the next prompt of so many rows is computed by.
-    pub(super) fn choose(&self, rows: usize, candidates: &[Candidate]) -> Kind {
+    /// What the next prompt of so many rows is computed by.
+    pub(super) fn choose(&self, rows: usize, candidates: &[Candidate]) -> CandidateId {
         let Some(bucket) = self.0.get(&half_octave(rows)) else { return fastest(candidates, |_| 1.0) };
-        let best = fastest(candidates, |kind| bucket.multiple(kind));
-        let measured = |kind| candidates.iter().find(|one| one.kind == kind).and_then(Candidate::measured_seconds);
+        let best = fastest(candidates, |id| bucket.multiple(id));
+        let measured = |id| candidates.iter().find(|one| one.id == id).and_then(Candidate::measured_seconds);
         let takes_at_most =
-            |kind, times: f64| measured(kind).zip(measured(best)).is_some_and(|(other, best)| other <= times * best);
+            |id, times: f64| measured(id).zip(measured(best)).is_some_and(|(other, best)| other <= times * best);
         let late = bucket.multiple(best);
-        if best != Kind::Alone
+        let of = |is_tried: &dyn Fn(CandidateId) -> bool| {
+            let tried: Vec<_> = candidates.iter().filter(|one| is_tried(one.id)).copied().collect();
+            (!tried.is_empty()).then(|| fastest(&tried, |id| bucket.multiple(id)))
+        };
+        let is_alone =
+            |id: CandidateId| id.is_alone() && bucket.runs(id) <= LATEST / 2 && takes_at_most(id, TRIED_ALONE * late);
+        if !best.is_alone()
             && late > LATE
-            && bucket.runs(Kind::Alone) <= LATEST / 2
-            && takes_at_most(Kind::Alone, TRIED_ALONE * late)
+            && let Some(alone) = of(&is_alone)
         {
-            return Kind::Alone;
+            return alone;
         }
         if !(bucket.prompts + 1).is_multiple_of(EVERY) {
             return best;
         }
         // One processor alone and several are compared: what disturbs one of these kinds mostly disturbs them all.
-        let is_tried = |kind: Kind| {
-            (kind == Kind::Alone) != (best == Kind::Alone)
-                && takes_at_most(kind, TRIED)
-                && takes_at_most(kind, TRIED_LATE * late / bucket.multiple(kind))
+        let is_other = |id: CandidateId| {
+            id.is_alone() != best.is_alone()
+                && takes_at_most(id, TRIED)
+                && takes_at_most(id, TRIED_LATE * late / bucket.multiple(id))
         };
-        let tried: Vec<_> = candidates.iter().filter(|one| is_tried(one.kind)).copied().collect();
-        if tried.is_empty() { best } else { fastest(&tried, |_| 1.0) }
+        of(&is_other).unwrap_or(best)
     }
 }
 
 impl Bucket {
-    /// How many of the latest prompts are of a kind, whether or not something disturbed them; [`LATEST`] at most.
-    fn runs(&self, kind: Kind) -> usize {
-        let all = self.kinds.get(&kind).into_iter().flat_map(|runs| &runs.all);
+    /// How many of the latest prompts are of a plan, whether or not something disturbed them; [`LATEST`] at most.
+    fn runs(&self, id: CandidateId) -> usize {
+        let all = self.plans.get(&id).into_iter().flat_map(|runs| &runs.all);
         all.filter(|prompt| *prompt + COUNTS_FOR > self.prompts).count()
     }
 
-    /// What the latest prompts of a kind took, as far as they count.
-    fn latest(&self, kind: Kind) -> Vec<f64> {
-        let measured = self.kinds.get(&kind).into_iter().flat_map(|runs| &runs.measured);
+    /// What the latest prompts of a plan took, as far as they count.
+    fn latest(&self, id: CandidateId) -> Vec<f64> {
+        let measured = self.plans.get(&id).into_iter().flat_map(|runs| &runs.measured);
         measured.filter(|(prompt, _)| prompt + COUNTS_FOR > self.prompts).map(|(_, multiple)| *multiple).collect()
     }
 
-    /// How many times as long as expected a kind takes. One processor alone is on time as long as nothing is known of it;
+    /// How many times as long as expected a plan takes. One processor alone is on time as long as nothing is known of it;
     /// several are as late as the least late plan of several of which enough is known.
-    fn multiple(&self, kind: Kind) -> f64 {
+    fn multiple(&self, id: CandidateId) -> f64 {
         let of = |mut latest: Vec<f64>, missing: f64| {
             latest.resize(LATEST, missing);
             latest.sort_by(f64::total_cmp);
             latest[LATEST / 2]
         };
-        let several = self.kinds.keys().filter(|kind| **kind != Kind::Alone).map(|kind| self.latest(*kind));
+        let several = self.plans.keys().filter(|id| !id.is_alone()).map(|id| self.latest(*id));
         let known = several.filter(|latest| latest.len() > LATEST / 2);
-        let missing = match kind {
-            Kind::Alone => 1.0,
-            _ => known.map(|latest| of(latest, 1.0)).min_by(f64::total_cmp).unwrap_or(1.0),
+        let missing = match id.is_alone() {
+            true => 1.0,
+            false => known.map(|latest| of(latest, 1.0)).min_by(f64::total_cmp).unwrap_or(1.0),
         };
-        of(self.latest(kind), missing)
+        of(self.latest(id), missing)
     }
 }
 
@@ -123,69 +128,75 @@ fn half_octave(rows: usize) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use proptest::prelude::*;
+    use triad_plan::joint::Kind;
+    use triad_plan::processors::ProcessorId;
+
+    use super::*;
+
+    const FIRST: CandidateId = CandidateId::alone(ProcessorId::new(0));
+    const SECOND: CandidateId = CandidateId::alone(ProcessorId::new(1));
 
     /// One processor takes as long as `alone` times the fastest two plans of several.
     fn candidates(alone: f64) -> [Candidate; 3] {
-        [(Kind::Mixed, 1.0), (Kind::Tensor, 1.01), (Kind::Alone, alone)].map(|(kind, factor)| Candidate {
-            kind,
-            seconds: 0.1,
-            factor: Some(factor),
-        })
+        [(Kind::Mixed.into(), 1.0), (Kind::Tensor.into(), 1.01), (FIRST, alone)].map(candidate)
     }
 
-    /// The kinds of so many prompts, each of which takes so many times what was measured; `None`: others run beside it.
+    fn candidate((id, factor): (CandidateId, f64)) -> Candidate {
+        Candidate { id, seconds: 0.1, factor: Some(factor) }
+    }
+
+    /// What so many prompts are computed by, each of which takes so many times what was measured; `None`: others run beside it.
     fn run<M: Into<Option<f64>>>(
         lateness: &mut Lateness,
         (rows, prompts): (usize, usize),
         candidates: &[Candidate],
-        mut multiple: impl FnMut(Kind) -> M,
-    ) -> Vec<Kind> {
+        mut multiple: impl FnMut(CandidateId) -> M,
+    ) -> Vec<CandidateId> {
         let prompt = |_| {
-            let kind = lateness.choose(rows, candidates);
-            lateness.ran(rows, kind, multiple(kind).into());
-            kind
+            let id = lateness.choose(rows, candidates);
+            lateness.ran(rows, id, multiple(id).into());
+            id
         };
         (0..prompts).map(prompt).collect()
     }
 
-    fn share(kinds: &[Kind], kind: Kind) -> f64 {
-        kinds.iter().filter(|one| **one == kind).count() as f64 / kinds.len() as f64
+    fn share(chosen: &[CandidateId], id: impl Into<CandidateId>) -> f64 {
+        let id = id.into();
+        chosen.iter().filter(|one| **one == id).count() as f64 / chosen.len() as f64
     }
 
     #[test]
     fn two_late_prompts_make_a_kind_late_and_one_does_not() {
         let mut lateness = Lateness::default();
         let mut late = [2.0, 1.0, 2.0, 2.0].into_iter();
-        let kinds = run(&mut lateness, (300, 5), &candidates(1.5), |_| late.next().unwrap_or(1.0));
-        assert_eq!(kinds, [Kind::Mixed, Kind::Mixed, Kind::Mixed, Kind::Alone, Kind::Alone]);
+        let chosen = run(&mut lateness, (300, 5), &candidates(1.5), |_| late.next().unwrap_or(1.0));
+        let mixed = CandidateId::from(Kind::Mixed);
+        assert_eq!(chosen, [mixed, mixed, mixed, FIRST, FIRST]);
         // Of about that length.
-        assert_eq!([270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))), [Kind::Alone; 2]);
-        assert_eq!([250, 370].map(|rows| lateness.choose(rows, &candidates(1.5))), [Kind::Mixed; 2]);
+        assert_eq!([270, 350].map(|rows| lateness.choose(rows, &candidates(1.5))), [FIRST; 2]);
+        assert_eq!([250, 370].map(|rows| lateness.choose(rows, &candidates(1.5))), [mixed; 2]);
     }
 
     #[test]
     fn kinds_that_are_expected_to_take_much_longer_are_not_tried() {
-        let kinds = run(&mut Lateness::default(), (64, 200), &candidates(TRIED + 0.01), |_| 1.0);
-        assert_eq!(share(&kinds, Kind::Mixed), 1.0);
-        let kinds = run(&mut Lateness::default(), (64, 200), &candidates(TRIED - 0.01), |_| 1.0);
-        assert_eq!(share(&kinds, Kind::Alone), 12.0 / 200.0);
+        let chosen = run(&mut Lateness::default(), (64, 200), &candidates(TRIED + 0.01), |_| 1.0);
+        assert_eq!(share(&chosen, Kind::Mixed), 1.0);
+        let chosen = run(&mut Lateness::default(), (64, 200), &candidates(TRIED - 0.01), |_| 1.0);
+        assert_eq!(share(&chosen, FIRST), 12.0 / 200.0);
     }
 
     #[test]
     fn one_processor_alone_is_tried_where_several_are_late_however_slow_it_was_when_it_was_measured() {
         // As where the profile was made beside another program.
-        let kinds = run(&mut Lateness::default(), (64, 40), &candidates(2.5), |kind| match kind {
-            Kind::Alone => 0.4,
-            _ => 1.6,
-        });
-        assert!(share(&kinds[2..], Kind::Alone) > 0.9, "{kinds:?}");
+        let chosen =
+            run(&mut Lateness::default(), (64, 40), &candidates(2.5), |id| if id == FIRST { 0.4 } else { 1.6 });
+        assert!(share(&chosen[2..], FIRST) > 0.9, "{chosen:?}");
         // Where it is no faster than it was, once in a while; where it is far from that, never.
-        let kinds = run(&mut Lateness::default(), (64, 400), &candidates(2.5), |_| 1.6);
-        assert!((0.02..0.04).contains(&share(&kinds, Kind::Alone)), "{kinds:?}");
-        let kinds = run(&mut Lateness::default(), (64, 400), &candidates(1.6 * TRIED_ALONE + 0.01), |_| 1.6);
-        assert_eq!(share(&kinds, Kind::Alone), 0.0);
+        let chosen = run(&mut Lateness::default(), (64, 400), &candidates(2.5), |_| 1.6);
+        assert!((0.02..0.04).contains(&share(&chosen, FIRST)), "{chosen:?}");
+        let chosen = run(&mut Lateness::default(), (64, 400), &candidates(1.6 * TRIED_ALONE + 0.01), |_| 1.6);
+        assert_eq!(share(&chosen, FIRST), 0.0);
     }
 
     #[test]
@@ -193,21 +204,37 @@ mod tests {
         for (alone, late, before) in [(1.2, 1.0, 14), (1.2, 1.0, 15), (1.2, 1.0, 16), (1.5, 1.3, 2), (1.5, 1.3, 3)] {
             let mut lateness = Lateness::default();
             run(&mut lateness, (64, before), &candidates(alone), |_| late);
-            let kinds = run(&mut lateness, (64, 160), &candidates(alone), |_| None);
-            assert!(share(&kinds, Kind::Alone) <= 0.075, "{late} late {before} times: {kinds:?}");
+            let chosen = run(&mut lateness, (64, 160), &candidates(alone), |_| None);
+            assert!(share(&chosen, FIRST) <= 0.075, "{late} late {before} times: {chosen:?}");
         }
     }
 
     #[test]
     fn a_kind_that_is_known_to_be_late_or_was_never_measured_is_not_tried() {
         let mut lateness = Lateness::default();
-        let slow = |kind| if kind == Kind::Alone { 1.0 } else { 3.0 };
-        let kinds = run(&mut lateness, (64, 40), &candidates(1.2), slow);
-        assert_eq!(share(&kinds[2..], Kind::Alone), 1.0, "{kinds:?}");
+        let slow = |id| if id == FIRST { 1.0 } else { 3.0 };
+        let chosen = run(&mut lateness, (64, 40), &candidates(1.2), slow);
+        assert_eq!(share(&chosen[2..], FIRST), 1.0, "{chosen:?}");
         let mut only_alone = candidates(1.2);
         only_alone[..2].iter_mut().for_each(|one| one.factor = None);
-        let kinds = run(&mut Lateness::default(), (64, 40), &only_alone, |_| 1.0);
-        assert_eq!(share(&kinds, Kind::Alone), 1.0, "{kinds:?}");
+        let chosen = run(&mut Lateness::default(), (64, 40), &only_alone, |_| 1.0);
+        assert_eq!(share(&chosen, FIRST), 1.0, "{chosen:?}");
+    }
+
+    #[test]
+    fn of_several_processors_the_one_that_is_not_late_computes_alone() {
+        // As beside a program on the second one: whoever waits for it is late.
+        let busy = |id| if id == FIRST { 1.0 } else { 2.0 };
+        for (several, fewest) in [(1.2, 0.9), (0.6, 0.85)] {
+            let all = [(Kind::Mixed.into(), several), (SECOND, 1.0), (FIRST, 1.01)].map(candidate);
+            let chosen = run(&mut Lateness::default(), (64, 200), &all, busy);
+            assert!(share(&chosen, FIRST) > fewest, "{several}: {chosen:?}");
+            assert!(share(&chosen[4..20], SECOND) < 0.1, "{several}: {chosen:?}");
+        }
+        // One that is slower by more than the other one is late is left alone.
+        let all = [(Kind::Mixed.into(), 1.2), (SECOND, 1.0), (FIRST, 2.1)].map(candidate);
+        let chosen = run(&mut Lateness::default(), (64, 200), &all, busy);
+        assert_eq!(share(&chosen, FIRST), 0.0, "{chosen:?}");
     }
 
     proptest! {
@@ -220,13 +247,13 @@ mod tests {
             let advantage = alone / (1.05 * several_late);
             prop_assume!(advantage.ln().abs() > 0.03);
             let mut noise = noise.into_iter().cycle();
-            let multiple = |kind| {
-                let late = if kind == Kind::Alone { 1.0 } else { several_late };
+            let multiple = |id| {
+                let late = if id == FIRST { 1.0 } else { several_late };
                 all_late * late * noise.next().unwrap()
             };
             let mut lateness = Lateness::default();
-            let kinds = run(&mut lateness, (rows, 400), &candidates(alone), multiple);
-            let of_alone = share(&kinds[40..], Kind::Alone);
+            let chosen = run(&mut lateness, (rows, 400), &candidates(alone), multiple);
+            let of_alone = share(&chosen[40..], FIRST);
             prop_assert_eq!(of_alone < 0.5, advantage > 1.0, "{} by one alone", of_alone);
             prop_assert!(of_alone.min(1.0 - of_alone) < 0.08, "{of_alone} by one alone");
         }
@@ -234,11 +261,11 @@ mod tests {
         #[test]
         fn a_kind_that_was_late_for_a_while_is_taken_again(late in 1.3f64..4.0, alone in 1.06f64..3.0) {
             let mut lateness = Lateness::default();
-            let slow = |kind| if kind == Kind::Alone { 1.0 } else { late };
+            let slow = |id| if id == FIRST { 1.0 } else { late };
             run(&mut lateness, (512, 40), &candidates(alone), slow);
             run(&mut lateness, (512, 80), &candidates(alone), |_| 1.0);
-            let kinds = run(&mut lateness, (512, 160), &candidates(alone), |_| 1.0);
-            prop_assert!(share(&kinds, Kind::Mixed) > 0.9, "{kinds:?}");
+            let chosen = run(&mut lateness, (512, 160), &candidates(alone), |_| 1.0);
+            prop_assert!(share(&chosen, Kind::Mixed) > 0.9, "{chosen:?}");
         }
     }
 }

@@ -75,12 +75,13 @@ pub struct Joint {
 pub struct JointPlan {
     /// Tokens of each chunk but the last, which may have fewer.
     pub chunk: usize,
-    /// What kind of candidate it is.
-    pub kind: Kind,
+    /// Which of the candidates it is.
+    #[serde(flatten)]
+    pub id: CandidateId,
     /// Simulated seconds.
     pub seconds: f64,
-    /// The best candidate of each kind, the fastest by the simulation first; of three processors and more those that leave
-    /// out who is not worth it.
+    /// The best candidate of each kind, and of each processor alone, the fastest by the simulation first; of three processors
+    /// and more those that leave out who is not worth it.
     pub candidates: Vec<Candidate>,
     /// By chunk, by subgraph of the blocks that were searched.
     #[serde(skip)]
@@ -90,8 +91,9 @@ pub struct JointPlan {
 /// The best way of a kind to compute a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Its kind.
-    pub kind: Kind,
+    /// Its kind, and who computes it.
+    #[serde(flatten)]
+    pub id: CandidateId,
     /// Simulated seconds.
     pub seconds: f64,
     /// What prompts of such a length took by plans of the kind, as a multiple of the simulated seconds, where that was
@@ -104,6 +106,40 @@ impl Candidate {
     /// Seconds that it is expected to take by what was measured of its kind, if anything was.
     pub fn measured_seconds(&self) -> Option<f64> {
         Some(self.factor? * self.seconds)
+    }
+}
+
+/// Which of the candidates for a prompt it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct CandidateId {
+    /// Its kind.
+    pub kind: Kind,
+    /// The processor that computes everything, of [`Kind::Alone`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone: Option<ProcessorId>,
+}
+
+impl CandidateId {
+    /// One processor computes everything.
+    pub const fn alone(processor: ProcessorId) -> Self {
+        Self { kind: Kind::Alone, alone: Some(processor) }
+    }
+
+    /// Whether one processor computes everything.
+    pub fn is_alone(self) -> bool {
+        self.kind == Kind::Alone
+    }
+
+    /// Whether it is what is asked for by another one, in which no processor means any.
+    fn is_of(self, asked: Self) -> bool {
+        self.kind == asked.kind && (asked.alone.is_none() || self.alone == asked.alone)
+    }
+}
+
+impl From<Kind> for CandidateId {
+    /// The candidate of a kind of several processors; the fastest of [`Kind::Alone`].
+    fn from(kind: Kind) -> Self {
+        Self { kind, alone: None }
     }
 }
 
@@ -156,8 +192,8 @@ pub struct Prompt<'a> {
     pub most_rows: usize,
     /// What runs the tasks.
     pub policy: Policy,
-    /// The kind of candidates that is chosen, where there is one of it; `None`: the fastest.
-    pub kind: Option<Kind>,
+    /// What is chosen, where there is such a candidate; `None`: the fastest.
+    pub candidate: Option<CandidateId>,
     /// Seconds of what is no product, and of shadows.
     pub seconds: &'a dyn Fn(&Graph, &PrefillTask, ProcessorId) -> f64,
 }
@@ -294,10 +330,7 @@ impl Joint {
 impl JointPlan {
     /// The processor that computes everything, if one does.
     pub fn alone(&self) -> Option<ProcessorId> {
-        match self.ways[0][0] {
-            Way::On(processor) if self.kind == Kind::Alone => Some(processor),
-            Way::On(_) | Way::Cut => None,
-        }
+        self.id.alone
     }
 
     /// How the subgraphs of a prompt are computed.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    BLOCKS, Candidate, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, assigned, searched, truncated,
+    BLOCKS, Candidate, CandidateId, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, assigned, searched,
+    truncated,
 };
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
@@ -38,22 +39,22 @@ struct Division<'a> {
     periods_left: f64,
 }
 
-/// The best candidate of each kind so far.
+/// The best candidate so far of a kind.
 struct Best {
     ways: Ways,
     chunk: usize,
     seconds: f64,
 }
 
-/// The best candidates by kind.
-type Found = BTreeMap<Kind, Best>;
+/// The best candidates.
+type Found = BTreeMap<CandidateId, Best>;
 
 pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
     let mut without = Vec::new();
     let mut found = candidates(joint, prompt, &without)?;
     // The slowest is left out where that is as good. Of two, one alone is a candidate.
     for _ in 2..joint.processors().count() {
-        let Some((_, fastest)) = several(&found) else { break };
+        let Some(fastest) = several(&found) else { break };
         let division = Division::new(joint, prompt, fastest.chunk, &without);
         let others = joint.processors().filter(|processor| !without.contains(processor));
         let seconds = |processor: &ProcessorId| division.seconds_alone(*processor);
@@ -64,46 +65,46 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
         }
         let mut fewer = candidates(joint, prompt, &without)?;
         match several(&fewer) {
-            Some((_, best)) if best.seconds < WORTH_IT * fastest.seconds => {}
+            Some(best) if best.seconds < WORTH_IT * fastest.seconds => {}
             _ => break,
         }
-        // One that was left out may be alone.
-        fewer.extend(found.remove_entry(&Kind::Alone));
+        // Those that are left out may be alone.
+        fewer.extend(found.into_iter().filter(|(id, _)| id.is_alone()));
         found = fewer;
     }
-    let candidate = |(kind, best): (&Kind, &Best)| {
-        let factor = MeasuredPrompt::factor(&joint.measured, *kind, prompt.rows);
-        Candidate { kind: *kind, seconds: best.seconds, factor }
+    let candidate = |(id, best): (&CandidateId, &Best)| {
+        let factor = MeasuredPrompt::factor(&joint.measured, id.kind, prompt.rows);
+        Candidate { id: *id, seconds: best.seconds, factor }
     };
     let mut candidates: Vec<_> = found.iter().map(candidate).collect();
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let kind = prompt.kind.filter(|kind| found.contains_key(kind));
-    let kind = kind.unwrap_or_else(|| fastest(&candidates, |_| 1.0));
-    let Best { ways, chunk, seconds } = found.remove(&kind).expect("it was found");
-    Ok(JointPlan { chunk, kind, seconds, candidates, ways })
+    let asked = candidates.iter().map(|one| one.id).find(|id| prompt.candidate.is_some_and(|asked| id.is_of(asked)));
+    let id = asked.unwrap_or_else(|| fastest(&candidates, |_| 1.0));
+    let Best { ways, chunk, seconds } = found.remove(&id).expect("it was found");
+    Ok(JointPlan { chunk, id, seconds, candidates, ways })
 }
 
-/// The kind that is expected to take the least, where each takes so many times what is expected of it by the simulation and,
-/// if any was measured, by what prompts took; one processor alone, unless several are worth it. Kinds that were not measured
-/// are not chosen where others were.
+/// The candidate that is expected to take the least, where each takes so many times what is expected of it by the simulation
+/// and, if any was measured, by what prompts took; one processor alone, unless several are worth it. Kinds that were not
+/// measured are not chosen where others were.
 ///
 /// # Panics
 /// If there is no candidate.
-pub fn fastest(candidates: &[Candidate], multiple: impl Fn(Kind) -> f64) -> Kind {
+pub fn fastest(candidates: &[Candidate], multiple: impl Fn(CandidateId) -> f64) -> CandidateId {
     let are_measured = candidates.iter().any(|one| one.factor.is_some());
     let expected = |one: &Candidate| {
         let seconds = if are_measured { one.measured_seconds().unwrap_or(f64::INFINITY) } else { one.seconds };
-        let margin = if one.kind == Kind::Alone { 1.0 } else { WORTH_IT };
-        margin * multiple(one.kind) * seconds
+        let margin = if one.id.is_alone() { 1.0 } else { WORTH_IT };
+        margin * multiple(one.id) * seconds
     };
     let least = candidates.iter().min_by(|a, b| expected(a).total_cmp(&expected(b)));
-    least.expect("there is a candidate").kind
+    least.expect("there is a candidate").id
 }
 
 /// The fastest of those that several processors compute, by the simulation.
-fn several(found: &Found) -> Option<(Kind, &Best)> {
-    let several = found.iter().filter(|(kind, _)| **kind != Kind::Alone);
-    several.min_by(|a, b| a.1.seconds.total_cmp(&b.1.seconds)).map(|(kind, best)| (*kind, best))
+fn several(found: &Found) -> Option<&Best> {
+    let several = found.iter().filter(|(id, _)| !id.is_alone()).map(|(_, best)| best);
+    several.min_by(|a, b| a.seconds.total_cmp(&b.seconds))
 }
 
 /// The best candidate of each kind in which some processors compute nothing.
@@ -123,10 +124,10 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
     }
     for chunk in lengths {
         let division = Division::new(joint, prompt, chunk, without);
-        for (kind, ways) in division.candidates() {
+        for (id, ways) in division.candidates() {
             let seconds = division.seconds(&ways)?;
-            if found.get(&kind).is_none_or(|best| seconds < best.seconds) {
-                found.insert(kind, Best { ways, chunk, seconds });
+            if found.get(&id).is_none_or(|best| seconds < best.seconds) {
+                found.insert(id, Best { ways, chunk, seconds });
             }
         }
     }
@@ -134,7 +135,7 @@ fn candidates(joint: &Joint, prompt: &Prompt, without: &[ProcessorId]) -> Result
     let division = Division::new(joint, prompt, fastest.chunk, without);
     if let Some((ways, seconds)) = division.refined(&fastest.ways, fastest.seconds)? {
         let chunk = fastest.chunk;
-        found.insert(Kind::Mixed, Best { ways, chunk, seconds });
+        found.insert(Kind::Mixed.into(), Best { ways, chunk, seconds });
     }
     // What hides behind others in a few blocks need not in all of them.
     for best in found.values_mut() {
@@ -161,7 +162,7 @@ impl<'a> Division<'a> {
         (0..self.graph.chunks().len()).map(of_chunk).collect()
     }
 
-    fn candidates(&self) -> Vec<(Kind, Ways)> {
+    fn candidates(&self) -> Vec<(CandidateId, Ways)> {
         let joint = self.joint;
         let Some(float) = self.floats().next() else { return Vec::new() };
         let of_product = |chunk: usize, subgraph: usize, ways: &[Way]| {
@@ -180,18 +181,18 @@ impl<'a> Division<'a> {
         let mut found: Vec<_> = joint
             .processors()
             .filter(|processor| joint.floats.contains(processor))
-            .map(|processor| (Kind::Alone, self.uniform(|_, _| Way::On(processor))))
+            .map(|processor| (CandidateId::alone(processor), self.uniform(|_, _| Way::On(processor))))
             .collect();
-        found.push((Kind::Layer, by_product(&whole)));
-        found.push((Kind::Tensor, by_product(&[Way::Cut])));
-        found.push((Kind::Auto, by_product(&all)));
+        found.push((Kind::Layer.into(), by_product(&whole)));
+        found.push((Kind::Tensor.into(), by_product(&[Way::Cut])));
+        found.push((Kind::Auto.into(), by_product(&all)));
         let turns: Vec<_> = joint.floats.iter().copied().filter(|one| whole.contains(&Way::On(*one))).collect();
         if turns.len() > 1 && self.graph.chunks().len() > 1 {
-            found.push((Kind::Chunks, self.uniform(|chunk, _| Way::On(turns[chunk % turns.len()]))));
+            found.push((Kind::Chunks.into(), self.uniform(|chunk, _| Way::On(turns[chunk % turns.len()]))));
         }
-        found.push((Kind::Placed, self.earliest(&whole, 0.0)));
+        found.push((Kind::Placed.into(), self.earliest(&whole, 0.0)));
         for weight in [0.0, 1.0] {
-            found.push((Kind::Mixed, self.earliest(&all, weight)));
+            found.push((Kind::Mixed.into(), self.earliest(&all, weight)));
         }
         if !self.without.is_empty() {
             found.retain(|(_, ways)| self.leaves_out(ways));

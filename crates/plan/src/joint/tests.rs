@@ -92,7 +92,13 @@ impl Machine {
         (joint, plan)
     }
 
-    fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize, kind: Option<Kind>) -> JointPlan {
+    fn plan_of(
+        &self,
+        joint: &Joint,
+        description: &ModelDescription,
+        rows: usize,
+        candidate: Option<CandidateId>,
+    ) -> JointPlan {
         let float = self.float_seconds;
         let seconds = |graph: &Graph, task: &PrefillTask, _| float * graph.chunks()[task.task.chunk].len() as f64;
         let (processors, options) = (&self.processors, &self.options(description));
@@ -103,7 +109,7 @@ impl Machine {
             rows,
             most_rows: CHUNK,
             policy: Policy::CriticalPath,
-            kind,
+            candidate,
             seconds: &seconds,
         };
         joint.plan(&prompt).unwrap()
@@ -111,7 +117,7 @@ impl Machine {
 }
 
 fn of(plan: &JointPlan, kind: Kind) -> Option<f64> {
-    plan.candidates.iter().find(|one| one.kind == kind).map(|one| one.seconds)
+    plan.candidates.iter().find(|one| one.id.kind == kind).map(|one| one.seconds)
 }
 
 prop_compose! {
@@ -131,15 +137,21 @@ fn a_prompt_is_planned_as_the_kind_that_is_asked_for_or_that_is_fastest_by_what_
     let machine = machine(&[false, false], Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 }, 1e-6);
     let (description, rows) = (description(4), 100);
     let (joint, plan) = machine.plan(&description, rows);
-    assert_ne!(plan.kind, Kind::Alone, "two are faster than one");
+    assert_ne!(plan.id.kind, Kind::Alone, "two are faster than one");
     let seconds = |kind| of(&plan, kind).unwrap();
-    for Candidate { kind, seconds, .. } in &plan.candidates {
-        let one = machine.plan_of(&joint, &description, rows, Some(*kind));
-        assert_eq!((one.kind, one.seconds), (*kind, *seconds));
+    for Candidate { id, seconds, .. } in &plan.candidates {
+        let one = machine.plan_of(&joint, &description, rows, Some(*id));
+        assert_eq!((one.id, one.seconds), (*id, *seconds));
+        let only = one.ways.iter().flatten().all(|way| id.alone.is_some_and(|alone| *way == Way::On(alone)));
+        assert_eq!((id.is_alone(), one.alone().is_some()), (only, only), "{one:?}");
     }
+    let alone: Vec<_> = plan.candidates.iter().filter_map(|one| one.id.alone).collect();
+    assert!([0, 1].iter().all(|id| alone.contains(&ProcessorId::new(*id))) && alone.len() == 2, "{alone:?}");
+    let any = machine.plan_of(&joint, &description, rows, Some(Kind::Alone.into()));
+    assert_eq!((any.seconds, any.alone()), (seconds(Kind::Alone), Some(alone[0])));
     let chosen = |factors: &[(Kind, f64)]| {
         let measured = vec![MeasuredPrompt { rows, factors: factors.iter().copied().collect() }];
-        machine.plan_of(&joint.clone().with_measured(measured), &description, rows, None).kind
+        machine.plan_of(&joint.clone().with_measured(measured), &description, rows, None).id.kind
     };
     // Several have to be a twentieth faster than one.
     let most = seconds(Kind::Alone) / seconds(Kind::Tensor) / 1.05;
@@ -151,13 +163,14 @@ fn a_prompt_is_planned_as_the_kind_that_is_asked_for_or_that_is_fastest_by_what_
     assert_eq!([1.01 * most, 0.99 * most].map(of_several), [Kind::Tensor, Kind::Placed]);
     // A kind may be later than the others.
     let measured = [(Kind::Alone, 2.0), (Kind::Tensor, 1.0), (Kind::Layer, 1.5)];
-    let all = measured.map(|(kind, factor)| Candidate { kind, seconds: 1.0, factor: Some(factor) });
-    let late = |late: f64| fastest(&all, |kind| if kind == Kind::Tensor { late } else { 1.0 });
+    let all = measured.map(|(kind, factor)| Candidate { id: kind.into(), seconds: 1.0, factor: Some(factor) });
+    let late = |late: f64| fastest(&all, |id| if id.kind == Kind::Tensor { late } else { 1.0 }).kind;
     assert_eq!([1.49, 1.51].map(late), [Kind::Tensor, Kind::Layer]);
     // What was not measured is not chosen, but where it is asked for.
     let measured = vec![MeasuredPrompt { rows, factors: [(Kind::Layer, 1.0)].into() }];
     let joint = joint.clone().with_measured(measured);
-    let kinds = [None, Some(Kind::Tensor)].map(|kind| machine.plan_of(&joint, &description, rows, kind).kind);
+    let kinds =
+        [None, Some(Kind::Tensor.into())].map(|asked| machine.plan_of(&joint, &description, rows, asked).id.kind);
     assert_eq!(kinds, [Kind::Layer, Kind::Tensor]);
 }
 
@@ -177,7 +190,7 @@ proptest! {
                 continue;
             };
             // A processor alone is chosen where nothing is worth the trouble.
-            let most = if plan.kind == Kind::Alone { 1.05 * seconds } else { seconds };
+            let most = if plan.id.is_alone() { 1.05 * seconds } else { seconds };
             prop_assert!(plan.seconds <= most, "{:?}", plan);
         }
         prop_assert!(plan.candidates.is_sorted_by(|a, b| a.seconds <= b.seconds));
@@ -229,7 +242,7 @@ fn two_equal_processors_take_turns_where_floats_are_long_and_cut_where_there_is_
 fn a_processor_that_is_no_help_is_left_alone() {
     let rates = Rates { alone: [3e-12, 1e-9, 1e-9], beside: 1.5, fixed: 1e-5 };
     let (_, plan) = machine(&[false, true], rates, 1e-6).plan(&description(30), 300);
-    assert_eq!(plan.kind, Kind::Alone, "{plan:?}");
+    assert_eq!(plan.id.kind, Kind::Alone, "{plan:?}");
     let ways: Vec<_> = plan.ways.iter().flatten().collect();
     assert!(ways.iter().all(|way| **way == Way::On(ProcessorId::new(0))), "{ways:?}");
 }

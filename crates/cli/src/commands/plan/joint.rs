@@ -8,7 +8,7 @@ use serde::Serialize;
 use triad_engine::execute::PlannedPrompt;
 use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_frontend::hashes;
-use triad_plan::joint::{Candidate, JointPlan};
+use triad_plan::joint::{Candidate, CandidateId, JointPlan};
 use triad_plan::partition::solve::Restriction;
 
 use crate::arguments::DescriptionArguments;
@@ -97,9 +97,13 @@ impl Joint {
     pub fn text(&self, names: &[String]) -> String {
         let Self { plan, planned_in, chunks, subgraphs } = self;
         let milliseconds = |seconds: f64| format!("{:.1}", 1e3 * seconds);
-        let candidate = |Candidate { kind, seconds, factor }: &Candidate| {
+        let name = |CandidateId { kind, alone }: CandidateId| match alone {
+            Some(processor) => format!("{} on {}", kind.name(), names[processor.index()]),
+            None => kind.name().to_owned(),
+        };
+        let candidate = |Candidate { id, seconds, factor }: &Candidate| {
             let factor = factor.map_or(String::new(), |factor| format!(" × {factor:.2}"));
-            format!("{} {}{factor}", kind.name(), milliseconds(*seconds))
+            format!("{} {}{factor}", name(*id), milliseconds(*seconds))
         };
         let candidates: Vec<_> = plan.candidates.iter().map(candidate).collect();
         let is_measured = plan.candidates.iter().any(|one| one.factor.is_some());
@@ -116,7 +120,7 @@ impl Joint {
             "chunks of {} tokens, {}: {} ms (simulated with what was measured; planned in {} ms)\ncandidates, \
              simulated ms{times}: {}\n\n{}",
             lengths.join(", "),
-            plan.kind.name(),
+            name(plan.id),
             milliseconds(plan.seconds),
             milliseconds(*planned_in),
             candidates.join(", "),

@@ -19,7 +19,8 @@ const FIRST_ROUNDS: usize = 2;
 ///
 /// All lists are in memory at once. In each round every list runs the test once, and each begins a round in its turn; a
 /// list is compared with the first one by the median of the rounds' ratios, since a machine's speed changes from one minute
-/// to the next by more than lists differ. Decode differs by little: many short rounds show that best.
+/// to the next by more than lists differ. With six rounds and more an interval is printed that holds the median of all possible
+/// rounds with a probability of 95 %: the more rounds, the narrower. Decode differs by little: many short rounds show that best.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   triad study processors --processors cpu=0 --processors cpu=0,cpu=1
@@ -68,6 +69,17 @@ struct Measured {
     tokens_per_second: Spread,
     /// How many times as fast as the first list in the same round.
     times_as_fast: Spread,
+    /// What holds the median of all possible rounds with a probability of 95 %, where there were enough.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interval: Option<[f64; 2]>,
+}
+
+/// A list beside the first one.
+#[derive(Debug, PartialEq)]
+struct Compared {
+    tokens_per_second: Spread,
+    times_as_fast: Spread,
+    interval: Option<[f64; 2]>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
@@ -96,12 +108,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let rounds = rounds(&plan, &engines, test, cancel)?;
             let (kind, tokens, ..) = test;
             results.extend(processors.iter().zip(compare(&rounds, tokens)).map(
-                |(list, (tokens_per_second, times_as_fast))| Measured {
+                |(list, Compared { tokens_per_second, times_as_fast, interval })| Measured {
                     test: kind,
                     tokens,
                     processors: list.to_string(),
                     tokens_per_second,
                     times_as_fast,
+                    interval,
                 },
             ));
         }
@@ -138,13 +151,37 @@ fn rounds(
 }
 
 /// Of each list, its tokens a second, and how many times as fast as the first it was in the same round.
-fn compare(rounds: &[Vec<f64>], tokens: usize) -> Vec<(Spread, Spread)> {
+fn compare(rounds: &[Vec<f64>], tokens: usize) -> Vec<Compared> {
     let of_list = |list: usize| {
         let rates = rounds.iter().map(|seconds| tokens as f64 / seconds[list]);
-        let ratios = rounds.iter().map(|seconds| seconds[0] / seconds[list]);
-        (Spread::of(rates.collect()), Spread::of(ratios.collect()))
+        let ratios: Vec<f64> = rounds.iter().map(|seconds| seconds[0] / seconds[list]).collect();
+        Compared {
+            tokens_per_second: Spread::of(rates.collect()),
+            interval: interval(ratios.clone()),
+            times_as_fast: Spread::of(ratios),
+        }
     };
     (0..rounds[0].len()).map(of_list).collect()
+}
+
+/// The least and the greatest value of those in the middle that hold the median of what they are drawn from with a probability
+/// of 95 %, whatever its distribution; `None` of fewer than six, which don't. Each value is below it or not by the toss of a coin,
+/// so that leaving out `k` at either end misses it where at most `k` of them are on one side.
+fn interval(mut values: Vec<f64>) -> Option<[f64; 2]> {
+    values.sort_by(f64::total_cmp);
+    let count = values.len();
+    // The logarithm of the probability that exactly so many are below, and the probability that at most so many are.
+    let (mut exactly, mut at_most) = (-(count as f64) * f64::ln(2.0), 0.0);
+    let mut left_out = None;
+    for below in 0..count.div_ceil(2) {
+        at_most += exactly.exp();
+        if 2.0 * at_most > 0.05 {
+            break;
+        }
+        left_out = Some(below);
+        exactly += ((count - below) as f64 / (below + 1) as f64).ln();
+    }
+    left_out.map(|below| [values[below], values[count - 1 - below]])
 }
 
 impl Measured {
@@ -163,14 +200,18 @@ impl Report for Found {
                 one.processors.clone(),
                 format!("{:.1}", one.tokens_per_second.median),
                 format!("{median:.3}"),
+                one.interval.map_or(String::new(), |[least, most]| format!("{least:.2} to {most:.2}")),
                 format!("{min:.2}"),
                 format!("{max:.2}"),
             ]
         };
         let rows: Vec<_> = self.results.iter().map(row).collect();
-        let names = ["test", "processors", "tokens/s", "times as fast", "least", "most"];
+        let names = ["test", "processors", "tokens/s", "times as fast", "95 %", "least", "most"];
         let first = &self.results[0].processors;
-        let text = format!("{}: times as fast as {first} in the same round, median, least and most", self.model);
+        let text = format!(
+            "{}: times as fast as {first} in the same round: median, what holds that of all rounds with 95 %, least, most",
+            self.model
+        );
         format!("{text}\n\n{}", output::table(&names, 2, &rows))
     }
 
@@ -204,7 +245,21 @@ mod tests {
         // The machine is half as fast in the second round, and the second list 1.25 times as fast as the first in both.
         let compared = compare(&[vec![1.0, 0.8], vec![2.0, 1.6]], 8);
         let spread = |min: f64, median: f64, max: f64| Spread { min, median, max };
-        assert_eq!(compared[0], (spread(4.0, 6.0, 8.0), spread(1.0, 1.0, 1.0)));
-        assert_eq!(compared[1], (spread(5.0, 7.5, 10.0), spread(1.25, 1.25, 1.25)));
+        let of = |tokens_per_second, times_as_fast| Compared { tokens_per_second, times_as_fast, interval: None };
+        assert_eq!(compared[0], of(spread(4.0, 6.0, 8.0), spread(1.0, 1.0, 1.0)));
+        assert_eq!(compared[1], of(spread(5.0, 7.5, 10.0), spread(1.25, 1.25, 1.25)));
+    }
+
+    #[test]
+    fn an_interval_leaves_out_as_many_rounds_as_the_sign_test_does() {
+        let of = |count: u32| interval((1..=count).rev().map(f64::from).collect());
+        // Tabulated for 95 %: all of 6 to 8, from the second of 9, the sixth of 20, the 18th of 50 and the 40th of 100 on.
+        assert_eq!([0, 1, 5].map(of), [None; 3]);
+        for (count, first) in [(6, 1), (8, 1), (9, 2), (20, 6), (50, 18), (100, 40)] {
+            assert_eq!(of(count), Some([f64::from(first), f64::from(count + 1 - first)]), "{count}");
+        }
+        // 2500 less 1.96 standard deviations of 35.4: their probabilities are less than what a number can be.
+        let [first, _] = of(5000).unwrap();
+        assert!((first - 2431.0).abs() <= 2.0, "{first}");
     }
 }

@@ -35,8 +35,9 @@ fn measured_kinds(engine: &Engine) -> Vec<(usize, Vec<Kind>, f64)> {
     let kinds = |rows| {
         let candidates = &engine.planned(rows)?.plan.candidates;
         let fastest = candidates.first()?.seconds;
-        let is_measured = |one: &&Candidate| one.kind == Kind::Alone || one.seconds <= SLOWEST * fastest;
-        Some((rows, candidates.iter().filter(is_measured).map(|one| one.kind).collect(), fastest))
+        let is_measured = |one: &&Candidate| one.id.is_alone() || one.seconds <= SLOWEST * fastest;
+        let kinds: BTreeSet<Kind> = candidates.iter().filter(is_measured).map(|one| one.id.kind).collect();
+        Some((rows, kinds.into_iter().collect(), fastest))
     };
     lengths.take_while(|length| *length <= most).map_while(kinds).collect()
 }
@@ -83,7 +84,7 @@ fn measure(
                 // As a process begins with them: each prompt changes them.
                 engine.set_costs(costs.clone());
                 engine.plan_ahead(rows);
-                let expected = engine.planned(rows).filter(|planned| planned.plan.kind == *kind);
+                let expected = engine.planned(rows).filter(|planned| planned.plan.id.kind == *kind);
                 let seconds = run_prompt(&mut session, &prompt, cancel)?.timeline.seconds();
                 if let Some(planned) = expected {
                     of_round.insert(*kind, Taken { seconds, simulated: planned.plan.seconds });

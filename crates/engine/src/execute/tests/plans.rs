@@ -431,7 +431,7 @@ fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_t
     let candidates = engine(&model, options()).planned(tokens.len()).unwrap().plan.candidates.clone();
     // The other processor is never as fast as that.
     let factors = [(Kind::Tensor, 1e-6), (Kind::Alone, 4e-5)].map(|(kind, expected)| {
-        let of_kind = candidates.iter().find(|one| one.kind == kind).unwrap();
+        let of_kind = candidates.iter().find(|one| one.id.kind == kind).unwrap();
         (kind, expected / of_kind.seconds)
     });
     let measured = vec![MeasuredPrompt { rows: tokens.len(), factors: factors.into() }];
