@@ -1,4 +1,4 @@
-//! Plans of whole prompts by the joint search of cuts and out-of-order execution, kept by length and kind, and which kind is
+//! Plans of whole prompts by the joint search of cuts and out-of-order execution, kept by length, and which of its candidates is
 //! chosen by what prompts took.
 
 use std::cell::RefCell;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use triad_plan::graph::Graph;
-use triad_plan::joint::{Candidate, CandidateId, JointPlan, Kind, Prompt};
+use triad_plan::joint::{Candidate, JointPlan, Kind, Prompt};
 use triad_plan::partition::plans::planned_rows;
 use triad_plan::processors::ProcessorId;
 use triad_plan::schedule::Policy;
@@ -23,9 +23,9 @@ const MOST: usize = 1024;
 /// The plans of prompts so far.
 #[derive(Default)]
 pub(super) struct JointPlans {
-    /// By length as it is planned ([`planned_rows`]), position in steps of [`POSITIONS`], and what was asked for; `None`: the one
-    /// that is expected to be the fastest.
-    plans: BTreeMap<(usize, usize, Option<CandidateId>), Planned>,
+    /// By length as it is planned ([`planned_rows`]), and position in steps of [`POSITIONS`], as what is expected to be the
+    /// fastest.
+    plans: BTreeMap<(usize, usize), Planned>,
     /// The kind that is chosen, where there is one of it; `None`: the fastest.
     kind: Option<Kind>,
     lateness: Lateness,
@@ -87,35 +87,37 @@ impl JointPlans {
         policy: Policy,
         prompt: (usize, usize),
     ) -> Option<Planned> {
-        let fastest = self.plan_of(shared, costs, policy, prompt, self.kind.map(CandidateId::from))?;
-        if self.kind.is_some() {
-            return Some(fastest);
-        }
-        let candidates = &Arc::clone(&fastest.plan).candidates;
-        let chosen = self.lateness.choose(fastest.rows, candidates);
-        let planned = match chosen == fastest.plan.id {
-            true => fastest,
-            false => self.plan_of(shared, costs, policy, prompt, Some(chosen))?,
+        let fastest = self.fastest(shared, costs, policy, prompt)?;
+        let candidates = &fastest.plan.candidates;
+        let chosen = match self.kind {
+            None => self.lateness.choose(fastest.rows, candidates),
+            Some(kind) => {
+                let asked = candidates.iter().map(|one| one.id).find(|id| id.kind == kind);
+                asked.unwrap_or(fastest.plan.id)
+            }
         };
-        // By the costs that it was chosen by, which may have changed when its plan was made.
-        let candidate = candidates.iter().find(|one| one.id == planned.plan.id);
+        let measured = candidates.iter().find(|one| one.id == chosen).and_then(Candidate::measured_seconds);
+        let plan = match chosen == fastest.plan.id {
+            true => Arc::clone(&fastest.plan),
+            false => Arc::new(fastest.plan.by(chosen).expect("it is a candidate")),
+        };
+        let planned = Planned { plan, ..fastest };
         // One processor whose times are not known yet does not compute its plan as it was measured.
         let runs_as_measured = planned.plan.alone().is_none() || planned.alone().is_some();
-        let expected = candidate.filter(|_| runs_as_measured).and_then(Candidate::measured_seconds);
+        let expected = measured.filter(|_| runs_as_measured && self.kind.is_none());
         Some(Planned { expected, ..planned })
     }
 
-    /// The candidate that is asked for, or the one that is expected to be the fastest.
-    fn plan_of(
+    /// The plan that is expected to be the fastest.
+    fn fastest(
         &mut self,
         shared: &Shared,
         costs: &Costs,
         policy: Policy,
         (rows, position): (usize, usize),
-        candidate: Option<CandidateId>,
     ) -> Option<Planned> {
         let joint = shared.tasks.joint.as_ref()?;
-        let key = (planned_rows(rows), position / POSITIONS, candidate);
+        let key = (planned_rows(rows), position / POSITIONS);
         let known = costs.seen().count();
         if let Some(planned) = self.plans.get(&key)
             && planned.guessed_with.is_none_or(|then| then == known)
@@ -137,7 +139,6 @@ impl JointPlans {
             rows: key.0,
             most_rows: shared.settings.chunk,
             policy,
-            candidate,
             seconds: &seconds,
         };
         let plan = joint.plan(&prompt).expect("chunks are not longer than those that were planned");

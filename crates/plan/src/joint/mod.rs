@@ -14,6 +14,7 @@ mod search;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use triad_model::description::ModelDescription;
@@ -83,10 +84,24 @@ pub struct JointPlan {
     /// The best candidate of each kind, and of each processor alone, the fastest by the simulation first; of three processors
     /// and more those that leave out who is not worth it.
     pub candidates: Vec<Candidate>,
-    /// By chunk, by subgraph of the blocks that were searched.
+    /// How each of them computes it.
     #[serde(skip)]
-    ways: Vec<Vec<Way>>,
+    found: Arc<Found>,
 }
+
+/// Ways by chunk, by subgraph of the blocks that were searched.
+type Ways = Vec<Vec<Way>>;
+
+/// How a candidate computes a prompt.
+#[derive(Clone, Debug, PartialEq)]
+struct Best {
+    ways: Ways,
+    chunk: usize,
+    seconds: f64,
+}
+
+/// The best candidates.
+type Found = BTreeMap<CandidateId, Best>;
 
 /// The best way of a kind to compute a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -129,15 +144,10 @@ impl CandidateId {
     pub fn is_alone(self) -> bool {
         self.kind == Kind::Alone
     }
-
-    /// Whether it is what is asked for by another one, in which no processor means any.
-    fn is_of(self, asked: Self) -> bool {
-        self.kind == asked.kind && (asked.alone.is_none() || self.alone == asked.alone)
-    }
 }
 
 impl From<Kind> for CandidateId {
-    /// The candidate of a kind of several processors; the fastest of [`Kind::Alone`].
+    /// The candidate of a kind that several processors compute.
     fn from(kind: Kind) -> Self {
         Self { kind, alone: None }
     }
@@ -192,8 +202,6 @@ pub struct Prompt<'a> {
     pub most_rows: usize,
     /// What runs the tasks.
     pub policy: Policy,
-    /// What is chosen, where there is such a candidate; `None`: the fastest.
-    pub candidate: Option<CandidateId>,
     /// Seconds of what is no product, and of shadows.
     pub seconds: &'a dyn Fn(&Graph, &PrefillTask, ProcessorId) -> f64,
 }
@@ -328,9 +336,19 @@ impl Joint {
 }
 
 impl JointPlan {
+    /// The plan of another candidate for the same prompt, if there is one.
+    pub fn by(&self, id: CandidateId) -> Option<Self> {
+        let Best { chunk, seconds, .. } = *self.found.get(&id)?;
+        Some(Self { chunk, id, seconds, ..self.clone() })
+    }
+
     /// The processor that computes everything, if one does.
     pub fn alone(&self) -> Option<ProcessorId> {
         self.id.alone
+    }
+
+    fn ways(&self) -> &Ways {
+        &self.found[&self.id].ways
     }
 
     /// How the subgraphs of a prompt are computed.
@@ -350,7 +368,7 @@ impl JointPlan {
 
     /// How a subgraph of a chunk is computed.
     fn way(&self, block: usize, chunk: usize, place: usize, of_block: usize) -> Way {
-        let ways = &self.ways[chunk.min(self.ways.len() - 1)];
+        let ways = &self.ways()[chunk.min(self.ways().len() - 1)];
         ways[searched(block, ways.len() / of_block) * of_block + place]
     }
 }

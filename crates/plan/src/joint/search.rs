@@ -1,10 +1,10 @@
 //! Candidates for a prompt, and what they take.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::{
-    BLOCKS, Candidate, CandidateId, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, assigned, searched,
-    truncated,
+    BLOCKS, Best, Candidate, CandidateId, Found, Joint, JointPlan, Kind, MeasuredPrompt, PERIOD, Prompt, Way, Ways,
+    assigned, searched, truncated,
 };
 use crate::graph::{Graph, Role, Task};
 use crate::processors::ProcessorId;
@@ -21,8 +21,6 @@ const MORE_CHUNKS: usize = 3;
 /// nearly idle.
 const WORTH_IT: f64 = 1.05;
 
-/// A candidate: ways by chunk and subgraph.
-type Ways = Vec<Vec<Way>>;
 /// Seconds that processors compute.
 type Busy = Vec<(ProcessorId, f64)>;
 
@@ -38,16 +36,6 @@ struct Division<'a> {
     /// Blocks of the model, as a multiple of [`PERIOD`], beyond those of `graph`.
     periods_left: f64,
 }
-
-/// The best candidate so far of a kind.
-struct Best {
-    ways: Ways,
-    chunk: usize,
-    seconds: f64,
-}
-
-/// The best candidates.
-type Found = BTreeMap<CandidateId, Best>;
 
 pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutError> {
     let mut without = Vec::new();
@@ -78,10 +66,9 @@ pub(super) fn search(joint: &Joint, prompt: &Prompt) -> Result<JointPlan, CutErr
     };
     let mut candidates: Vec<_> = found.iter().map(candidate).collect();
     candidates.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    let asked = candidates.iter().map(|one| one.id).find(|id| prompt.candidate.is_some_and(|asked| id.is_of(asked)));
-    let id = asked.unwrap_or_else(|| fastest(&candidates, |_| 1.0));
-    let Best { ways, chunk, seconds } = found.remove(&id).expect("it was found");
-    Ok(JointPlan { chunk, id, seconds, candidates, ways })
+    let id = fastest(&candidates, |_| 1.0);
+    let Best { chunk, seconds, .. } = found[&id];
+    Ok(JointPlan { chunk, id, seconds, candidates, found: Arc::new(found) })
 }
 
 /// The candidate that is expected to take the least, where each takes so many times what is expected of it by the simulation

@@ -88,17 +88,11 @@ impl Machine {
 
     fn plan(&self, description: &ModelDescription, rows: usize) -> (Joint, JointPlan) {
         let joint = self.joint(description);
-        let plan = self.plan_of(&joint, description, rows, None);
+        let plan = self.plan_of(&joint, description, rows);
         (joint, plan)
     }
 
-    fn plan_of(
-        &self,
-        joint: &Joint,
-        description: &ModelDescription,
-        rows: usize,
-        candidate: Option<CandidateId>,
-    ) -> JointPlan {
+    fn plan_of(&self, joint: &Joint, description: &ModelDescription, rows: usize) -> JointPlan {
         let float = self.float_seconds;
         let seconds = |graph: &Graph, task: &PrefillTask, _| float * graph.chunks()[task.task.chunk].len() as f64;
         let (processors, options) = (&self.processors, &self.options(description));
@@ -109,7 +103,6 @@ impl Machine {
             rows,
             most_rows: CHUNK,
             policy: Policy::CriticalPath,
-            candidate,
             seconds: &seconds,
         };
         joint.plan(&prompt).unwrap()
@@ -133,25 +126,24 @@ prop_compose! {
 }
 
 #[test]
-fn a_prompt_is_planned_as_the_kind_that_is_asked_for_or_that_is_fastest_by_what_prompts_took() {
+fn a_prompt_is_planned_as_the_candidate_that_is_asked_for_or_that_is_fastest_by_what_prompts_took() {
     let machine = machine(&[false, false], Rates { alone: [1e-11; 3], beside: 1.0, fixed: 0.0 }, 1e-6);
     let (description, rows) = (description(4), 100);
     let (joint, plan) = machine.plan(&description, rows);
     assert_ne!(plan.id.kind, Kind::Alone, "two are faster than one");
     let seconds = |kind| of(&plan, kind).unwrap();
     for Candidate { id, seconds, .. } in &plan.candidates {
-        let one = machine.plan_of(&joint, &description, rows, Some(*id));
+        let one = plan.by(*id).unwrap();
         assert_eq!((one.id, one.seconds), (*id, *seconds));
-        let only = one.ways.iter().flatten().all(|way| id.alone.is_some_and(|alone| *way == Way::On(alone)));
+        let only = one.ways().iter().flatten().all(|way| id.alone.is_some_and(|alone| *way == Way::On(alone)));
         assert_eq!((id.is_alone(), one.alone().is_some()), (only, only), "{one:?}");
     }
     let alone: Vec<_> = plan.candidates.iter().filter_map(|one| one.id.alone).collect();
     assert!([0, 1].iter().all(|id| alone.contains(&ProcessorId::new(*id))) && alone.len() == 2, "{alone:?}");
-    let any = machine.plan_of(&joint, &description, rows, Some(Kind::Alone.into()));
-    assert_eq!((any.seconds, any.alone()), (seconds(Kind::Alone), Some(alone[0])));
+    assert_eq!(plan.by(CandidateId::alone(ProcessorId::new(2))), None);
     let chosen = |factors: &[(Kind, f64)]| {
         let measured = vec![MeasuredPrompt { rows, factors: factors.iter().copied().collect() }];
-        machine.plan_of(&joint.clone().with_measured(measured), &description, rows, None).id.kind
+        machine.plan_of(&joint.clone().with_measured(measured), &description, rows).id.kind
     };
     // Several have to be a twentieth faster than one.
     let most = seconds(Kind::Alone) / seconds(Kind::Tensor) / 1.05;
@@ -169,9 +161,8 @@ fn a_prompt_is_planned_as_the_kind_that_is_asked_for_or_that_is_fastest_by_what_
     // What was not measured is not chosen, but where it is asked for.
     let measured = vec![MeasuredPrompt { rows, factors: [(Kind::Layer, 1.0)].into() }];
     let joint = joint.clone().with_measured(measured);
-    let kinds =
-        [None, Some(Kind::Tensor.into())].map(|asked| machine.plan_of(&joint, &description, rows, asked).id.kind);
-    assert_eq!(kinds, [Kind::Layer, Kind::Tensor]);
+    let plan = machine.plan_of(&joint, &description, rows);
+    assert_eq!((plan.id.kind, plan.by(Kind::Tensor.into()).unwrap().id.kind), (Kind::Layer, Kind::Tensor));
 }
 
 proptest! {
@@ -243,7 +234,7 @@ fn a_processor_that_is_no_help_is_left_alone() {
     let rates = Rates { alone: [3e-12, 1e-9, 1e-9], beside: 1.5, fixed: 1e-5 };
     let (_, plan) = machine(&[false, true], rates, 1e-6).plan(&description(30), 300);
     assert_eq!(plan.id.kind, Kind::Alone, "{plan:?}");
-    let ways: Vec<_> = plan.ways.iter().flatten().collect();
+    let ways: Vec<_> = plan.ways().iter().flatten().collect();
     assert!(ways.iter().all(|way| **way == Way::On(ProcessorId::new(0))), "{ways:?}");
 }
 
@@ -284,7 +275,7 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
         // Cuts are worth nothing.
         let rates = Rates { alone: [3e-12, 3e-12, slower * 3e-12], beside: 50.0, fixed: 1e-6 };
         let (_, plan) = machine(&[false, true, true], rates, 1e-6).plan(&description(30), 1000);
-        let has_it = plan.ways.iter().flatten().any(|way| *way == Way::On(third));
+        let has_it = plan.ways().iter().flatten().any(|way| *way == Way::On(third));
         let (_, of_two) = machine(&[false, true], rates, 1e-6).plan(&description(30), 1000);
         let times = of_two.seconds / plan.seconds;
         assert_eq!((has_it, times > 1.05), (takes_part, takes_part), "{slower}: {times} times as fast as two");
@@ -295,11 +286,11 @@ fn of_three_processors_one_that_makes_a_prompt_less_than_a_twentieth_faster_is_l
 fn blocks_behind_those_that_are_searched_repeat_them() {
     let rates = Rates { alone: [3e-12, 4e-12, 5e-12], beside: 1.2, fixed: 1e-5 };
     let (_, plan) = machine(&[false, false], rates, 1e-6).plan(&description(30), 300);
-    let of_block = plan.ways[0].len() / BLOCKS;
+    let of_block = plan.ways()[0].len() / BLOCKS;
     for block in 0..30 {
         let like = if block < BLOCKS { block } else { 4 + block % 4 };
-        for (chunk, place) in (0..plan.ways.len()).flat_map(|chunk| (0..of_block).map(move |place| (chunk, place))) {
-            let expected = plan.ways[chunk][like * of_block + place];
+        for (chunk, place) in (0..plan.ways().len()).flat_map(|chunk| (0..of_block).map(move |place| (chunk, place))) {
+            let expected = plan.ways()[chunk][like * of_block + place];
             assert_eq!(plan.way(block, chunk, place, of_block), expected, "block {block}");
         }
     }
