@@ -183,6 +183,11 @@ impl Pass {
         self.requests.len() == 1 && !self.has_adapters()
     }
 
+    /// Whether it is logits alone: little work, and maybe that of a prompt whose other chunks are still computed.
+    pub(super) fn is_logits(&self) -> bool {
+        matches!(self.work, Work::Logits(_))
+    }
+
     /// Whether sequences of it have adapters, which a device that runs the model whole does not compute.
     pub(super) fn has_adapters(&self) -> bool {
         self.requests.iter().any(|request| request.has_adapters())

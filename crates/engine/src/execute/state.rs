@@ -95,7 +95,7 @@ struct Live {
     failures: Vec<ProcessorFailure>,
     /// Some of its tasks are for no processor that is left.
     is_orphaned: bool,
-    /// No other pass has been live since it is.
+    /// No other pass but of logits has been live since it is.
     is_undisturbed: bool,
     /// What waiting had taken before it.
     waits: Vec<WaitUse>,
@@ -541,8 +541,8 @@ impl State {
             task: None,
             reason: FailureReason::Away,
         });
-        let is_undisturbed = self.live.is_empty();
-        self.live.iter_mut().for_each(|live| live.is_undisturbed = false);
+        let is_undisturbed = self.live.iter().all(|live| live.pass.is_logits());
+        self.live.iter_mut().for_each(|live| live.is_undisturbed &= pass.is_logits());
         self.live.push(Live {
             id,
             pass: Arc::new(pass),

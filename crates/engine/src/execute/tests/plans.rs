@@ -454,6 +454,35 @@ fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_t
 }
 
 #[test]
+fn prompts_whose_last_chunk_ends_first_leave_the_late_processor_too() {
+    let model = int8("llama");
+    let options = || joint_options(0, &model, CHUNK, 1);
+    let tokens = prompt(&model, 4 * CHUNK);
+    let candidates = engine(&model, options()).planned(tokens.len()).unwrap().plan.candidates.clone();
+    let factors = [(Kind::Chunks, 1e-6), (Kind::Alone, 4e-5)].map(|(kind, expected)| {
+        let of_kind = candidates.iter().find(|one| one.id.kind == kind).unwrap();
+        (kind, expected / of_kind.seconds)
+    });
+    let measured = vec![MeasuredPrompt { rows: tokens.len(), factors: factors.into() }];
+    let options = EngineOptions { joint: options().joint.map(|joint| joint.with_measured(measured)), ..options() };
+    // The last chunk but one is on the first one, and ends behind the logits of the last token.
+    let probe: Probe = Arc::new(|processor, _| {
+        std::thread::sleep(Duration::from_millis(if processor == CPU.index() { 2 } else { 0 }));
+        Ok(())
+    });
+    let engine = with_probe(engine(&model, options), probe);
+    let used = |_| {
+        let mut session = engine.session();
+        session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
+        let timeline = session.execution().unwrap().timeline.clone();
+        [0, 1].map(|id| timeline.events().iter().any(|event| event.processor.index() == id))
+    };
+    let used: Vec<_> = (0..10).map(used).collect();
+    assert_eq!(used[..2], [[true, true]; 2], "{used:?}");
+    assert_eq!(used[7..], [[false, true]; 3], "{used:?}");
+}
+
+#[test]
 fn a_processor_lost_at_any_task_of_a_joint_plan_changes_no_bit() {
     let model = int8("llama");
     let tokens = prompt(&model, 2 * CHUNK + 3);
