@@ -423,24 +423,34 @@ fn a_prompt_is_planned_once_more_when_times_of_more_tasks_are_known_and_not_agai
     assert!(Arc::ptr_eq(&learned, &plan()));
 }
 
+/// An engine whose profile has it that prompts of `rows` tokens take so many seconds by plans of some kinds.
+fn measured_engine(
+    model: &Arc<Model>,
+    options: &dyn Fn() -> EngineOptions,
+    rows: usize,
+    expected: [(Kind, f64); 2],
+) -> Engine {
+    let candidates = engine(model, options()).planned(rows).unwrap().plan.candidates.clone();
+    let factors = expected.map(|(kind, seconds)| {
+        let of_kind = candidates.iter().find(|one| one.id.kind == kind).unwrap();
+        (kind, seconds / of_kind.seconds)
+    });
+    let measured = vec![MeasuredPrompt { rows, factors: factors.into() }];
+    engine(model, EngineOptions { joint: options().joint.map(|joint| joint.with_measured(measured)), ..options() })
+}
+
 #[test]
 fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_to() {
     let model = int8("llama");
-    let options = || joint_options(1, &model, 40, 1);
     let tokens = prompt(&model, 30);
-    let candidates = engine(&model, options()).planned(tokens.len()).unwrap().plan.candidates.clone();
     // The other processor is never as fast as that.
-    let factors = [(Kind::Tensor, 1e-6), (Kind::Alone, 4e-5)].map(|(kind, expected)| {
-        let of_kind = candidates.iter().find(|one| one.id.kind == kind).unwrap();
-        (kind, expected / of_kind.seconds)
-    });
-    let measured = vec![MeasuredPrompt { rows: tokens.len(), factors: factors.into() }];
-    let options = EngineOptions { joint: options().joint.map(|joint| joint.with_measured(measured)), ..options() };
+    let expected = [(Kind::Tensor, 1e-6), (Kind::Alone, 4e-5)];
+    let engine = measured_engine(&model, &|| joint_options(1, &model, 40, 1), tokens.len(), expected);
     let probe: Probe = Arc::new(|processor, _| {
         std::thread::sleep(Duration::from_millis(if processor == NPU.index() { 5 } else { 0 }));
         Ok(())
     });
-    let engine = with_probe(engine(&model, options), probe);
+    let engine = with_probe(engine, probe);
     let of_several = |_| {
         let mut session = engine.session();
         session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
@@ -456,21 +466,15 @@ fn prompts_leave_a_kind_of_plan_that_takes_longer_than_another_one_is_expected_t
 #[test]
 fn prompts_whose_last_chunk_ends_first_leave_the_late_processor_too() {
     let model = int8("llama");
-    let options = || joint_options(0, &model, CHUNK, 1);
     let tokens = prompt(&model, 4 * CHUNK);
-    let candidates = engine(&model, options()).planned(tokens.len()).unwrap().plan.candidates.clone();
-    let factors = [(Kind::Chunks, 1e-6), (Kind::Alone, 4e-5)].map(|(kind, expected)| {
-        let of_kind = candidates.iter().find(|one| one.id.kind == kind).unwrap();
-        (kind, expected / of_kind.seconds)
-    });
-    let measured = vec![MeasuredPrompt { rows: tokens.len(), factors: factors.into() }];
-    let options = EngineOptions { joint: options().joint.map(|joint| joint.with_measured(measured)), ..options() };
+    let expected = [(Kind::Chunks, 1e-6), (Kind::Alone, 4e-5)];
+    let engine = measured_engine(&model, &|| joint_options(0, &model, CHUNK, 1), tokens.len(), expected);
     // The last chunk but one is on the first one, and ends behind the logits of the last token.
     let probe: Probe = Arc::new(|processor, _| {
         std::thread::sleep(Duration::from_millis(if processor == CPU.index() { 2 } else { 0 }));
         Ok(())
     });
-    let engine = with_probe(engine(&model, options), probe);
+    let engine = with_probe(engine, probe);
     let used = |_| {
         let mut session = engine.session();
         session.prefill(&tokens, &Cancel::new(), |_| {}).unwrap();
