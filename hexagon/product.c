@@ -11,7 +11,7 @@
 // 2³². So a row's sums must add up to what the check columns give: weights that were overwritten are found by the product
 // itself (algorithm-based fault tolerance; Huang and Abraham, 1984).
 //
-// HMX, the matrix unit, has no public instructions. It would take the place of `tile`.
+// HMX, the matrix unit, is not used. It would take the place of `tile`.
 #include "product.h"
 
 #include "team.h"

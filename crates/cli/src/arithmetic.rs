@@ -28,6 +28,19 @@ impl Arithmetic {
         }
     }
 
+    /// The higher of both in each rate.
+    pub fn max(self, other: Self) -> Self {
+        // An absent rate is less than any.
+        let higher = |a: Option<f64>, b: Option<f64>| if a > b { a } else { b };
+        Self {
+            threads: self.threads,
+            int8_operations_per_second: higher(self.int8_operations_per_second, other.int8_operations_per_second),
+            int16_operations_per_second: higher(self.int16_operations_per_second, other.int16_operations_per_second),
+            bf16_operations_per_second: higher(self.bf16_operations_per_second, other.bf16_operations_per_second),
+            f32_operations_per_second: self.f32_operations_per_second.max(other.f32_operations_per_second),
+        }
+    }
+
     /// For people, in Gop/s.
     pub fn sentence(&self) -> String {
         let giga = |value: f64| format!("{:.0}", value / 1e9);

@@ -9,6 +9,11 @@ impl Random {
         Self(seed)
     }
 
+    /// A stream for each case of a study, so that no two of them share their draws.
+    pub(crate) fn of_case(seed: u64, case: u64) -> Self {
+        Self(mixed(mixed(seed).wrapping_add(case)))
+    }
+
     /// Uniform between 0 and 1, both excluded.
     pub(crate) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -91,8 +91,7 @@ pub enum Error {
     },
     /// The library was built without the provider.
     #[error(
-        "{} was built without the provider {provider} (it has {}): take a build that has it, or give the provider's own \
-         library",
+        "{} was built without the provider {provider} (it has {}): take a build that has it",
         library.display(),
         available.join(", ")
     )]

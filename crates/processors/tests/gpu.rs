@@ -1,5 +1,7 @@
 //! What is particular to GPUs: how one is found, what is refused, and what happens when it fails.
 
+mod skip;
+
 use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant, VariantState};
 use triad_processors::{Device, Error};
 
@@ -7,7 +9,7 @@ use triad_processors::{Device, Error};
 fn gpu() -> Option<Gpu> {
     let options = GpuOptions::from_environment();
     if options.adapter.is_none() {
-        eprintln!("skipped: {ADAPTER} names none");
+        skip::skip(format_args!("{ADAPTER} names no GPU"));
         return None;
     }
     Some(Gpu::open(&options).unwrap())

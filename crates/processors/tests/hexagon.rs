@@ -6,6 +6,7 @@
 #[path = "conformance/plain.rs"]
 #[allow(dead_code, reason = "the conformance suite uses all of it")]
 mod plain;
+mod skip;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -39,7 +40,7 @@ fn options() -> Option<HexagonOptions> {
             Some(HexagonOptions { patience, between, ..HexagonOptions::new(program) })
         }
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skip::skip(error);
             None
         }
     }
@@ -295,7 +296,7 @@ fn a_program_for_a_dsp_is_not_run_by_the_emulator_nor_one_for_the_emulator_by_a_
     }
     fs::write(&program, head(3, 164)).unwrap();
     if Path::new("/dev/fastrpc-cdsp").exists() || Path::new("/dev/fastrpc-cdsp-secure").exists() {
-        return eprintln!("skipped: this machine has a DSP");
+        return skip::skip("this machine has a DSP");
     }
     let error = Hexagon::open(&HexagonOptions { program, ..options }).unwrap_err();
     let expected = "it is for a phone's DSP, and this machine has no /dev/fastrpc-cdsp or /dev/fastrpc-cdsp-secure";

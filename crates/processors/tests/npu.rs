@@ -4,6 +4,7 @@
 #[path = "conformance/plain.rs"]
 #[allow(dead_code, reason = "the conformance suite uses all of it")]
 mod plain;
+mod skip;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,7 @@ fn options(provider: Provider) -> Option<NpuOptions> {
     match library_from_environment() {
         Ok(library) => Some(NpuOptions::new(library, provider)),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skip::skip(error);
             None
         }
     }

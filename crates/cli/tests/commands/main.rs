@@ -10,6 +10,8 @@ mod packages;
 mod processors;
 mod session;
 mod simulate;
+#[path = "../../../processors/tests/skip/mod.rs"]
+mod skip;
 mod streams;
 mod study;
 #[path = "../support/mod.rs"]

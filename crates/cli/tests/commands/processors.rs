@@ -210,7 +210,7 @@ fn a_package_is_verified_on_several_processors() {
 fn onnx_runtime() -> Option<[&'static str; 4]> {
     let is_named = std::env::var_os("TRIAD_ONNXRUNTIME").is_some();
     if !is_named {
-        eprintln!("skipped: TRIAD_ONNXRUNTIME names no library");
+        crate::skip::skip("TRIAD_ONNXRUNTIME names no library");
     }
     is_named.then_some(["--processors", "cpu,npu", "--npu", "cpu"])
 }
@@ -390,7 +390,7 @@ fn a_package_is_verified_with_onnx_runtime() {
 #[cfg(feature = "hexagon")]
 fn a_package_is_verified_with_hexagon_bit_for_bit() {
     if std::env::var_os("TRIAD_HEXAGON").is_none() {
-        eprintln!("skipped: TRIAD_HEXAGON names no device program");
+        crate::skip::skip("TRIAD_HEXAGON names no device program");
         return;
     }
     let place = packaged();
@@ -434,7 +434,7 @@ fn hexagon_without_its_program_or_emulator_is_an_error_that_says_what_to_do() {
 fn with_gpu() -> Option<[&'static str; 2]> {
     let is_named = std::env::var_os("TRIAD_GPU").is_some();
     if !is_named {
-        eprintln!("skipped: TRIAD_GPU names no GPU");
+        crate::skip::skip("TRIAD_GPU names no GPU");
     }
     is_named.then_some(["--processors", "cpu,gpu"])
 }

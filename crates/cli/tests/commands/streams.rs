@@ -41,7 +41,7 @@ fn lines_typed_while_a_chat_loads_are_all_read() {
     // It runs a command at a terminal of its own and types there what it is given.
     const SCRIPT: &str = "/usr/bin/script";
     if !std::path::Path::new(SCRIPT).exists() {
-        eprintln!("skipped: there is no {SCRIPT}");
+        crate::skip::skip(format_args!("there is no {SCRIPT}"));
         return;
     }
     let place = place();

@@ -7,12 +7,9 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
-use super::{ACCUMULATORS, ITERATIONS};
+use super::{ACCUMULATORS, ITERATIONS, NARROW_ACCUMULATORS};
 use crate::amx;
 use crate::tier::Tier;
-
-/// Of sixteen registers, those that can hold sums beside operands.
-const NARROW_ACCUMULATORS: usize = 12;
 
 /// A round of an instruction that makes so many products, with so many sums.
 macro_rules! round {

@@ -63,6 +63,9 @@ pub enum Kind {
     /// Simulated, and the paper's value had no part in any choice: a prediction.
     #[serde(rename = "held out")]
     HeldOut,
+    /// Simulated, and compared with another number of the paper already: a second number for the same quantity. It is in no
+    /// mean.
+    Repeated,
     /// Simulated, without a value of the paper to compare with.
     Simulated,
 }
@@ -78,6 +81,7 @@ impl Kind {
             Self::Fitted => "fitted",
             Self::Seen => "seen",
             Self::HeldOut => "held out",
+            Self::Repeated => "repeated",
             Self::Simulated => "simulated",
         }
     }

@@ -30,6 +30,8 @@ pub struct Grid {
     pub ratios: Vec<f64>,
     /// Standard deviations of the logarithm of what tasks take against what was expected.
     pub noises: Vec<f64>,
+    /// Draws the noise; each case has a draw of its own.
+    pub seed: u64,
 }
 
 impl Grid {
@@ -40,6 +42,7 @@ impl Grid {
             prompts: vec![256, 512, 1024, 2048],
             ratios: vec![0.5, 1.0, 2.0, 4.0],
             noises: vec![0.0, 0.1, 0.3],
+            seed: 7,
         }
     }
 }
@@ -95,7 +98,8 @@ pub fn cases(device: &DeviceProfile, grid: &Grid, plan: &mut dyn FnMut(&Dag) -> 
                 let order = plan(&dag).order;
                 let dag = dag.with_plan(&order, 0.0);
                 for noise in &grid.noises {
-                    let takes = with_noise(&dag, *noise);
+                    let mut random = Random::of_case(grid.seed, cases.len() as u64);
+                    let takes = with_noise(&dag, *noise, &mut random);
                     let real = rebuilt(&dag, |task| takes[task]);
                     let chunks = prompt.div_ceil(options.chunk);
                     let solved = (chunks <= 2).then(|| optimum(&real, MOST_PARTIALS));
@@ -149,8 +153,7 @@ fn with_ratio(dag: &Dag, npu: ProcessorId, ratio: f64) -> Dag {
     scaled.with_bottleneck(npu)
 }
 
-fn with_noise(dag: &Dag, noise: f64) -> Vec<f64> {
-    let mut random = Random::new(7);
+fn with_noise(dag: &Dag, noise: f64, random: &mut Random) -> Vec<f64> {
     (0..dag.len()).map(|task| dag.seconds(task) * random.log_normal(noise)).collect()
 }
 
@@ -262,6 +265,22 @@ mod tests {
             assert!(case.gaps().all(|gap| gap > -1e-9), "{case:?}");
         }
         assert_eq!(cases, super::cases(&device, &grid(), &mut planned), "the same in every run");
+    }
+
+    #[test]
+    fn each_case_with_noise_has_a_draw_of_its_own_that_the_seed_changes() {
+        let device = DeviceProfile::builtin("snapdragon-8gen3").unwrap();
+        let of_seed = |seed| {
+            // The same work twice: what differs is the noise.
+            let grid = Grid { ratios: vec![1.0, 1.0], noises: vec![0.0, 0.3], seed, ..grid() };
+            let cases = cases(&device, &grid, &mut planned);
+            cases.into_iter().map(|case| case.seconds).collect::<Vec<_>>()
+        };
+        let [first, second] = [of_seed(7), of_seed(8)];
+        assert_eq!(first[0], first[2], "without noise");
+        assert_ne!(first[1], first[3]);
+        assert_eq!(first[0], second[0], "without noise");
+        assert_ne!(first[1], second[1]);
     }
 
     #[test]

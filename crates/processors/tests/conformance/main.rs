@@ -3,6 +3,8 @@
 
 mod plain;
 mod processors;
+#[path = "../skip/mod.rs"]
+mod skip;
 
 mod cuts;
 mod feed_forward;

@@ -20,7 +20,7 @@ fn gpus() -> Vec<Box<dyn Device>> {
     use triad_processors::gpu::{ADAPTER, Gpu, GpuOptions, Variant};
     let options = GpuOptions::from_environment();
     if options.adapter.is_none() {
-        eprintln!("gpu skipped: {ADAPTER} names none");
+        crate::skip::skip(format_args!("{ADAPTER} names no GPU"));
         return Vec::new();
     }
     let of_variant = |variant| -> Box<dyn Device> {
@@ -35,6 +35,7 @@ fn gpus() -> Vec<Box<dyn Device>> {
 /// This build has none.
 #[cfg(not(feature = "gpu"))]
 fn gpus() -> Vec<Box<dyn Device>> {
+    crate::skip::skip("this build has no GPUs");
     Vec::new()
 }
 
@@ -45,7 +46,7 @@ fn npu() -> Option<Box<dyn Device>> {
     match library_from_environment() {
         Ok(library) => Some(Box::new(Npu::new(NpuOptions::new(library, Provider::Cpu)).unwrap())),
         Err(error) => {
-            eprintln!("npu:cpu skipped: {error}");
+            crate::skip::skip(error);
             None
         }
     }
@@ -54,6 +55,7 @@ fn npu() -> Option<Box<dyn Device>> {
 /// This build has none.
 #[cfg(not(feature = "npu"))]
 fn npu() -> Option<Box<dyn Device>> {
+    crate::skip::skip("this build has no ONNX Runtime");
     None
 }
 
@@ -70,7 +72,7 @@ fn hexagon() -> Vec<Box<dyn Device>> {
             [Between::Host, Between::Device].map(of).into()
         }
         Err(error) => {
-            eprintln!("npu:hexagon skipped: {error}");
+            crate::skip::skip(error);
             Vec::new()
         }
     }
@@ -79,6 +81,7 @@ fn hexagon() -> Vec<Box<dyn Device>> {
 /// This build has none.
 #[cfg(not(feature = "hexagon"))]
 fn hexagon() -> Vec<Box<dyn Device>> {
+    crate::skip::skip("this build has no Hexagon");
     Vec::new()
 }
 

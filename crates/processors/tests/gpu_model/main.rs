@@ -4,6 +4,8 @@ mod families;
 mod plain;
 mod sequences;
 mod shapes;
+#[path = "../skip/mod.rs"]
+mod skip;
 mod slices;
 mod w8a8;
 
@@ -26,7 +28,7 @@ fn gpu() -> Option<Gpu> {
 
 fn gpu_with(options: &GpuOptions) -> Option<Gpu> {
     if options.adapter.is_none() {
-        eprintln!("skipped: {ADAPTER} names none");
+        skip::skip(format_args!("{ADAPTER} names no GPU"));
         return None;
     }
     Some(Gpu::open(options).unwrap())

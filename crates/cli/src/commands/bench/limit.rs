@@ -21,11 +21,22 @@ pub struct Limit {
 }
 
 impl Limit {
-    pub fn measure(threads: usize) -> Self {
+    /// Measures the peaks of the CPU, which reads `bytes` again and again: as many as a step of decode reads, of which a
+    /// cache may hold a part.
+    pub fn measure(threads: usize, bytes: usize) -> Self {
         Self {
             processor: None,
             arithmetic: Arithmetic::measure(threads),
-            bytes_read_per_second: peak::bytes_read_per_second(threads, peak::MEMORY),
+            bytes_read_per_second: peak::bytes_read_per_second(threads, bytes.min(peak::MEMORY)),
+        }
+    }
+
+    /// The higher of both in each peak.
+    pub fn max(self, other: &Self) -> Self {
+        Self {
+            processor: self.processor,
+            arithmetic: self.arithmetic.max(other.arithmetic),
+            bytes_read_per_second: self.bytes_read_per_second.max(other.bytes_read_per_second),
         }
     }
 

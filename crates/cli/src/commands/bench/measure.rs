@@ -42,6 +42,16 @@ pub enum Test {
     Decode,
 }
 
+impl Test {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
 /// One test with one number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {

@@ -1,12 +1,12 @@
 //! Prints measurements: as JSON, whose form later versions keep, or as a table.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use triad_frontend::machine::Resident;
 use triad_model::description::ModelDescription;
 
 use super::limit::Limit;
-use super::measure::{Measurement, Test};
+use super::measure::Measurement;
 use crate::{output, processors};
 
 /// All that was measured. Serialized, it is what `bench --json` prints.
@@ -41,9 +41,29 @@ impl Compared {
         let share = |least: f64| least * measured.tokens_per_second.median / tokens;
         Self { limit_seconds, share_of_limit: limit_seconds.map(share), measured }
     }
+
+    /// Whether it took less time than the limit allows, so that the limit is wrong.
+    pub fn is_beyond_limit(&self) -> bool {
+        self.share_of_limit.is_some_and(|share| share > 1.0)
+    }
 }
 
 impl Report {
+    /// Checks that no result is beyond its limit.
+    ///
+    /// # Errors
+    /// With the first result that is: then the limit, not the result, is wrong.
+    pub fn check(&self) -> Result<()> {
+        let Some(beyond) = self.results.iter().find(|compared| compared.is_beyond_limit()) else { return Ok(()) };
+        let Measurement { threads, test, tokens, .. } = &beyond.measured;
+        let share = 100.0 * beyond.share_of_limit.unwrap_or_default();
+        bail!(
+            "{} of {tokens} tokens on {threads} threads is at {share:.0} % of its limit, which is therefore wrong: measure \
+             again on a quiet machine; if that is the same, it is a defect of `triad bench`",
+            test.name()
+        )
+    }
+
     /// Prints a table for people.
     pub fn print(&self, description: &ModelDescription) -> Result<()> {
         let names = ["threads", "test", "tokens", "behind", "sequences", "min tok/s", "median", "max", "of the limit"];
@@ -57,14 +77,15 @@ impl Report {
             let Measurement { threads, test, tokens, context, sequences, tokens_per_second: rate, .. } =
                 &compared.measured;
             let Measurement { processors, executed, expected, .. } = &compared.measured;
-            let test = match test {
-                Test::Prefill => "prefill",
-                Test::Decode => "decode",
-            };
             let rates = [rate.min, rate.median, rate.max].map(|rate| format!("{rate:.1}"));
             let share = compared.share_of_limit.map_or("-".into(), |share| format!("{:.0} %", 100.0 * share));
-            let labels =
-                vec![threads.to_string(), test.into(), tokens.to_string(), context.to_string(), sequences.to_string()];
+            let labels = vec![
+                threads.to_string(),
+                test.name().into(),
+                tokens.to_string(),
+                context.to_string(),
+                sequences.to_string(),
+            ];
             let on = processors.clone().unwrap_or_else(|| "the CPU".into());
             let unknown = || "-".to_owned();
             let how = match (executed, expected) {

@@ -33,6 +33,9 @@ pub struct Arguments {
     /// Partial schedules of a small instance that are looked at, at most
     #[arg(long = "partials", value_name = "N", default_value = "200000", value_parser = crate::arguments::count)]
     most: usize,
+    /// Draws the times of tasks that vary: each case has a draw of its own
+    #[arg(long, value_name = "N", default_value = "7")]
+    seed: u64,
     #[command(flatten)]
     output: OutputArguments,
 }
@@ -44,6 +47,7 @@ const SMALL: [(usize, usize); 5] = [(1, 2), (1, 3), (2, 2), (1, 4), (4, 2)];
 #[derive(Serialize)]
 struct Policies {
     simulated: bool,
+    seed: u64,
     device: String,
     names: Vec<&'static str>,
     /// By policy, over the cases of more than one chunk.
@@ -90,7 +94,7 @@ struct Planning {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let (models, device) = arguments.simulation.read(&PAPERS)?;
     arguments.output.show(&device.name, |_| {
-        let grid = Grid::usual(models);
+        let grid = Grid { seed: arguments.seed, ..Grid::usual(models) };
         let mut seconds = Vec::new();
         let mut timed = |dag: &Dag| {
             let start = Instant::now();
@@ -108,6 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             solved(&device, &grid, &SMALL, arguments.most, &mut |dag| plan(dag, 0.0, Effort::default(), &mut || true));
         Ok(Policies {
             simulated: true,
+            seed: arguments.seed,
             names: names(),
             over_chunks: names()
                 .into_iter()

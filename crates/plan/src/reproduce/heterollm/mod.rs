@@ -110,6 +110,11 @@ fn seen(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
     value(what, paper, ours, Kind::Seen)
 }
 
+/// A second number of the paper for what is compared already.
+fn repeated(what: impl Into<String>, paper: (f64, f64), ours: f64) -> Value {
+    value(what, paper, ours, Kind::Repeated)
+}
+
 fn cited(what: &str, quote: &Quote) -> Cited {
     Cited { what: format!("{what} (§{})", quote.section), paper: one(quote.value) }
 }
@@ -161,10 +166,25 @@ mod tests {
             "[256, 4096] × [4096, 14336], times the reverse",
             "Hetero-layer, frames/s",
             "GPU only, frames/s (\"dropping to zero\")",
+            "Llama-8B, Hetero-tensor, tokens/s",
+            "Llama-8B, Hetero-tensor over GPU only",
+            "135 tokens, share of graphs in Online-prepare",
+            "525 tokens, Online-prepare over Hetero-tensor",
             "the same, of 2.99 (§5.2.1) by 1.244",
         ] {
             let value = values.iter().find(|value| value.what == what).expect(what);
             assert_eq!(value.kind, Kind::Seen, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_quantity_counts_once_however_many_numbers_the_paper_has_for_it() {
+        for section in all() {
+            let counted: Vec<_> = section.values.iter().filter(|value| value.kind == Kind::HeldOut).collect();
+            for (place, value) in counted.iter().enumerate() {
+                let again = counted[..place].iter().find(|other| other.ours == value.ours);
+                assert!(again.is_none(), "{value:?} is {again:?}");
+            }
         }
     }
 
