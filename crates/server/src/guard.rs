@@ -14,25 +14,37 @@ use subtle::ConstantTimeEq;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::owner::Owner;
 
 /// The address of a connection's other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Whom a request is from.
-pub(crate) struct Client(pub(crate) IpAddr);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) address: IpAddr,
+    /// Whose prompts it finds.
+    pub(crate) owner: Owner,
+}
+
+/// Extracts the [`Caller`] of a request that the guard let in.
+pub(crate) struct Client(pub(crate) Caller);
 
 impl FromRequestParts<Arc<App>> for Client {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, ApiError> {
-        let peer = parts.extensions.get::<Peer>().copied();
-        peer.map(|Peer(address)| Self(address.ip())).ok_or_else(|| ApiError::internal("a request of nobody"))
+        let (peer, owner) = (parts.extensions.get::<Peer>(), parts.extensions.get::<Owner>());
+        match (peer, owner) {
+            (Some(Peer(address)), Some(owner)) => Ok(Self(Caller { address: address.ip(), owner: *owner })),
+            _ => Err(ApiError::internal("a request that the guard has not seen")),
+        }
     }
 }
 
 /// Refuses requests that may not be made, and lets pages of the origins that are named read the answers.
-pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     if let Err(error) = check_host(&app, &request) {
         return error.into_response();
     }
@@ -41,10 +53,14 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: N
         request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
-    } else if let Err(error) = check_key(&app, &request) {
-        error.into_response()
     } else {
-        next.run(request).await
+        match check_key(&app, &request) {
+            Ok(owner) => {
+                request.extensions_mut().insert(owner);
+                next.run(request).await
+            }
+            Err(error) => error.into_response(),
+        }
     };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -86,13 +102,23 @@ fn is_loopback(host: &str) -> bool {
 /// What needs no key: the page itself, and whether the server is there.
 fn is_open(request: &Request) -> bool {
     let path = request.uri().path();
-    request.method() == Method::GET && !path.starts_with("/v1/") && !matches!(path, "/metrics" | "/props")
+    request.method() == Method::GET && !path.starts_with("/v1/") && !matches!(path, "/metrics" | "/props" | "/sessions")
 }
 
-fn check_key(app: &App, request: &Request) -> Result<(), ApiError> {
-    let keys = &app.options.api_keys;
+/// Returns whose the request is.
+///
+/// # Errors
+/// If it wants a key and has none, or a wrong one.
+fn check_key(app: &App, request: &Request) -> Result<Owner, ApiError> {
+    let options = &app.options;
+    // Its numbers are of all keys together: one of several could read off what the others ask.
+    let is_metrics = request.uri().path() == "/metrics";
+    let keys = match &options.metrics_key {
+        Some(key) if is_metrics => std::slice::from_ref(key),
+        _ => &options.api_keys[..],
+    };
     if keys.is_empty() || is_open(request) {
-        return Ok(());
+        return Ok(Owner::default());
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' '));
@@ -103,9 +129,17 @@ fn check_key(app: &App, request: &Request) -> Result<(), ApiError> {
     };
     // Of hashes, so that neither the length nor the place of a difference shows in the time; all keys, not until one fits.
     let digest = |key: &str| Sha256::digest(key.as_bytes());
-    let given = digest(given);
-    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| fits | digest(key).ct_eq(&given));
-    if fits.into() { Ok(()) } else { Err(ApiError::wrong_key("the key is wrong")) }
+    let given_digest = digest(given);
+    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| fits | digest(key).ct_eq(&given_digest));
+    if !bool::from(fits) {
+        return Err(ApiError::wrong_key("the key is wrong"));
+    }
+    if is_metrics && options.metrics_key.is_none() && options.separates_keys() {
+        let message =
+            "the metrics of a server with several keys tell each what the others ask: start it with --metrics-key";
+        return Err(ApiError::refused(StatusCode::FORBIDDEN, "metrics_key_wanted", message));
+    }
+    Ok(if options.shares_prompts { Owner::default() } else { Owner::of_key(given) })
 }
 
 /// The origin of a request, if pages of it may read the answer.

@@ -8,7 +8,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`listener`] | connections, their number and their time-outs |
-//! | [`guard`] | who may ask: key, host, origin |
+//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find |
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | answers |
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
 //! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
@@ -46,6 +46,7 @@ mod models;
 mod names;
 mod openapi;
 mod options;
+mod owner;
 mod page;
 mod pieces;
 mod prompt_timelines;
