@@ -15,6 +15,7 @@ use subtle::ConstantTimeEq;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::owner::Owner;
+use crate::routes::{self, Access};
 
 /// The address of a connection's other end.
 #[derive(Clone, Copy, Debug)]
@@ -99,25 +100,19 @@ fn is_loopback(host: &str) -> bool {
     address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
-/// What needs no key: the page itself, and whether the server is there.
-fn is_open(request: &Request) -> bool {
-    let path = request.uri().path();
-    request.method() == Method::GET && !path.starts_with("/v1/") && !matches!(path, "/metrics" | "/props" | "/sessions")
-}
-
 /// Returns whose the request is.
 ///
 /// # Errors
 /// If it wants a key and has none, or a wrong one.
 fn check_key(app: &App, request: &Request) -> Result<Owner, ApiError> {
     let options = &app.options;
-    // Its numbers are of all keys together: one of several could read off what the others ask.
-    let is_metrics = request.uri().path() == "/metrics";
-    let keys = match &options.metrics_key {
-        Some(key) if is_metrics => std::slice::from_ref(key),
+    let access = routes::access(request);
+    let keys = match (access, &options.metrics_key) {
+        (Access::Open, _) => &[],
+        (Access::Metrics, Some(key)) => std::slice::from_ref(key),
         _ => &options.api_keys[..],
     };
-    if keys.is_empty() || is_open(request) {
+    if keys.is_empty() {
         return Ok(Owner::default());
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -134,7 +129,8 @@ fn check_key(app: &App, request: &Request) -> Result<Owner, ApiError> {
     if !bool::from(fits) {
         return Err(ApiError::wrong_key("the key is wrong"));
     }
-    if is_metrics && options.metrics_key.is_none() && options.separates_keys() {
+    // Its numbers are of all keys together: one of several could read off what the others ask.
+    if access == Access::Metrics && options.metrics_key.is_none() && options.separates_keys() {
         let message =
             "the metrics of a server with several keys tell each what the others ask: start it with --metrics-key";
         return Err(ApiError::refused(StatusCode::FORBIDDEN, "metrics_key_wanted", message));

@@ -1,8 +1,11 @@
 //! Keys, hosts and origins.
 
-use serde_json::json;
+use std::collections::BTreeSet;
 
-use crate::support::{Server, post};
+use serde_json::json;
+use triad_server::{Access, Route, routes};
+
+use crate::support::{Reply, Server, post};
 
 fn get(path: &str, host: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n")
@@ -45,6 +48,110 @@ fn a_key_is_wanted_where_there_is_one() {
         server.get(path).error(401);
     }
     server.get("/health").good();
+}
+
+/// All methods that clients send.
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"];
+
+fn ask(server: &Server, method: &str, path: &str, headers: &str) -> Reply {
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    server.send(&format!("{head}{headers}Content-Length: 0\r\n\r\n"))
+}
+
+/// A path of the route.
+fn path(route: &Route) -> String {
+    route.path.replace("{*model}", "a/b").replace("{id}", "a").replace("{name}", "a")
+}
+
+fn as_key(key: &str) -> String {
+    format!("Authorization: Bearer {key}\r\n")
+}
+
+#[test]
+fn every_route_wants_a_key_but_those_that_are_open() {
+    let open: BTreeSet<_> =
+        routes().iter().filter(|route| route.access == Access::Open).map(|route| (route.method, route.path)).collect();
+    let files = [
+        "/",
+        "/api.js",
+        "/app.js",
+        "/icon.svg",
+        "/markdown.js",
+        "/messages.js",
+        "/sidebar.js",
+        "/store.js",
+        "/style.css",
+        "/timeline.js",
+    ];
+    let listed = files.into_iter().chain(["/health", "/openapi.json"]).map(|path| ("GET", path));
+    assert_eq!(open, listed.collect(), "a route that tells nothing of requests may be added here");
+    let server = Server::with(|options| {
+        (options.api_keys, options.metrics_key) = (vec!["first".into(), "second".into()], Some("metrics".into()));
+    });
+    let key_of = |access| match access {
+        Access::Open => None,
+        Access::Key => Some("second"),
+        Access::Metrics => Some("metrics"),
+    };
+    for route in routes() {
+        for method in METHODS {
+            let read = if method == "HEAD" { "GET" } else { method };
+            let own = routes().iter().find(|own| own.path == route.path && own.method == read);
+            let right = key_of(own.map_or(Access::Key, |own| own.access));
+            let keys = ["", "first", "firs", "second", "metrics", "Second"];
+            for key in keys {
+                let headers = if key.is_empty() { String::new() } else { as_key(key) };
+                let reply = ask(&server, method, &path(route), &headers);
+                let is_right = right.is_none_or(|right| key == right || (key == "first" && right == "second"));
+                let what = format!("{method} {} with {key:?}: {reply:?}", route.path);
+                assert_eq!(reply.status == 401, !is_right, "{what}");
+                if is_right {
+                    assert_eq!(reply.status == 405, own.is_none(), "{what}");
+                    assert!(reply.status < 500, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_route_wants_a_key_however_it_is_written() {
+    let server = Server::with(|options| options.api_keys = vec!["key".into()]);
+    for path in [
+        "/sessions/",
+        "//sessions",
+        "/Sessions",
+        "/./sessions",
+        "/%73essions",
+        "/health/",
+        "/health/../sessions",
+        "/app.js/x",
+        "/sessions?/health",
+        "/sessions#/health",
+        "/sessions;/health",
+        "http://localhost/sessions",
+        "http://localhost/health/x",
+        "/favicon.ico",
+        "/v1",
+        "*",
+    ] {
+        for method in METHODS {
+            let reply = ask(&server, method, path, "");
+            assert!([400, 401].contains(&reply.status), "{method} {path}: {reply:?}");
+        }
+    }
+    assert_eq!(ask(&server, "GET", "/nothing", &as_key("key")).status, 404);
+}
+
+#[test]
+fn every_route_but_the_pages_files_is_described_and_no_other() {
+    let document = Server::start().get("/openapi.json").good();
+    let described = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        methods.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
+    });
+    let own = routes().iter().filter(|route| route.access != Access::Open || route.path == "/health");
+    let own = own.map(|route| (route.method.to_owned(), route.path.replace("{*", "{")));
+    assert_eq!(described.collect::<BTreeSet<_>>(), own.collect());
 }
 
 #[test]
