@@ -115,6 +115,39 @@ fn every_route_wants_a_key_but_those_that_are_open() {
 }
 
 #[test]
+fn no_response_has_a_header_twice() {
+    let server = Server::with(|options| {
+        (options.api_keys, options.cors) = (vec!["key".into()], vec!["http://localhost:3000".into()]);
+    });
+    let origin = "Origin: http://localhost:3000\r\n";
+    let preflight = format!("{origin}Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a\r\n");
+    let unchanged = |path: &str| {
+        let reply = ask(&server, "GET", path, &as_key("key"));
+        let tag = reply.headers.lines().find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
+        tag.map(|tag| format!("If-None-Match: {tag}\r\n")).unwrap_or_default()
+    };
+    let whole = |body: &str| post("/v1/completions", body, &format!("{origin}{}", as_key("key")));
+    let mut replies = vec![
+        server.send(&whole("{\"prompt\": \"a\", \"max_tokens\": 1}")),
+        server.send(&whole("{\"prompt\": \"a\", \"max_tokens\": 1, \"stream\": true}")),
+        server.send(&whole("{}")),
+        ask(&server, "GET", "/nothing", &as_key("key")),
+    ];
+    for route in routes() {
+        for method in METHODS {
+            for headers in ["", origin, &preflight, &as_key("key"), &unchanged(&path(route))] {
+                replies.push(ask(&server, method, &path(route), headers));
+            }
+        }
+    }
+    for reply in replies {
+        let names: Vec<_> = reply.headers.lines().skip(1).filter_map(|line| line.split_once(':')).collect();
+        let unique: BTreeSet<_> = names.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        assert_eq!(unique.len(), names.len(), "{}", reply.headers);
+    }
+}
+
+#[test]
 fn what_is_no_route_wants_a_key_however_it_is_written() {
     let server = Server::with(|options| options.api_keys = vec!["key".into()]);
     for path in [
