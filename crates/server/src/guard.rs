@@ -50,6 +50,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
         return error.into_response();
     }
     let origin = allowed_origin(&app, request.headers());
+    let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let is_preflight =
         request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
@@ -65,16 +66,19 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
     };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if !app.options.cors.is_empty() {
+        headers.insert(header::VARY, HeaderValue::from_static("origin, access-control-request-headers"));
+    }
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
         if is_preflight {
-            let allowed = [
-                (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
-                (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-api-key, anthropic-version"),
-                (header::ACCESS_CONTROL_MAX_AGE, "600"),
-            ];
-            headers.extend(allowed.map(|(name, value)| (name, HeaderValue::from_static(value))));
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, routes::methods());
+            headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+            // Clients have headers of their own, and more of them with each version. None gives a page more than its key does.
+            if let Some(asked) = asked_headers {
+                headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+            }
         }
     }
     response

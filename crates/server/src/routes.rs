@@ -2,11 +2,12 @@
 //!
 //! Every route is an entry of one [table]. A request that no entry is for wants a key, too.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::{MatchedPath, Request};
 use axum::handler::Handler;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Router, middleware};
 
@@ -104,6 +105,16 @@ static ROUTES: LazyLock<Vec<Route>> = LazyLock::new(|| table().into_iter().map(|
 /// Returns every route of a server.
 pub fn routes() -> &'static [Route] {
     &ROUTES
+}
+
+/// Returns the methods of all routes, as a header lists them.
+pub(crate) fn methods() -> HeaderValue {
+    static METHODS: LazyLock<HeaderValue> = LazyLock::new(|| {
+        let methods: BTreeSet<_> = routes().iter().map(|route| route.method).collect();
+        let methods = methods.into_iter().collect::<Vec<_>>().join(", ");
+        methods.try_into().expect("the table has methods of HTTP")
+    });
+    METHODS.clone()
 }
 
 /// Returns what `request` needs.

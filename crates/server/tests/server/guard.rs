@@ -197,11 +197,55 @@ fn pages_of_named_origins_alone_may_read_answers() {
     assert!(allowed("http://localhost:3000"));
     assert!(!allowed("http://localhost:3001") && !allowed("null") && !allowed("https://example.org"));
     let preflight = "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                     Origin: http://localhost:3000\r\nAccess-Control-Request-Method: POST\r\n\r\n";
-    let reply = server.send(preflight);
-    assert_eq!(reply.status, 204);
-    assert!(reply.headers.to_ascii_lowercase().contains("access-control-allow-headers: authorization, content-type"));
+                     Origin: http://localhost:3000\r\nAccess-Control-Request-Method: POST\r\n\
+                     Access-Control-Request-Headers: x-other\r\n\r\n";
+    assert_eq!(server.send(preflight).status, 204);
+    let other = server.send(&preflight.replace(":3000", ":3001"));
+    assert!(!other.headers.to_ascii_lowercase().contains("access-control-allow"), "{}", other.headers);
     let off = Server::start();
     assert!(!off.send(preflight).headers.to_ascii_lowercase().contains("access-control"));
     off.post("/v1/completions", &json!({"prompt": "a"})).good();
+}
+
+/// Headers that official packages send from a page, besides those that any page may send.
+const OPENAI: &str = "authorization,content-type,idempotency-key,openai-beta,openai-organization,openai-project,user-agent,\
+                      x-stainless-arch,x-stainless-custom-poll-interval,x-stainless-helper-method,x-stainless-lang,\
+                      x-stainless-os,x-stainless-package-version,x-stainless-poll-helper,x-stainless-retry-count,\
+                      x-stainless-runtime,x-stainless-runtime-version,x-stainless-timeout";
+const ANTHROPIC: &str = "anthropic-beta,anthropic-dangerous-direct-browser-access,anthropic-version,authorization,\
+                         content-type,idempotency-key,x-api-key,x-stainless-arch,x-stainless-helper,\
+                         x-stainless-helper-method,x-stainless-lang,x-stainless-os,x-stainless-package-version,\
+                         x-stainless-retry-count,x-stainless-runtime,x-stainless-runtime-version,x-stainless-timeout";
+
+#[test]
+fn packages_for_browsers_reach_every_route_from_a_named_origin() {
+    let server = Server::with(|options| {
+        (options.api_keys, options.cors) = (vec!["key".into()], vec!["http://localhost:3000".into()]);
+    });
+    let origin = "Origin: http://localhost:3000\r\n";
+    let list = |reply: &Reply, name: &str| -> BTreeSet<String> {
+        let start = format!("access-control-{name}: ");
+        let value = reply.headers.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_default();
+        value.split(',').map(|part| part.trim().to_owned()).collect()
+    };
+    for (route, headers) in
+        routes().iter().flat_map(|route| [(route, OPENAI), (route, ANTHROPIC), (route, "x-of-a-later-one")])
+    {
+        let asked = format!(
+            "{origin}Access-Control-Request-Method: {}\r\nAccess-Control-Request-Headers: {headers}\r\n",
+            route.method
+        );
+        let reply = ask(&server, "OPTIONS", &path(route), &asked);
+        assert_eq!(reply.status, 204, "{reply:?}");
+        assert!(list(&reply, "allow-origin").contains("http://localhost:3000"), "{reply:?}");
+        assert!(list(&reply, "allow-methods").contains(route.method), "{route:?}: {reply:?}");
+        let allowed = list(&reply, "allow-headers");
+        assert!(headers.split(',').all(|name| allowed.contains(name)), "{reply:?}");
+        // With a wrong key, too, a page reads why it is refused, and when it may come again.
+        for key in ["", "key"] {
+            let reply = ask(&server, route.method, &path(route), &format!("{origin}{}", as_key(key)));
+            assert!(list(&reply, "allow-origin").contains("http://localhost:3000"), "{reply:?}");
+            assert!(list(&reply, "expose-headers").contains("*"), "{reply:?}");
+        }
+    }
 }
