@@ -57,7 +57,7 @@ pub use cancel::Cancel;
 pub use error::{Error, Result};
 pub use execute::{Engine, EngineOptions, EngineUse, ProcessorOptions, Session, SessionOptions};
 pub use generate::{Event, Finish, GenerateOptions, Generation, Timing, generate};
-pub use kv::{KvFormat, KvUse};
+pub use kv::{KvFormat, KvUse, PrefixSalt};
 pub use linear::Observer;
 pub use linear_input::LinearInput;
 pub use log_probabilities::LogProbabilities;

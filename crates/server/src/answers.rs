@@ -4,7 +4,6 @@
 //! many, all of them by the model's one engine. What comes is sent as [`Part`]s through one bounded channel. Where nobody
 //! receives them any more, everything is cancelled; who receives too slowly is cut off.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use tokio::task::AbortHandle;
 use triad_engine::{Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate};
 
 use crate::error::{ApiError, ApiResult};
+use crate::guard::Caller;
 use crate::hosted::Hosted;
 use crate::prompt_timelines::PromptTimeline;
 use crate::queue::{Full, Permit};
@@ -35,7 +35,7 @@ pub(crate) struct Order {
     /// Whether the prompts' own probabilities are wanted, with as many of the likeliest as of the answer.
     pub(crate) scores_prompt: bool,
     /// Whom it is for.
-    pub(crate) client: IpAddr,
+    pub(crate) client: Caller,
     /// When it was asked for.
     pub(crate) arrived: Instant,
     /// How long a client may leave parts where they are.
@@ -90,7 +90,7 @@ impl Order {
         let needs: Vec<_> = self.prompts.iter().map(need).collect::<ApiResult<_>>()?;
         let Some(first) = needs.first() else { return Err(ApiError::field("prompt", "there is none")) };
         let queue = Arc::clone(self.model.queue());
-        let permit = queue.admit(self.client, *first).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+        let permit = queue.admit(self.client.address, *first).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
         self.model.metrics().admitted(self.arrived.elapsed());
         let (sender, parts) = mpsc::channel(PARTS);
         let cancel = Cancel::new();
@@ -102,7 +102,7 @@ impl Order {
                 for (prompt, need) in needs.into_iter().enumerate() {
                     let permit = match permit.take() {
                         Some(permit) => permit,
-                        None => queue.admit_part(order.client, need).await,
+                        None => queue.admit_part(order.client.address, need).await,
                     };
                     let (sender, cancel) = (sender.clone(), cancel.clone());
                     let outlet = Outlet { sender, cancel, time_out: order.time_out };
@@ -127,6 +127,7 @@ impl Order {
     fn try_answer(&self, index: usize, outlet: &Outlet) -> ApiResult<()> {
         let (prompt, cancel) = (&self.prompts[index], &outlet.cancel);
         let mut session = self.model.engine().session();
+        session.set_salt(self.client.owner.salt());
         session.set_adapters(&self.adapters)?;
         let mut cached = None;
         if self.scores_prompt {

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::forms::{self, ResponseFormat, StructuredOutputs};
-use crate::guard::Client;
+use crate::guard::{Caller, Client};
 use crate::hosted::Hosted;
 use crate::log_probabilities::{TextLogProbabilities, characters};
 use crate::prompts::{Prompts, encode};
@@ -124,7 +124,7 @@ pub(crate) async fn complete(
     let prompts = encode(&model, ("prompt", request.prompt), special).await?;
     options.form = forms::prepare(&model, form, &options).await?;
     let echo = request.echo.unwrap_or(false);
-    let texts = Texts::new(&model, &prompts, choices, (echo, log_probabilities.is_some()))?;
+    let texts = Texts::new((&model, client), &prompts, choices, (echo, log_probabilities.is_some()))?;
     let scores_prompt = echo && log_probabilities.is_some();
     let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
     let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
@@ -156,13 +156,13 @@ struct Echo {
 
 impl Texts {
     fn new(
-        model: &Arc<Hosted>,
+        (model, client): (&Arc<Hosted>, Caller),
         prompts: &[Vec<u32>],
         choices: usize,
         (echo, wants_tokens): (bool, bool),
     ) -> ApiResult<Self> {
         let tokenizer = model.model().tokenizer()?;
-        let reply = Reply::new("cmpl-", model, prompts.iter().map(Vec::len), choices);
+        let reply = Reply::new("cmpl-", (model, client.owner), prompts.iter().map(Vec::len), choices);
         let echoed = |prompt: &Vec<u32>| match (echo, wants_tokens) {
             (false, _) => Echo::default(),
             (true, false) => Echo { text: tokenizer.decode(prompt), tokens: Vec::new() },

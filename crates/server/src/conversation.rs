@@ -1,6 +1,5 @@
 //! What the endpoints that answer conversations have in common.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use crate::app::App;
 use crate::blocking::of_model;
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{AskedForm, check_end};
+use crate::guard::Caller;
 use crate::hosted::Hosted;
 use crate::pieces::{CallFormat, PieceReader};
 use crate::reply::Reply;
@@ -59,7 +59,7 @@ impl Conversation<'_> {
     /// # Errors
     /// If a field has a value out of its range, the template refuses the messages, they do not fit, a form can't be had, or
     /// too many wait.
-    pub(crate) async fn begin(self, app: &App, client: IpAddr, prefixes: Prefixes) -> ApiResult<Begun> {
+    pub(crate) async fn begin(self, app: &App, client: Caller, prefixes: Prefixes) -> ApiResult<Begun> {
         let Self { model, messages, sampling, max_tokens, log_probabilities, tools, form } = self;
         let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
         let choices = sampling.choices(&model)?;
@@ -67,7 +67,7 @@ impl Conversation<'_> {
         let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
         let prepared = of_model(&model, move |model| prepare(model, &messages, (&tools, form.as_ref()), options));
         let (prompt, options, format) = prepared.await?;
-        let reply = Reply::new(prefixes.answer, &model, [prompt.len()], choices);
+        let reply = Reply::new(prefixes.answer, (&model, client.owner), [prompt.len()], choices);
         let readers = (0..choices).map(|_| PieceReader::new(format, prefixes.call)).collect();
         let prompts = vec![prompt];
         let scores_prompt = false;

@@ -115,7 +115,7 @@ pub(crate) async fn create(
     let most = needs.collect::<ApiResult<Vec<_>>>()?.into_iter().max_by_key(|need| need.pages);
     let Some(most) = most else { return Err(ApiError::field("input", "there is none")) };
     // One behind the other, in the place of one answer.
-    let permit = model.queue().admit(client, most).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+    let permit = model.queue().admit(client.address, most).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
     // Dropped with this future, where the client goes away.
     let cancel = CancelOnDrop(Cancel::new());
     let (pooling, format) = (request.pooling.unwrap_or_default(), request.encoding_format.unwrap_or_default());

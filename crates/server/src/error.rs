@@ -137,7 +137,10 @@ impl From<EngineError> for ApiError {
             EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
             // What a template or tokenizer refuses is in the request.
             EngineError::Model(_) => Self::invalid(message),
-            EngineError::KvMemoryFull { .. } => Self::unavailable(message),
+            // How much others hold of it is theirs.
+            EngineError::KvMemoryFull { .. } => {
+                Self::unavailable("keys and values of other answers take all the memory for them: try again later")
+            }
             EngineError::Cancelled => Self::unavailable("the answer was cancelled"),
             _ => Self::internal(message),
         }

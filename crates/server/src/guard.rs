@@ -14,50 +14,71 @@ use subtle::ConstantTimeEq;
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::owner::Owner;
+use crate::routes::{self, Access};
 
 /// The address of a connection's other end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
 /// Whom a request is from.
-pub(crate) struct Client(pub(crate) IpAddr);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) address: IpAddr,
+    /// Whose prompts it finds.
+    pub(crate) owner: Owner,
+}
+
+/// Extracts the [`Caller`] of a request that the guard let in.
+pub(crate) struct Client(pub(crate) Caller);
 
 impl FromRequestParts<Arc<App>> for Client {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, ApiError> {
-        let peer = parts.extensions.get::<Peer>().copied();
-        peer.map(|Peer(address)| Self(address.ip())).ok_or_else(|| ApiError::internal("a request of nobody"))
+        let (peer, owner) = (parts.extensions.get::<Peer>(), parts.extensions.get::<Owner>());
+        match (peer, owner) {
+            (Some(Peer(address)), Some(owner)) => Ok(Self(Caller { address: address.ip(), owner: *owner })),
+            _ => Err(ApiError::internal("a request that the guard has not seen")),
+        }
     }
 }
 
 /// Refuses requests that may not be made, and lets pages of the origins that are named read the answers.
-pub(crate) async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     if let Err(error) = check_host(&app, &request) {
         return error.into_response();
     }
     let origin = allowed_origin(&app, request.headers());
+    let asked_headers = request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
     let is_preflight =
         request.method() == Method::OPTIONS && request.headers().contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
-    } else if let Err(error) = check_key(&app, &request) {
-        error.into_response()
     } else {
-        next.run(request).await
+        match check_key(&app, &request) {
+            Ok(owner) => {
+                request.extensions_mut().insert(owner);
+                next.run(request).await
+            }
+            Err(error) => error.into_response(),
+        }
     };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if !app.options.cors.is_empty() {
+        headers.insert(header::VARY, HeaderValue::from_static("origin, access-control-request-headers"));
+    }
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::VARY, HeaderValue::from_static("origin"));
+        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
         if is_preflight {
-            let allowed = [
-                (header::ACCESS_CONTROL_ALLOW_METHODS, "GET, POST"),
-                (header::ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-api-key, anthropic-version"),
-                (header::ACCESS_CONTROL_MAX_AGE, "600"),
-            ];
-            headers.extend(allowed.map(|(name, value)| (name, HeaderValue::from_static(value))));
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, routes::methods());
+            headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+            // Clients have headers of their own, and more of them with each version. None gives a page more than its key does.
+            if let Some(asked) = asked_headers {
+                headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked);
+            }
         }
     }
     response
@@ -83,16 +104,20 @@ fn is_loopback(host: &str) -> bool {
     address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
-/// What needs no key: the page itself, and whether the server is there.
-fn is_open(request: &Request) -> bool {
-    let path = request.uri().path();
-    request.method() == Method::GET && !path.starts_with("/v1/") && !matches!(path, "/metrics" | "/props")
-}
-
-fn check_key(app: &App, request: &Request) -> Result<(), ApiError> {
-    let keys = &app.options.api_keys;
-    if keys.is_empty() || is_open(request) {
-        return Ok(());
+/// Returns whose the request is.
+///
+/// # Errors
+/// If it wants a key and has none, or a wrong one.
+fn check_key(app: &App, request: &Request) -> Result<Owner, ApiError> {
+    let options = &app.options;
+    let access = routes::access(request);
+    let keys = match (access, &options.metrics_key) {
+        (Access::Open, _) => &[],
+        (Access::Metrics, Some(key)) => std::slice::from_ref(key),
+        _ => &options.api_keys[..],
+    };
+    if keys.is_empty() {
+        return Ok(Owner::default());
     }
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let bearer = bearer.and_then(|value| value.split_once(' '));
@@ -103,9 +128,18 @@ fn check_key(app: &App, request: &Request) -> Result<(), ApiError> {
     };
     // Of hashes, so that neither the length nor the place of a difference shows in the time; all keys, not until one fits.
     let digest = |key: &str| Sha256::digest(key.as_bytes());
-    let given = digest(given);
-    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| fits | digest(key).ct_eq(&given));
-    if fits.into() { Ok(()) } else { Err(ApiError::wrong_key("the key is wrong")) }
+    let given_digest = digest(given);
+    let fits = keys.iter().fold(subtle::Choice::from(0), |fits, key| fits | digest(key).ct_eq(&given_digest));
+    if !bool::from(fits) {
+        return Err(ApiError::wrong_key("the key is wrong"));
+    }
+    // Its numbers are of all keys together: one of several could read off what the others ask.
+    if access == Access::Metrics && options.metrics_key.is_none() && options.separates_keys() {
+        let message =
+            "the metrics of a server with several keys tell each what the others ask: start it with --metrics-key";
+        return Err(ApiError::refused(StatusCode::FORBIDDEN, "metrics_key_wanted", message));
+    }
+    Ok(if options.shares_prompts { Owner::default() } else { Owner::of_key(given) })
 }
 
 /// The origin of a request, if pages of it may read the answer.

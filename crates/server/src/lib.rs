@@ -1,6 +1,6 @@
 //! Serves models over HTTP, in the forms that OpenAI's and Anthropic's clients speak.
 //!
-//! [`serve`] listens and passes requests to the [`routes`]; a [`Shutdown`] ends it. The [`catalog`] loads models; each is [`hosted`] by one
+//! [`serve`] listens and passes requests to the [`routes`](routes()); a [`Shutdown`] ends it. The [`catalog`] loads models; each is [`hosted`] by one
 //! engine, and a [`queue`] admits as many answers to it as it computes at once. An endpoint reads its [`body`], turns it into an
 //! [`order`](answers::Order) of answers, whose parts come back through a channel, and writes them whole or as a stream
 //! ([`sse`]). Whatever is wrong with a request is an [`error`] that names the field.
@@ -8,7 +8,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`listener`] | connections, their number and their time-outs |
-//! | [`guard`] | who may ask: key, host, origin |
+//! | [`guard`], [`owner`] | who may ask: key, host, origin; whose prompts an answer may find |
 //! | [`chat`], [`completions`], [`responses`], [`anthropic`] | answers |
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
 //! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
@@ -46,6 +46,7 @@ mod models;
 mod names;
 mod openapi;
 mod options;
+mod owner;
 mod page;
 mod pieces;
 mod prompt_timelines;
@@ -68,3 +69,4 @@ pub use catalog::{HostedModel, LoadError};
 pub use hosted::LoadedModel;
 pub use listener::{Shutdown, serve};
 pub use options::{ServerOptions, StartError};
+pub use routes::{Access, Route, routes};

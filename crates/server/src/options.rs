@@ -14,6 +14,12 @@ pub struct ServerOptions {
     pub port: u16,
     /// Keys of which every request has to have one; none lets everybody in.
     pub api_keys: Vec<String>,
+    /// The key of `/metrics`, and of nothing else. Without it, `/metrics` takes the key of a server that has one key, and is
+    /// refused where there are several that don't share prompts.
+    pub metrics_key: Option<String>,
+    /// Whether prompts with one key find what was computed of prompts with another, and its saved sessions. The number of
+    /// cached tokens, and the time, then tell each client token by token how prompts of the others begin.
+    pub shares_prompts: bool,
     /// Whether another address than this machine's own may be listened on without a key.
     pub allows_no_key: bool,
     /// Origins whose pages may use this server: `https://example.org`, or `*` for all.
@@ -42,6 +48,8 @@ impl Default for ServerOptions {
             host: Ipv4Addr::LOCALHOST.into(),
             port: 8080,
             api_keys: Vec::new(),
+            metrics_key: None,
+            shares_prompts: false,
             allows_no_key: false,
             cors: Vec::new(),
             model_bytes: u64::MAX,
@@ -65,7 +73,7 @@ impl ServerOptions {
         }
         // Visible ASCII, as it has to be in a header.
         let is_key = |key: &String| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-        if !self.api_keys.iter().all(is_key) {
+        if !self.api_keys.iter().chain(&self.metrics_key).all(is_key) {
             return Err(StartError::Key);
         }
         if let Some(origin) = self.cors.iter().find(|origin| !is_origin(origin)) {
@@ -76,6 +84,11 @@ impl ServerOptions {
             Some((name, _)) => Err(StartError::Zero { name }),
             None => Ok(()),
         }
+    }
+
+    /// Whether there are several keys, none of which may learn what the others ask.
+    pub(crate) fn separates_keys(&self) -> bool {
+        !self.shares_prompts && self.api_keys.iter().any(|key| *key != self.api_keys[0])
     }
 }
 

@@ -1,14 +1,10 @@
 //! The page at `/`: files of this program, which ask for nothing from any other host.
 
-use std::sync::Arc;
-
-use axum::Router;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use sha2::{Digest, Sha256};
 
-use crate::app::App;
+use crate::routes::Entry;
 
 /// What the page may do: nothing but run its own modules and ask this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self'; \
@@ -38,11 +34,11 @@ const FILES: [File; 10] = [
     File { path: "/timeline.js", kind: SCRIPT, content: include_str!("../page/timeline.js") },
 ];
 
-/// The routes of its files.
-pub(crate) fn routes() -> Router<Arc<App>> {
-    FILES.iter().fold(Router::new(), |router, file| {
+/// Returns the routes of its files. They need no key: the page asks for it.
+pub(crate) fn routes() -> impl Iterator<Item = Entry> {
+    FILES.iter().map(|file| {
         let tag = tag(file.content);
-        router.route(file.path, get(move |headers: HeaderMap| async move { respond(file, &tag, &headers) }))
+        Entry::open(file.path, move |headers: HeaderMap| async move { respond(file, &tag, &headers) })
     })
 }
 
@@ -64,8 +60,10 @@ fn respond(file: &File, tag: &str, headers: &HeaderMap) -> Response {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::REFERRER_POLICY, "no-referrer"),
     ];
-    let fields = fields.into_iter().filter_map(|(name, value)| Some((name, HeaderValue::from_str(value).ok()?)));
-    response.headers_mut().extend(fields);
+    for (name, value) in fields {
+        // In place of what the content brought along: of two types browsers take the first, or none.
+        response.headers_mut().insert(name, HeaderValue::from_str(value).expect("values of files are visible ASCII"));
+    }
     response
 }
 

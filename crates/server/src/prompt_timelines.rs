@@ -9,7 +9,9 @@ use triad_plan::processors::{Processor, ProcessorId, Processors};
 use triad_plan::timeline::Event;
 use utoipa::ToSchema;
 
-/// Answers whose timelines are kept.
+use crate::owner::Owner;
+
+/// Answers of an owner whose timelines are kept.
 pub(crate) const KEPT: usize = 32;
 /// Tasks of a timeline, at most: longer ones are not kept.
 const MOST_TASKS: usize = 100_000;
@@ -82,22 +84,33 @@ impl PromptTimeline {
 
 /// The timelines that are kept, the latest last.
 #[derive(Debug, Default)]
-pub(crate) struct Timelines(Mutex<VecDeque<(String, Arc<PromptTimeline>)>>);
+pub(crate) struct Timelines(Mutex<VecDeque<Kept>>);
+
+/// The timeline of the answer to an owner's request.
+#[derive(Debug)]
+struct Kept {
+    owner: Owner,
+    id: String,
+    timeline: Arc<PromptTimeline>,
+}
 
 impl Timelines {
-    /// Keeps that of the answer `id`, and forgets the oldest one where there are too many.
-    pub(crate) fn keep(&self, id: &str, timeline: PromptTimeline) {
+    /// Keeps that of the answer `id`, and forgets the oldest one of its owner where that has too many.
+    pub(crate) fn keep(&self, owner: Owner, id: &str, timeline: PromptTimeline) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() == KEPT {
-            kept.pop_front();
+        if kept.iter().filter(|one| one.owner == owner).count() == KEPT
+            && let Some(oldest) = kept.iter().position(|one| one.owner == owner)
+        {
+            kept.remove(oldest);
         }
-        kept.push_back((id.to_owned(), Arc::new(timeline)));
+        kept.push_back(Kept { owner, id: id.to_owned(), timeline: Arc::new(timeline) });
     }
 
-    /// That of the answer `id`, if it is kept.
-    pub(crate) fn find(&self, id: &str) -> Option<Arc<PromptTimeline>> {
+    /// That of the answer `id`, if it is kept and the answer was to a request of `owner`.
+    pub(crate) fn find(&self, owner: Owner, id: &str) -> Option<Arc<PromptTimeline>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.iter().rev().find(|(of, _)| of == id).map(|(_, timeline)| Arc::clone(timeline))
+        let found = kept.iter().rev().find(|one| one.owner == owner && one.id == id);
+        found.map(|one| Arc::clone(&one.timeline))
     }
 }
 
@@ -105,15 +118,29 @@ impl Timelines {
 mod tests {
     use super::*;
 
+    fn timeline() -> PromptTimeline {
+        let (processors, tasks) = (Vec::new(), Vec::new());
+        PromptTimeline { tokens: 1, chunks: 1, seconds: 1.0, processors, tasks }
+    }
+
     #[test]
     fn the_latest_timelines_are_kept_and_the_oldest_forgotten() {
-        let timelines = Timelines::default();
+        let (timelines, owner) = (Timelines::default(), Owner::default());
         for number in 0..KEPT + 3 {
-            let (processors, tasks) = (Vec::new(), Vec::new());
-            let timeline = PromptTimeline { tokens: 1, chunks: 1, seconds: 1.0, processors, tasks };
-            timelines.keep(&number.to_string(), timeline);
+            timelines.keep(owner, &number.to_string(), timeline());
         }
-        assert!(timelines.find("2").is_none() && timelines.find("").is_none());
-        assert!(timelines.find("3").is_some() && timelines.find(&(KEPT + 2).to_string()).is_some());
+        assert!(timelines.find(owner, "2").is_none() && timelines.find(owner, "").is_none());
+        assert!(timelines.find(owner, "3").is_some() && timelines.find(owner, &(KEPT + 2).to_string()).is_some());
+    }
+
+    #[test]
+    fn a_timeline_is_found_by_its_owner_and_others_displace_none() {
+        let (timelines, one, other) = (Timelines::default(), Owner::of_key("one"), Owner::of_key("other"));
+        timelines.keep(one, "a", timeline());
+        for number in 0..2 * KEPT {
+            timelines.keep(other, &number.to_string(), timeline());
+        }
+        assert!(timelines.find(one, "a").is_some() && timelines.find(other, "a").is_none());
+        assert!(timelines.find(one, "40").is_none() && timelines.find(other, "40").is_some());
     }
 }

@@ -8,6 +8,7 @@ use crate::answers::End;
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
 use crate::names::{new_id, now};
+use crate::owner::Owner;
 use crate::usage::{Timings, Usage};
 
 /// The answers to a request, as far as they have ended.
@@ -16,6 +17,8 @@ pub(crate) struct Reply {
     /// Seconds since 1970.
     pub(crate) created: u64,
     pub(crate) model: Arc<Hosted>,
+    /// Whose request it is.
+    owner: Owner,
     pub(crate) usage: Usage,
     /// Of the answer that ended last.
     pub(crate) timings: Option<Timings>,
@@ -26,10 +29,10 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// To prompts of so many tokens, `choices` answers to each, under a name that begins with `prefix`.
+    /// To an owner's prompts of so many tokens, `choices` answers to each, under a name that begins with `prefix`.
     pub(crate) fn new(
         prefix: &str,
-        model: &Arc<Hosted>,
+        (model, owner): (&Arc<Hosted>, Owner),
         prompts: impl IntoIterator<Item = usize>,
         choices: usize,
     ) -> Self {
@@ -39,7 +42,7 @@ impl Reply {
             ends.extend((0..choices).map(|_| None));
         }
         let model = Arc::clone(model);
-        Self { id: new_id(prefix), created: now(), model, usage, timings: None, choices, ends }
+        Self { id: new_id(prefix), created: now(), model, owner, usage, timings: None, choices, ends }
     }
 
     /// Answers in all.
@@ -50,7 +53,7 @@ impl Reply {
     /// An answer has ended.
     pub(crate) fn end(&mut self, choice: usize, mut end: End) {
         if let Some(timeline) = end.timeline.take() {
-            self.model.timelines().keep(&self.id, *timeline);
+            self.model.timelines().keep(self.owner, &self.id, *timeline);
         }
         self.usage.add_answer(end.tokens);
         if choice.is_multiple_of(self.choices) {

@@ -2,7 +2,7 @@
 //!
 //! A prompt is computed, as far as it is not known, and its keys and values are saved by a name. Restored, they are where
 //! prompts look for what they have in common: the next request that begins alike computes the rest alone. Names are
-//! letters, digits, `-` and `_`, so that none leads out of the folder.
+//! letters, digits, `-` and `_`, so that none leads out of the folder. Sessions of each key are in a folder of their own.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use axum::Json;
 use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use triad_engine::Cancel;
+use triad_engine::{Adapters, Cancel};
 use triad_frontend::chat;
 use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
@@ -21,14 +21,15 @@ use crate::app::App;
 use crate::blocking::{blocking, of_model};
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
-use crate::guard::Client;
+use crate::guard::{Caller, Client};
 use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, messages};
+use crate::owner::Owner;
 use crate::queue::{Full, Need, Permit};
 use crate::text::template;
 use crate::tools::{ChatTool, ToolUse};
 
-/// Saved sessions, at most.
+/// Saved sessions of an owner, at most.
 const MOST: usize = 1024;
 /// Letters of a name, at most.
 const LONGEST_NAME: usize = 64;
@@ -85,8 +86,8 @@ struct SessionFile {
     get, path = "/sessions", tag = "sessions",
     responses((status = 200, body = SessionList), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn list(State(app): State<Arc<App>>) -> ApiResult<Json<SessionList>> {
-    let folder = folder(&app)?.to_owned();
+pub(crate) async fn list(State(app): State<Arc<App>>, Client(client): Client) -> ApiResult<Json<SessionList>> {
+    let folder = folder(&app, client.owner)?;
     let data = blocking(move || files(&folder)).await?;
     Ok(Json(SessionList { object: "list", data }))
 }
@@ -104,7 +105,7 @@ pub(crate) async fn save(
     UrlPath(name): UrlPath<String>,
     body: JsonBody,
 ) -> ApiResult<Json<Saved>> {
-    let folder = folder(&app)?.to_owned();
+    let folder = folder(&app, client.owner)?;
     let path = path(&folder, &name)?;
     let SaveRequest { model, messages: given, tools, prompt } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
@@ -133,7 +134,9 @@ pub(crate) async fn save(
             let message = format!("{MOST} sessions are saved already: expected one of them to be deleted first");
             return Err(ApiError::refused(StatusCode::CONFLICT, "too_many_sessions", message));
         }
+        std::fs::create_dir_all(&folder).map_err(|error| failed(&error))?;
         let mut session = model.engine().session();
+        session.set_salt(client.owner.salt());
         let known = session.reuse(&tokens);
         session.prefill(&tokens[known..], &Cancel::new(), |_| {})?;
         session.share();
@@ -157,7 +160,7 @@ pub(crate) async fn restore(
     UrlPath(name): UrlPath<String>,
     body: JsonBody,
 ) -> ApiResult<Json<Saved>> {
-    let path = path(folder(&app)?, &name)?;
+    let path = path(&folder(&app, client.owner)?, &name)?;
     let RestoreRequest { model } = body.parse()?;
     let bytes = existing(&path, &name)?;
     let model = app.model(model.as_deref()).await?;
@@ -171,11 +174,12 @@ pub(crate) async fn restore(
     let permit = admit(&model, client, Need { slots: 1, pages }).await?;
     let restored = blocking(move || {
         // The file is not what the request wrote: what is wrong with it is named without its place.
-        let mut session = model.engine().restore(&path).map_err(|error| {
-            tracing::warn!("session {name}: {error}");
-            let message = format!("session {name} is damaged, or was saved of another model, context or format");
-            ApiError::invalid(message).with_code("invalid_session")
-        })?;
+        let mut session =
+            model.engine().restore_salted(&path, &Adapters::default(), client.owner.salt()).map_err(|error| {
+                tracing::warn!("session {name}: {error}");
+                let message = format!("session {name} is damaged, or was saved of another model, context or format");
+                ApiError::invalid(message).with_code("invalid_session")
+            })?;
         session.share();
         let tokens = session.tokens().len();
         drop((session, permit));
@@ -190,17 +194,23 @@ pub(crate) async fn restore(
     params(("name" = String, Path, description = "Letters, digits, - and _")),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
-pub(crate) async fn delete(State(app): State<Arc<App>>, UrlPath(name): UrlPath<String>) -> ApiResult<StatusCode> {
-    let path = path(folder(&app)?, &name)?;
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    UrlPath(name): UrlPath<String>,
+) -> ApiResult<StatusCode> {
+    let path = path(&folder(&app, client.owner)?, &name)?;
     existing(&path, &name)?;
     blocking(move || std::fs::remove_file(path).map_err(|error| failed(&error))).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn folder(app: &App) -> ApiResult<&Path> {
+/// Returns the folder of an owner's sessions. It is made for the first of them.
+fn folder(app: &App, owner: Owner) -> ApiResult<PathBuf> {
     let message = "this server saves no sessions: start it with --sessions FOLDER";
     let folder = app.options.sessions.as_deref();
-    folder.ok_or_else(|| ApiError::refused(StatusCode::NOT_FOUND, "no_sessions", message))
+    let folder = folder.ok_or_else(|| ApiError::refused(StatusCode::NOT_FOUND, "no_sessions", message))?;
+    Ok(owner.folder().map_or_else(|| folder.to_owned(), |own| folder.join(own)))
 }
 
 /// The file of the session called `name`.
@@ -214,7 +224,12 @@ fn path(folder: &Path, name: &str) -> ApiResult<PathBuf> {
 
 fn files(folder: &Path) -> ApiResult<Vec<SessionFile>> {
     let mut files = Vec::new();
-    for file in std::fs::read_dir(folder).map_err(|error| failed(&error))? {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(files),
+        Err(error) => return Err(failed(&error)),
+    };
+    for file in entries {
         let path = file.map_err(|error| failed(&error))?.path();
         let is_session = path.extension().is_some_and(|extension| extension == EXTENSION);
         // One that is deleted meanwhile is none.
@@ -245,6 +260,6 @@ fn failed(error: &std::io::Error) -> ApiError {
     ApiError::internal(format!("the folder of sessions: {error}"))
 }
 
-async fn admit(model: &Hosted, client: std::net::IpAddr, need: Need) -> ApiResult<Permit> {
-    model.queue().admit(client, need).await.map_err(|Full(waiting)| ApiError::full(waiting))
+async fn admit(model: &Hosted, client: Caller, need: Need) -> ApiResult<Permit> {
+    model.queue().admit(client.address, need).await.map_err(|Full(waiting)| ApiError::full(waiting))
 }

@@ -30,7 +30,7 @@ const MODEL_SHARE: u64 = 80;
 /// Serve models over HTTP, in the form of OpenAI's API.
 ///
 /// Listens on this machine alone unless another address is given. Answers of several clients are computed at once, and
-/// prompts that begin alike share what is computed of them. Ctrl-C ends the server: answers that are on their way may
+/// prompts with one key that begin alike share what is computed of them. Ctrl-C ends the server: answers that are on their way may
 /// go on for a few seconds. Of several models, the first is loaded at once, each other one when it is asked for; where
 /// memory is short, those go that were not used the longest.
 #[derive(clap::Args)]
@@ -72,6 +72,14 @@ pub struct Arguments {
     /// Let everybody in who reaches the address
     #[arg(long, conflicts_with = "api_key")]
     no_key: bool,
+    /// The key of /metrics, and of nothing else; a server with several keys has no metrics without it. The environment
+    /// variable TRIAD_METRICS_KEY has one, too
+    #[arg(long, value_name = "KEY")]
+    metrics_key: Option<String>,
+    /// Let keys find what was computed of each other's prompts, and each other's saved sessions. It gives prompts away:
+    /// from the number of cached tokens a client can recover how prompts of others begin, token by token
+    #[arg(long)]
+    share_prompts: bool,
     /// Let pages of this origin use the server, such as http://localhost:3000, or * for all; may be given several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
@@ -114,10 +122,13 @@ impl Arguments {
         if !self.no_key {
             api_keys.extend(std::env::var("TRIAD_API_KEY").ok().filter(|key| !key.is_empty()));
         }
+        let metrics_key = std::env::var("TRIAD_METRICS_KEY").ok().filter(|key| !key.is_empty());
         ServerOptions {
             host: self.host,
             port: self.port,
             api_keys,
+            metrics_key: self.metrics_key.clone().or(metrics_key),
+            shares_prompts: self.share_prompts,
             allows_no_key: self.no_key,
             cors: self.cors.clone(),
             model_bytes: self.model_memory.map_or_else(default_model_memory, |bytes| bytes as u64),

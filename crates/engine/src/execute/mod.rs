@@ -77,7 +77,7 @@ use crate::adapter::Adapters;
 use crate::error::{Error, Result};
 use crate::forward::{Buffers, FixedBlocks, Pass as ForwardPass, Rotation};
 use crate::hot_rows::{HotRowOptions, HotRowUse, HotRows};
-use crate::kv::{KvFormat, KvMemory, KvUse, save};
+use crate::kv::{KvFormat, KvMemory, KvUse, PrefixSalt, save};
 use crate::model::Model;
 use crate::statistics::{Counters, Statistics};
 use pass::Prompts;
@@ -422,13 +422,22 @@ impl Engine {
     /// # Errors
     /// As [`Engine::restore`]; if the session had other adapters or scales, or one was opened for another model.
     pub fn restore_with(&self, path: &Path, adapters: &Adapters) -> Result<Session> {
+        self.restore_salted(path, adapters, PrefixSalt::default())
+    }
+
+    /// As [`Engine::restore_with`], a session with `salt`: what it [shares](Session::share) is found by sessions with the same
+    /// salt alone.
+    ///
+    /// # Errors
+    /// As [`Engine::restore_with`].
+    pub fn restore_salted(&self, path: &Path, adapters: &Adapters, salt: PrefixSalt) -> Result<Session> {
         let Shared { model, settings, memory, .. } = &**self.shared();
         adapters.check(model.description())?;
         let (header, tokens, cache) = save::restore(path, &model.fingerprint(), settings.context, memory, adapters)?;
         let vocab = model.description().vocab;
         match tokens.iter().find(|token| **token as usize >= vocab) {
             Some(token) => Err(Error::TokenOutOfVocabulary { token: *token, vocab }),
-            None => Ok(Session::restored(self, &tokens, header.prefilled, cache)),
+            None => Ok(Session::restored(self, &tokens, header.prefilled, cache.with_salt(salt))),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 
 use crate::forward::{Buffers, Forward, Segment};
-use crate::kv::{KvCache, KvFormat, save};
+use crate::kv::{KvCache, KvFormat, PrefixSalt, save};
 use crate::linear::Observer;
 use crate::model::Model;
 
@@ -88,13 +88,31 @@ impl Session {
     pub fn set_adapters(&mut self, adapters: &Adapters) -> Result<()> {
         adapters.check(self.model().description())?;
         if adapters != self.adapters() {
-            self.share_prompt();
-            self.renew();
-            self.cache.truncate(0);
-            self.cache = Arc::new(KvCache::new(&self.engine.shared().memory, adapters.clone()));
-            self.truncate(0);
+            self.restart(adapters.clone(), self.salt());
         }
         Ok(())
+    }
+
+    /// Goes on with this salt: the session [reuses](Session::reuse) what sessions with the same one have shared, and is found
+    /// by them alone. What it has seen so far is forgotten, unless the salt is the same.
+    pub fn set_salt(&mut self, salt: PrefixSalt) {
+        if salt != self.salt() {
+            self.restart(self.adapters().clone(), salt);
+        }
+    }
+
+    /// The salt of its prefixes.
+    pub fn salt(&self) -> PrefixSalt {
+        self.cache.salt()
+    }
+
+    /// Forgets what it has seen, and goes on with these adapters and this salt.
+    fn restart(&mut self, adapters: Adapters, salt: PrefixSalt) {
+        self.share_prompt();
+        self.renew();
+        self.cache.truncate(0);
+        self.cache = Arc::new(KvCache::new(&self.engine.shared().memory, adapters).with_salt(salt));
+        self.truncate(0);
     }
 
     /// Its adapters.
@@ -194,7 +212,7 @@ impl Session {
         self.tokens.len()
     }
 
-    /// Lets other sessions of the engine find what this one computed as a prompt: whole pages at once, the last one when
+    /// Lets other sessions of the engine with the same adapters and salt find what this one computed as a prompt: whole pages at once, the last one when
     /// the session is dropped.
     pub fn share(&mut self) {
         self.is_shared = true;

@@ -7,6 +7,8 @@ use triad_kernels::attention::{Cache, PAGE};
 
 use super::memory::KvMemory;
 use super::page::{BlockPage, Page, PageShape};
+use super::prefixes::Tree;
+use super::salt::PrefixSalt;
 use crate::adapter::Adapters;
 use crate::error::Result;
 
@@ -15,6 +17,7 @@ use crate::error::Result;
 pub(crate) struct KvCache {
     memory: Arc<KvMemory>,
     adapters: Adapters,
+    salt: PrefixSalt,
     blocks: Vec<Mutex<BlockCache>>,
 }
 
@@ -62,10 +65,16 @@ impl Cache for BlockCache {
 }
 
 impl KvCache {
-    /// Without a page, of a sequence that is computed with `adapters`.
+    /// Without a page, of a sequence that is computed with `adapters` and has the default salt.
     pub(crate) fn new(memory: &Arc<KvMemory>, adapters: Adapters) -> Self {
         let block = |shape: &PageShape| Mutex::new(BlockCache { shape: *shape, pages: Vec::new() });
-        Self { memory: Arc::clone(memory), adapters, blocks: memory.shapes().iter().map(block).collect() }
+        let (salt, blocks) = (PrefixSalt::default(), memory.shapes().iter().map(block).collect());
+        Self { memory: Arc::clone(memory), adapters, salt, blocks }
+    }
+
+    /// The same pages, shared with and found by sequences with this salt alone.
+    pub(crate) fn with_salt(self, salt: PrefixSalt) -> Self {
+        Self { salt, ..self }
     }
 
     /// The same pages once more. What is written to one of the two is not seen by the other.
@@ -74,13 +83,22 @@ impl KvCache {
             let block = lock(block);
             Mutex::new(BlockCache { shape: block.shape, pages: block.pages.clone() })
         };
-        let (memory, adapters) = (Arc::clone(&self.memory), self.adapters.clone());
-        Self { memory, adapters, blocks: self.blocks.iter().map(copy).collect() }
+        let (memory, adapters, salt) = (Arc::clone(&self.memory), self.adapters.clone(), self.salt);
+        Self { memory, adapters, salt, blocks: self.blocks.iter().map(copy).collect() }
     }
 
     /// What its keys and values are computed with, beside the model.
     pub(crate) fn adapters(&self) -> &Adapters {
         &self.adapters
+    }
+
+    /// The salt of its prefixes.
+    pub(crate) fn salt(&self) -> PrefixSalt {
+        self.salt
+    }
+
+    fn tree(&self) -> Tree {
+        Tree { salt: self.salt, adapters: self.adapters.key() }
     }
 
     /// Makes sure that positions up to `end` can be written, of which those up to `held` have been: pages from there on
@@ -120,7 +138,7 @@ impl KvCache {
     /// Takes the pages that hold the longest known beginning of `tokens`, if it is longer than the `held` tokens that are
     /// here of them. Returns how many tokens are here then.
     pub(crate) fn adopt(&self, held: usize, tokens: &[u32]) -> usize {
-        let (length, pages) = self.memory.find(self.adapters.key(), held, tokens);
+        let (length, pages) = self.memory.find(self.tree(), held, tokens);
         if length <= held {
             return held;
         }
@@ -134,10 +152,10 @@ impl KvCache {
         length
     }
 
-    /// Lets others find what is here of `tokens`, from the first token on.
+    /// Lets sequences with the same adapters and salt find what is here of `tokens`, from the first token on.
     pub(crate) fn share(&self, tokens: &[u32]) {
         let pages: Vec<_> = (0..tokens.len().div_ceil(PAGE)).map(|page| self.page(page)).collect();
-        self.memory.insert(self.adapters.key(), tokens, &pages);
+        self.memory.insert(self.tree(), tokens, &pages);
     }
 
     fn page(&self, page: usize) -> Page {

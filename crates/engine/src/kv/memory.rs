@@ -8,8 +8,7 @@ use triad_kernels::attention::PAGE;
 use triad_model::description::{BlockDescription, ModelDescription};
 
 use super::page::{BlockPage, Home, KvFormat, Page, PageShape};
-use super::prefixes::Prefixes;
-use crate::adapter::AdaptersKey;
+use super::prefixes::{Prefixes, Tree};
 use crate::error::{Error, Result};
 
 /// Counts the pages of all sequences of an engine, and finds those that hold what a prompt begins with.
@@ -113,18 +112,18 @@ impl KvMemory {
         Ok(prefixes)
     }
 
-    /// The longest known beginning of `tokens`, computed with these adapters: its length, and its pages. It is for a sequence
-    /// that holds `held` of them.
-    pub(super) fn find(&self, adapters: AdaptersKey, held: usize, tokens: &[u32]) -> (usize, Vec<Page>) {
-        let (length, pages) = self.prefixes().find(adapters, tokens);
+    /// The longest beginning of `tokens` that is in this tree: its length, and its pages. It is for a sequence that holds `held`
+    /// of them.
+    pub(super) fn find(&self, tree: Tree, held: usize, tokens: &[u32]) -> (usize, Vec<Page>) {
+        let (length, pages) = self.prefixes().find(tree, tokens);
         self.looked_up.fetch_add((tokens.len() - held) as u64, Ordering::Relaxed);
         self.found.fetch_add(length.saturating_sub(held) as u64, Ordering::Relaxed);
         (length, pages)
     }
 
-    /// Remembers the pages of `tokens`, computed with these adapters, from the first token on.
-    pub(super) fn insert(&self, adapters: AdaptersKey, tokens: &[u32], pages: &[Page]) {
-        self.prefixes().insert(adapters, tokens, pages);
+    /// Remembers the pages of `tokens`, from the first token on, in this tree.
+    pub(super) fn insert(&self, tree: Tree, tokens: &[u32], pages: &[Page]) {
+        self.prefixes().insert(tree, tokens, pages);
     }
 
     /// Forgets the prefix that ends in `page`. Returns whether there was one that no other follows.

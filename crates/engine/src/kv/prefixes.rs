@@ -1,6 +1,6 @@
 //! The index of prefixes: a tree of pages, each below the page that precedes it.
 //!
-//! Pages that were computed with different adapters are in trees of their own. A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
+//! Pages that were computed with different adapters, or for sessions with different salts, are in trees of their own. A node holds the tokens of one page and its keys and values. A node with fewer tokens than a page has room for is a
 //! leaf: another prompt that begins with some of its tokens takes the page and copies it when it goes on differently.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,15 @@ use std::sync::Arc;
 use triad_kernels::attention::PAGE;
 
 use super::page::Page;
+use super::salt::PrefixSalt;
 use crate::adapter::AdaptersKey;
+
+/// The tree that a prompt is looked up in. No page of another tree is found, and none shortens its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tree {
+    pub(super) salt: PrefixSalt,
+    pub(super) adapters: AdaptersKey,
+}
 
 /// Pages by the tokens that they hold and that precede them.
 #[derive(Default)]
@@ -17,8 +25,8 @@ pub(super) struct Prefixes {
     /// `None` where one was removed.
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
-    /// Those of first pages, by what they were computed with.
-    roots: BTreeMap<AdaptersKey, Vec<usize>>,
+    /// The nodes of first pages.
+    roots: BTreeMap<Tree, Vec<usize>>,
     /// Counts what was asked, as a time.
     now: u64,
 }
@@ -35,8 +43,8 @@ struct Node {
 /// What a page follows.
 #[derive(Clone, Copy)]
 enum Parent {
-    /// Nothing: it is the first page of what was computed with these adapters.
-    Root(AdaptersKey),
+    /// Nothing: it is a first page of this tree.
+    Root(Tree),
     Node(usize),
 }
 
@@ -46,11 +54,10 @@ impl Prefixes {
         self.nodes.len() - self.free.len()
     }
 
-    /// The longest known beginning of `tokens`, computed with these adapters: its length, and its pages, of which the last may
-    /// hold more.
-    pub(super) fn find(&mut self, adapters: AdaptersKey, tokens: &[u32]) -> (usize, Vec<Page>) {
+    /// The longest beginning of `tokens` that is in this tree: its length, and its pages, of which the last may hold more.
+    pub(super) fn find(&mut self, tree: Tree, tokens: &[u32]) -> (usize, Vec<Page>) {
         self.now += 1;
-        let (mut length, mut pages, mut parent) = (0, Vec::new(), Parent::Root(adapters));
+        let (mut length, mut pages, mut parent) = (0, Vec::new(), Parent::Root(tree));
         while length < tokens.len() {
             let rest = &tokens[length..];
             let common = |child: &&usize| common(&self.node(**child).tokens, rest);
@@ -72,10 +79,10 @@ impl Prefixes {
         (length, pages)
     }
 
-    /// Remembers the `pages` of `tokens`, computed with these adapters, from the first token on.
-    pub(super) fn insert(&mut self, adapters: AdaptersKey, tokens: &[u32], pages: &[Page]) {
+    /// Remembers the `pages` of `tokens`, from the first token on, in this tree.
+    pub(super) fn insert(&mut self, tree: Tree, tokens: &[u32], pages: &[Page]) {
         self.now += 1;
-        let mut parent = Parent::Root(adapters);
+        let mut parent = Parent::Root(tree);
         for (tokens, page) in tokens.chunks(PAGE).zip(pages) {
             let known = self.children(parent).iter().map(|child| (*child, common(&self.node(*child).tokens, tokens)));
             // One that has all of these tokens, or one that has only the first of them and gives its place.
@@ -139,13 +146,13 @@ impl Prefixes {
         let node = self.nodes[index].take().expect("only nodes that are there are removed");
         let siblings = match node.parent {
             Parent::Node(parent) => &mut self.node_mut(parent).children,
-            Parent::Root(adapters) => self.roots.entry(adapters).or_default(),
+            Parent::Root(tree) => self.roots.entry(tree).or_default(),
         };
         siblings.retain(|sibling| *sibling != index);
-        if let Parent::Root(adapters) = node.parent
+        if let Parent::Root(tree) = node.parent
             && siblings.is_empty()
         {
-            self.roots.remove(&adapters);
+            self.roots.remove(&tree);
         }
         self.free.push(index);
     }
@@ -159,7 +166,7 @@ impl Prefixes {
         self.nodes[index] = Some(node);
         match parent {
             Parent::Node(parent) => self.node_mut(parent).children.push(index),
-            Parent::Root(adapters) => self.roots.entry(adapters).or_default().push(index),
+            Parent::Root(tree) => self.roots.entry(tree).or_default().push(index),
         }
         index
     }
@@ -167,7 +174,7 @@ impl Prefixes {
     fn children(&self, parent: Parent) -> &[usize] {
         match parent {
             Parent::Node(parent) => &self.node(parent).children,
-            Parent::Root(adapters) => self.roots.get(&adapters).map_or(&[], Vec::as_slice),
+            Parent::Root(tree) => self.roots.get(&tree).map_or(&[], Vec::as_slice),
         }
     }
 
@@ -248,7 +255,7 @@ mod tests {
 
     /// Finds `tokens`, and checks what is found.
     fn find(prefixes: &mut Prefixes, tokens: &[u32]) -> (usize, Vec<Page>) {
-        let (length, pages) = prefixes.find(AdaptersKey::default(), tokens);
+        let (length, pages) = prefixes.find(Tree::default(), tokens);
         assert_eq!(pages.len(), length.div_ceil(PAGE));
         for position in 0..length {
             let Matrix::F32(keys) = pages[position / PAGE][0].keys.view() else { unreachable!("pages are in f32") };
@@ -266,7 +273,7 @@ mod tests {
             for operation in operations {
                 match operation {
                     Operation::Insert(tokens) => {
-                        prefixes.insert(AdaptersKey::default(), &tokens, &pages(&home, &tokens));
+                        prefixes.insert(Tree::default(), &tokens, &pages(&home, &tokens));
                         prop_assert_eq!(find(&mut prefixes, &tokens).0, tokens.len());
                         inserted.push(tokens);
                     }
@@ -308,7 +315,7 @@ mod tests {
         let mut prefixes = Prefixes::default();
         let tokens = [[0; PAGE], [1; PAGE]].concat();
         let mut inserted = pages(&home, &tokens);
-        prefixes.insert(AdaptersKey::default(), &tokens, &inserted);
+        prefixes.insert(Tree::default(), &tokens, &inserted);
         let second = inserted.remove(1);
         assert!(!prefixes.evict(), "both are held");
         drop(inserted);
@@ -323,9 +330,9 @@ mod tests {
         let home = Arc::<Home>::default();
         let mut prefixes = Prefixes::default();
         for token in 0..4 {
-            prefixes.insert(AdaptersKey::default(), &[token; PAGE], &pages(&home, &[token; PAGE]));
+            prefixes.insert(Tree::default(), &[token; PAGE], &pages(&home, &[token; PAGE]));
         }
-        assert_eq!(prefixes.find(AdaptersKey::default(), &[0; PAGE]).0, PAGE);
+        assert_eq!(prefixes.find(Tree::default(), &[0; PAGE]).0, PAGE);
         let left = |prefixes: &mut Prefixes| -> Vec<bool> {
             // In an order that changes none.
             let nodes = prefixes.nodes.iter().flatten().map(|node| node.tokens[0]).collect::<Vec<_>>();

@@ -6,6 +6,7 @@ use super::{Proposal, Propose};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::execute::Session;
+use crate::kv::PrefixSalt;
 use crate::model::Model;
 use crate::sampler::{Sampler, SamplerOptions};
 
@@ -41,14 +42,19 @@ impl Draft {
         Self { is_sampled: true, ..self }
     }
 
-    /// What proposes to `model`.
-    pub(super) fn proposer(&self, model: &Arc<Model>, options: &SamplerOptions) -> Result<DraftProposer> {
+    /// What proposes to `model`, of a session with this salt.
+    pub(super) fn proposer(
+        &self,
+        model: &Arc<Model>,
+        salt: PrefixSalt,
+        options: &SamplerOptions,
+    ) -> Result<DraftProposer> {
         if !Arc::ptr_eq(&self.model, model) {
             check(self.session().model(), model)?;
         }
         let temperature = if self.is_sampled { options.temperature } else { 0.0 };
         let sampler = Sampler::new(&SamplerOptions { temperature, seed: options.seed ^ SEED, ..options.clone() })?;
-        Ok(DraftProposer { draft: self.clone(), sampler, is_sampled: temperature > 0.0 })
+        Ok(DraftProposer { draft: self.clone(), salt, sampler, is_sampled: temperature > 0.0 })
     }
 
     fn session(&self) -> MutexGuard<'_, Session> {
@@ -83,6 +89,8 @@ fn check(draft: &Model, model: &Model) -> Result<()> {
 /// A draft model for one answer.
 pub(super) struct DraftProposer {
     draft: Draft,
+    /// Of the answer: the draft's session has seen no prompt of another salt.
+    salt: PrefixSalt,
     sampler: Sampler,
     is_sampled: bool,
 }
@@ -103,6 +111,7 @@ impl Propose for DraftProposer {
     fn begin(&mut self, prompt: &[u32], cancel: &Cancel) -> Result<()> {
         self.sampler.begin_answer(prompt.len());
         let mut session = self.draft.session();
+        session.set_salt(self.salt);
         if prompt.len() <= session.context() { catch_up(&mut session, prompt, cancel) } else { Ok(()) }
     }
 

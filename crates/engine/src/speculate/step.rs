@@ -39,7 +39,7 @@ impl Speculator {
         options.check()?;
         let proposer: Box<dyn Propose> = match &options.source {
             Source::Lookup(lookup) => Box::new(LookupProposer::new(*lookup)),
-            Source::Draft(draft) => Box::new(draft.proposer(session.model(), sampler)?),
+            Source::Draft(draft) => Box::new(draft.proposer(session.model(), session.salt(), sampler)?),
         };
         let lengths = if options.is_fixed { Lengths::fixed(options.most) } else { Lengths::measured(options.most) };
         Ok(Self::with(Some(proposer), lengths))

@@ -15,7 +15,8 @@ use crate::generate::generate_with;
 use crate::quantization::DecodeWeights;
 use crate::sampler::{Distribution, Sampler, SamplerOptions};
 use crate::{
-    Event, Finish, GenerateOptions, Generation, LoadOptions, Model, Session, SessionOptions, Threads, generate, testing,
+    Event, Finish, GenerateOptions, Generation, LoadOptions, Model, PrefixSalt, Session, SessionOptions, Threads,
+    generate, testing,
 };
 
 const FAMILIES: [&str; 4] = ["llama", "qwen2", "gemma3", "phi2"];
@@ -229,6 +230,22 @@ fn a_draft_model_gives_the_answer_of_one_token_a_step() {
 }
 
 #[test]
+fn a_draft_model_keeps_nothing_of_a_prompt_with_another_salt() {
+    let model = model("llama");
+    let session = session(&model);
+    let engine = session.engine().clone();
+    let draft = Draft::new(session, &model).unwrap();
+    let looked_up = |salt| {
+        let before = engine.usage().kv.tokens_looked_up;
+        let mut proposer = draft.proposer(&model, salt, &SamplerOptions::default()).unwrap();
+        proposer.begin(&PROMPT, &Cancel::new()).unwrap();
+        engine.usage().kv.tokens_looked_up - before
+    };
+    let (none, one, other) = (PrefixSalt::default(), PrefixSalt::of(b"one"), PrefixSalt::of(b"other"));
+    assert_eq!([none, none, one, one, other, one].map(looked_up), [4, 0, 4, 0, 4, 4]);
+}
+
+#[test]
 fn a_model_is_its_own_perfect_draft() {
     let model = model("llama");
     for (temperature, is_sampled) in [(0.0, false), (0.0, true), (1.0, true)] {
@@ -246,7 +263,12 @@ fn a_model_is_its_own_perfect_draft() {
 #[test]
 fn a_draft_model_proposes_by_the_tokens_so_far_whatever_it_has_seen() {
     let model = model("qwen2");
-    let new = || Draft::new(session(&model), &model).unwrap().proposer(&model, &SamplerOptions::default()).unwrap();
+    let new = || {
+        Draft::new(session(&model), &model)
+            .unwrap()
+            .proposer(&model, PrefixSalt::default(), &SamplerOptions::default())
+            .unwrap()
+    };
     let proposed = |proposer: &mut super::draft::DraftProposer, tokens: &[u32], count| {
         let mut proposals = Vec::new();
         proposer.propose(tokens, count, &Cancel::new(), &mut proposals).unwrap();

@@ -1,8 +1,11 @@
 //! Keys, hosts and origins.
 
-use serde_json::json;
+use std::collections::BTreeSet;
 
-use crate::support::{Server, post};
+use serde_json::json;
+use triad_server::{Access, Route, routes};
+
+use crate::support::{Reply, Server, post};
 
 fn get(path: &str, host: &str, headers: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{headers}\r\n")
@@ -47,6 +50,143 @@ fn a_key_is_wanted_where_there_is_one() {
     server.get("/health").good();
 }
 
+/// All methods that clients send.
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PURGE"];
+
+fn ask(server: &Server, method: &str, path: &str, headers: &str) -> Reply {
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    server.send(&format!("{head}{headers}Content-Length: 0\r\n\r\n"))
+}
+
+/// A path of the route.
+fn path(route: &Route) -> String {
+    route.path.replace("{*model}", "a/b").replace("{id}", "a").replace("{name}", "a")
+}
+
+fn as_key(key: &str) -> String {
+    format!("Authorization: Bearer {key}\r\n")
+}
+
+#[test]
+fn every_route_wants_a_key_but_those_that_are_open() {
+    let open: BTreeSet<_> =
+        routes().iter().filter(|route| route.access == Access::Open).map(|route| (route.method, route.path)).collect();
+    let files = [
+        "/",
+        "/api.js",
+        "/app.js",
+        "/icon.svg",
+        "/markdown.js",
+        "/messages.js",
+        "/sidebar.js",
+        "/store.js",
+        "/style.css",
+        "/timeline.js",
+    ];
+    let listed = files.into_iter().chain(["/health", "/openapi.json"]).map(|path| ("GET", path));
+    assert_eq!(open, listed.collect(), "a route that tells nothing of requests may be added here");
+    let server = Server::with(|options| {
+        (options.api_keys, options.metrics_key) = (vec!["first".into(), "second".into()], Some("metrics".into()));
+    });
+    let key_of = |access| match access {
+        Access::Open => None,
+        Access::Key => Some("second"),
+        Access::Metrics => Some("metrics"),
+    };
+    for route in routes() {
+        for method in METHODS {
+            let read = if method == "HEAD" { "GET" } else { method };
+            let own = routes().iter().find(|own| own.path == route.path && own.method == read);
+            let right = key_of(own.map_or(Access::Key, |own| own.access));
+            let keys = ["", "first", "firs", "second", "metrics", "Second"];
+            for key in keys {
+                let headers = if key.is_empty() { String::new() } else { as_key(key) };
+                let reply = ask(&server, method, &path(route), &headers);
+                let is_right = right.is_none_or(|right| key == right || (key == "first" && right == "second"));
+                let what = format!("{method} {} with {key:?}: {reply:?}", route.path);
+                assert_eq!(reply.status == 401, !is_right, "{what}");
+                if is_right {
+                    assert_eq!(reply.status == 405, own.is_none(), "{what}");
+                    assert!(reply.status < 500, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_response_has_a_header_twice() {
+    let server = Server::with(|options| {
+        (options.api_keys, options.cors) = (vec!["key".into()], vec!["http://localhost:3000".into()]);
+    });
+    let origin = "Origin: http://localhost:3000\r\n";
+    let preflight = format!("{origin}Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a\r\n");
+    let unchanged = |path: &str| {
+        let reply = ask(&server, "GET", path, &as_key("key"));
+        let tag = reply.headers.lines().find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
+        tag.map(|tag| format!("If-None-Match: {tag}\r\n")).unwrap_or_default()
+    };
+    let whole = |body: &str| post("/v1/completions", body, &format!("{origin}{}", as_key("key")));
+    let mut replies = vec![
+        server.send(&whole("{\"prompt\": \"a\", \"max_tokens\": 1}")),
+        server.send(&whole("{\"prompt\": \"a\", \"max_tokens\": 1, \"stream\": true}")),
+        server.send(&whole("{}")),
+        ask(&server, "GET", "/nothing", &as_key("key")),
+    ];
+    for route in routes() {
+        for method in METHODS {
+            for headers in ["", origin, &preflight, &as_key("key"), &unchanged(&path(route))] {
+                replies.push(ask(&server, method, &path(route), headers));
+            }
+        }
+    }
+    for reply in replies {
+        let names: Vec<_> = reply.headers.lines().skip(1).filter_map(|line| line.split_once(':')).collect();
+        let unique: BTreeSet<_> = names.iter().map(|(name, _)| name.to_ascii_lowercase()).collect();
+        assert_eq!(unique.len(), names.len(), "{}", reply.headers);
+    }
+}
+
+#[test]
+fn what_is_no_route_wants_a_key_however_it_is_written() {
+    let server = Server::with(|options| options.api_keys = vec!["key".into()]);
+    for path in [
+        "/sessions/",
+        "//sessions",
+        "/Sessions",
+        "/./sessions",
+        "/%73essions",
+        "/health/",
+        "/health/../sessions",
+        "/app.js/x",
+        "/sessions?/health",
+        "/sessions#/health",
+        "/sessions;/health",
+        "http://localhost/sessions",
+        "http://localhost/health/x",
+        "/favicon.ico",
+        "/v1",
+        "*",
+    ] {
+        for method in METHODS {
+            let reply = ask(&server, method, path, "");
+            assert!([400, 401].contains(&reply.status), "{method} {path}: {reply:?}");
+        }
+    }
+    assert_eq!(ask(&server, "GET", "/nothing", &as_key("key")).status, 404);
+}
+
+#[test]
+fn every_route_but_the_pages_files_is_described_and_no_other() {
+    let document = Server::start().get("/openapi.json").good();
+    let described = document["paths"].as_object().unwrap().iter().flat_map(|(path, methods)| {
+        methods.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
+    });
+    let own = routes().iter().filter(|route| route.access != Access::Open || route.path == "/health");
+    let own = own.map(|route| (route.method.to_owned(), route.path.replace("{*", "{")));
+    assert_eq!(described.collect::<BTreeSet<_>>(), own.collect());
+}
+
 #[test]
 fn pages_of_named_origins_alone_may_read_answers() {
     let server = Server::with(|options| options.cors = vec!["http://localhost:3000".into()]);
@@ -57,11 +197,55 @@ fn pages_of_named_origins_alone_may_read_answers() {
     assert!(allowed("http://localhost:3000"));
     assert!(!allowed("http://localhost:3001") && !allowed("null") && !allowed("https://example.org"));
     let preflight = "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-                     Origin: http://localhost:3000\r\nAccess-Control-Request-Method: POST\r\n\r\n";
-    let reply = server.send(preflight);
-    assert_eq!(reply.status, 204);
-    assert!(reply.headers.to_ascii_lowercase().contains("access-control-allow-headers: authorization, content-type"));
+                     Origin: http://localhost:3000\r\nAccess-Control-Request-Method: POST\r\n\
+                     Access-Control-Request-Headers: x-other\r\n\r\n";
+    assert_eq!(server.send(preflight).status, 204);
+    let other = server.send(&preflight.replace(":3000", ":3001"));
+    assert!(!other.headers.to_ascii_lowercase().contains("access-control-allow"), "{}", other.headers);
     let off = Server::start();
     assert!(!off.send(preflight).headers.to_ascii_lowercase().contains("access-control"));
     off.post("/v1/completions", &json!({"prompt": "a"})).good();
+}
+
+/// Headers that official packages send from a page, besides those that any page may send.
+const OPENAI: &str = "authorization,content-type,idempotency-key,openai-beta,openai-organization,openai-project,user-agent,\
+                      x-stainless-arch,x-stainless-custom-poll-interval,x-stainless-helper-method,x-stainless-lang,\
+                      x-stainless-os,x-stainless-package-version,x-stainless-poll-helper,x-stainless-retry-count,\
+                      x-stainless-runtime,x-stainless-runtime-version,x-stainless-timeout";
+const ANTHROPIC: &str = "anthropic-beta,anthropic-dangerous-direct-browser-access,anthropic-version,authorization,\
+                         content-type,idempotency-key,x-api-key,x-stainless-arch,x-stainless-helper,\
+                         x-stainless-helper-method,x-stainless-lang,x-stainless-os,x-stainless-package-version,\
+                         x-stainless-retry-count,x-stainless-runtime,x-stainless-runtime-version,x-stainless-timeout";
+
+#[test]
+fn packages_for_browsers_reach_every_route_from_a_named_origin() {
+    let server = Server::with(|options| {
+        (options.api_keys, options.cors) = (vec!["key".into()], vec!["http://localhost:3000".into()]);
+    });
+    let origin = "Origin: http://localhost:3000\r\n";
+    let list = |reply: &Reply, name: &str| -> BTreeSet<String> {
+        let start = format!("access-control-{name}: ");
+        let value = reply.headers.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_default();
+        value.split(',').map(|part| part.trim().to_owned()).collect()
+    };
+    for (route, headers) in
+        routes().iter().flat_map(|route| [(route, OPENAI), (route, ANTHROPIC), (route, "x-of-a-later-one")])
+    {
+        let asked = format!(
+            "{origin}Access-Control-Request-Method: {}\r\nAccess-Control-Request-Headers: {headers}\r\n",
+            route.method
+        );
+        let reply = ask(&server, "OPTIONS", &path(route), &asked);
+        assert_eq!(reply.status, 204, "{reply:?}");
+        assert!(list(&reply, "allow-origin").contains("http://localhost:3000"), "{reply:?}");
+        assert!(list(&reply, "allow-methods").contains(route.method), "{route:?}: {reply:?}");
+        let allowed = list(&reply, "allow-headers");
+        assert!(headers.split(',').all(|name| allowed.contains(name)), "{reply:?}");
+        // With a wrong key, too, a page reads why it is refused, and when it may come again.
+        for key in ["", "key"] {
+            let reply = ask(&server, route.method, &path(route), &format!("{origin}{}", as_key(key)));
+            assert!(list(&reply, "allow-origin").contains("http://localhost:3000"), "{reply:?}");
+            assert!(list(&reply, "expose-headers").contains("*"), "{reply:?}");
+        }
+    }
 }

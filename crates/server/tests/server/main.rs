@@ -10,6 +10,7 @@ mod guard;
 mod many;
 mod models;
 mod others;
+mod owners;
 mod sessions;
 mod support;
 mod tools;

@@ -2,7 +2,8 @@
 
 use super::sequences::{MODELS, VOCAB};
 use super::*;
-use crate::KvFormat;
+use crate::adapter::Adapters;
+use crate::{KvFormat, PrefixSalt};
 
 const CONTEXT: usize = 800;
 const PAGE: usize = triad_kernels::attention::PAGE;
@@ -63,6 +64,43 @@ fn what_is_found_has_the_bits_of_what_is_computed() {
             }
         }
     }
+}
+
+#[test]
+fn prefixes_are_found_by_sessions_with_the_same_salt_alone() {
+    let (_, model) = &MODELS[0];
+    let engine = paged(model, KvFormat::F16, None);
+    let prompt = tokens(300, 0);
+    let salts = [PrefixSalt::default(), PrefixSalt::of(b"one"), PrefixSalt::of(b"other"), PrefixSalt::of(b"")];
+    let salted = |salt| {
+        let mut session = engine.session();
+        session.set_salt(salt);
+        session
+    };
+    for (index, salt) in salts.iter().enumerate() {
+        let mut session = salted(*salt);
+        assert_eq!(session.reuse(&prompt), 0, "salt {index} finds what others shared");
+        run(&mut session, &prompt).unwrap();
+        // Copies and sessions that go on with another salt don't take it there.
+        let mut fork = session.fork();
+        assert_eq!(fork.salt(), *salt);
+        fork.set_salt(PrefixSalt::of(b"none of them"));
+        assert_eq!((fork.tokens().len(), fork.reuse(&prompt)), (0, 0));
+    }
+    for salt in salts {
+        assert_eq!(salted(salt).reuse(&prompt), 299);
+    }
+    assert_eq!(engine.usage().kv.indexed_pages, 2 * salts.len());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("session");
+    let mut session = salted(salts[1]);
+    let reused = session.reuse(&prompt);
+    session.prefill(&prompt[reused..], &Cancel::new(), |_| {}).unwrap();
+    session.save(&path).unwrap();
+    drop(session);
+    engine.forget_prefixes();
+    engine.restore_salted(&path, &Adapters::default(), salts[2]).unwrap().share();
+    assert_eq!(salts.map(|salt| salted(salt).reuse(&prompt)), [0, 0, 299, 0]);
 }
 
 #[test]

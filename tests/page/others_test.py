@@ -1,0 +1,57 @@
+"""What the page cannot do without, in Firefox and WebKitGTK: it has its styles, and an answer comes as it is computed. Called
+by `run`."""
+
+import json
+import sys
+import time
+
+from drivers import PATIENCE, Firefox, WebKit, until
+
+URL = sys.argv[1]
+SETTINGS = {"sampling": {"temperature": 0, "max_tokens": 24}}
+STATE = """return {
+    isRunning: !document.getElementById('stop').hidden,
+    answer: document.querySelector('.message.assistant .body')?.textContent ?? '',
+    isComplete: document.querySelector('.message.assistant .tools') !== null,
+    wrong: document.querySelector('.wrong')?.textContent ?? null,
+}"""
+
+
+def has_its_styles(browser):
+    style = browser.run("""const style = getComputedStyle(document.body);
+        return [style.display, style.gridTemplateColumns.split(' ')[0], document.styleSheets.length]""")
+    assert style == ["grid", "256px", 1], f"{browser.name} has no styles: {style}"
+
+
+def streams_an_answer(browser):
+    browser.run("""const prompt = document.getElementById('prompt');
+        prompt.value = arguments[0];
+        prompt.dispatchEvent(new Event('input', { bubbles: true }));
+        document.getElementById('send').click()""", "What is the capital of France?")
+    seen, end = [], time.monotonic() + PATIENCE
+    while not (state := browser.run(STATE))["isComplete"]:
+        assert time.monotonic() < end, f"{browser.name}: {state}"
+        if state["isRunning"] and state["answer"] not in seen:
+            seen.append(state["answer"])
+        time.sleep(0.01)
+    assert state["wrong"] is None and state["answer"], f"{browser.name}: {state}"
+    grown = [answer for answer in seen if answer]
+    assert len(grown) > 1, f"{browser.name} shows an answer when it is whole: {seen}"
+
+
+def main():
+    for kind in [Firefox, WebKit]:
+        with kind() as browser:
+            browser.url = URL
+            browser.go(URL)
+            browser.run("localStorage.setItem('triad.settings', arguments[0])", json.dumps(SETTINGS))
+            browser.go(URL)
+            has_its_styles(browser)
+            until("models", lambda: browser.run("return document.querySelectorAll('#model option').length"))
+            streams_an_answer(browser)
+            problems = browser.problems()
+            assert not problems, f"{browser.name}: {problems}"
+        print(f"styles and an answer in {kind.name}", flush=True)
+
+
+main()
