@@ -68,7 +68,9 @@ impl Part {
                     if exists(destination, existing)? {
                         return Ok(Opened::Kept);
                     }
-                    return Ok(Opened::Part(Self { destination: destination.into(), folder, lock: Some(lock) }));
+                    let part = Self { destination: destination.into(), folder, lock: Some(lock) };
+                    part.clear();
+                    return Ok(Opened::Part(part));
                 }
                 Ok(()) => {}
                 Err(TryLockError::Error(error)) => return Err(io("cannot lock this folder", error, &folder)),
@@ -113,21 +115,31 @@ impl Part {
             return Err(failed(error));
         }
         let _ = fs::remove_file(self.destination.join(LOCK));
+        self.lock = None;
         if replaces {
             let _ = fs::remove_dir_all(&old);
         }
         Ok(())
     }
-}
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        // What can't be removed is written over by the next preparation.
+    /// Removes what no later preparation can use: without that, a file of a preparation that was killed would become part of
+    /// the package of another one.
+    fn clear(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if !KEPT.iter().any(|kept| entry.file_name() == *kept) {
                 let _ = fs::remove_file(entry.path());
             }
         }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Without the lock, it may be the folder of another preparation.
+        if self.lock.is_none() {
+            return;
+        }
+        self.clear();
         if !self.path(Self::CALIBRATION).exists() {
             let _ = fs::remove_file(self.path(LOCK));
             let _ = fs::remove_dir(&self.folder);
