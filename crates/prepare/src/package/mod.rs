@@ -216,7 +216,7 @@ fn write_rest(
 fn write_file(part: &Part, name: &str, content: &[u8]) -> Result<()> {
     let path = part.path(name);
     let write = || {
-        let mut file = File::create(&path)?;
+        let mut file = File::create_new(&path)?;
         file.write_all(content)?;
         file.sync_all()
     };

@@ -1,12 +1,12 @@
 //! What calibration has seen so far, on disk: an interrupted preparation goes on from there.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use triad_engine::LinearInput;
 use triad_model::mapped::MappedFile;
+use triad_model::output::OutputFile;
 use triad_model::safetensors::write::{Entry, Layout};
 use triad_model::safetensors::{self, Element, Header};
 use triad_model::{Error, ErrorKind, Result};
@@ -28,7 +28,7 @@ fn names(block: usize, input: LinearInput) -> [String; 2] {
     ["largest", "counts"].map(|what| format!("blocks.{block}.{}.{what}", input.name()))
 }
 
-/// Writes `calibration` to `path`, beside and renamed. `key` identifies what it is a calibration of.
+/// Replaces the file at `path` by one with `calibration`. `key` identifies what it is a calibration of.
 pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
     let mut entries = Vec::new();
     for (block, input, statistics) in calibration.inputs() {
@@ -45,16 +45,14 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
         (COUNTED, calibration.counted.to_string()),
     ];
     let layout = Layout::new(&entries, &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))));
-    let part = path.with_extension("part");
     let write = || {
-        let mut file = BufWriter::new(File::create(&part)?);
+        let mut file = BufWriter::new(OutputFile::own(path)?);
         file.write_all(&layout.header)?;
         for (_, _, statistics) in calibration.inputs() {
             file.write_all(bytemuck::cast_slice(statistics.largest()))?;
             file.write_all(bytemuck::cast_slice(statistics.counts()))?;
         }
-        file.into_inner()?.sync_all()?;
-        fs::rename(&part, path)
+        file.into_inner()?.finish()
     };
     write().map_err(|error| Error::new(ErrorKind::Io, "cannot write the file").caused_by(error).at(path))
 }

@@ -11,6 +11,7 @@ use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};
 
+use crate::damaged::chain;
 use crate::tiny::{Place, files, text};
 
 /// Logits of a prompt and of the tokens after it, so that prefill and decode both run.
@@ -201,6 +202,50 @@ fn what_a_killed_preparation_left_does_not_become_part_of_a_package() {
         fs::write(place.path("package.part").join(name), "left").unwrap();
     }
     assert!(whole == files(place.prepare(&recipe, "package").unwrap().package.path()));
+}
+
+#[test]
+fn what_no_preparation_made_is_neither_removed_nor_written_to() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    for folder in ["photos", "package.part", "package.old"] {
+        fs::create_dir(place.path(folder)).unwrap();
+        fs::write(place.path(folder).join("a.jpg"), "a").unwrap();
+    }
+    let error = chain(&place.prepare(&recipe, "package").unwrap_err());
+    assert!(error.contains("package.part") && error.contains("it has a.jpg, which no preparation makes"), "{error}");
+    assert_eq!(place.names("package.part"), ["a.jpg"]);
+    fs::remove_dir_all(place.path("package.part")).unwrap();
+    #[cfg(unix)]
+    {
+        fs::rename(place.path("photos/a.jpg"), place.path("photos/weights.safetensors")).unwrap();
+        std::os::unix::fs::symlink("photos", place.path("package.part")).unwrap();
+        let error = chain(&place.prepare(&recipe, "package").unwrap_err());
+        assert!(error.contains("folder of an earlier preparation by this user"), "{error}");
+        assert_eq!(fs::read_to_string(place.path("photos/weights.safetensors")).unwrap(), "a");
+        fs::remove_file(place.path("package.part")).unwrap();
+    }
+    place.prepare(&recipe, "package").unwrap();
+    recipe.existing = Existing::Replace;
+    place.prepare(&recipe, "package").unwrap();
+    assert_eq!(place.names("package.old"), ["a.jpg"]);
+    assert_eq!(place.names(""), ["model.gguf", "package", "package.old", "photos"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_package_that_a_link_names_is_replaced_where_it_is() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    place.prepare(&recipe, "elsewhere/package").unwrap();
+    std::os::unix::fs::symlink("elsewhere/package", place.path("link")).unwrap();
+    (recipe.existing, recipe.options.prune) = (Existing::Replace, Prune::Rate(0.0));
+    place.prepare(&recipe, "link").unwrap();
+    assert!(place.path("link").is_symlink());
+    let package = Package::open(&place.path("elsewhere/package")).unwrap();
+    assert_eq!(package.manifest().preparation.quantization().unwrap().shadows(), 8);
+    assert_eq!(place.names("elsewhere"), ["package"]);
 }
 
 #[test]
