@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
+use triad_model::output;
 
 /// What a shell reports for a process that ended by the signal of Ctrl-C.
 pub const EXIT_CODE: u8 = 130;
@@ -22,7 +23,10 @@ pub fn install() -> Result<()> {
         let action = action().take();
         match action {
             Some(action) => action(),
-            None => std::process::exit(EXIT_CODE.into()),
+            None => {
+                output::remove_unfinished();
+                std::process::exit(EXIT_CODE.into())
+            }
         }
     };
     ctrlc::set_handler(handler).context("cannot listen for Ctrl-C")

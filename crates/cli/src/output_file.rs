@@ -1,52 +1,41 @@
 //! A file that a command writes.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use triad_model::output;
 
 use crate::inputs;
 
-/// The file to come, written beside its place: when it has its name it is whole, and until then what had the
-/// name before is as it was. Removed unless it is finished.
+/// An output that a user named: [`output::OutputFile`], which is none of this command's inputs.
 pub struct OutputFile {
     path: PathBuf,
-    part: PathBuf,
-    file: File,
+    file: output::OutputFile,
 }
 
 impl OutputFile {
-    /// Before the work begins, so that a place that can't be written is found at once. It can't be one of the inputs
-    /// that are known by now, either.
+    /// Opens it before the work begins, so that a place that can't be written is found at once. It can't be one of the
+    /// inputs that are known by now, either.
     pub fn create(path: &Path) -> Result<Self> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".part");
-        let part = PathBuf::from(name);
         inputs::check(path)?;
-        inputs::check(&part)?;
-        let file = File::create(&part).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.into(), part, file })
+        let file = output::OutputFile::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.into(), file })
     }
 
     /// Lets `content` write the file, and gives it its name.
     pub fn write(mut self, content: impl FnOnce(&mut File) -> io::Result<()>) -> Result<()> {
         // Once more: some inputs are known only when the model's name has been resolved.
         inputs::check(&self.path)?;
-        let written = content(&mut self.file).and_then(|()| fs::rename(&self.part, &self.path));
+        let written = content(self.file.file()).and_then(|()| self.file.finish());
         written.with_context(|| format!("cannot write {}", self.path.display()))
-    }
-}
-
-impl Drop for OutputFile {
-    fn drop(&mut self) {
-        // After a rename there is nothing to remove.
-        let _ = fs::remove_file(&self.part);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::io::Write;
 
     use super::*;
@@ -66,5 +55,23 @@ mod tests {
         OutputFile::create(&path).unwrap().write(|file| file.write_all(b"new")).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn an_output_is_not_written_through_a_link_next_to_it_and_replaces_no_device() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("mine"), "mine").unwrap();
+        symlink("mine", path("figure.svg.part")).unwrap();
+        symlink("/dev/null", path("null")).unwrap();
+        for name in ["figure.svg", "null"] {
+            OutputFile::create(&path(name)).unwrap().write(|file| file.write_all(b"new")).unwrap();
+        }
+        assert_eq!(fs::read_to_string(path("mine")).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(path("figure.svg")).unwrap(), "new");
+        assert!(fs::metadata(path("null")).unwrap().file_type().is_char_device());
     }
 }

@@ -1,6 +1,8 @@
 //! Stopping a run from another thread.
 
 use std::sync::Arc;
+#[cfg(any(test, feature = "testing"))]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, Result};
@@ -11,6 +13,9 @@ pub struct Cancel {
     flag: Arc<AtomicBool>,
     /// Of the one that it is a [child](Self::child) of, and of that one's parents.
     parents: Vec<Arc<AtomicBool>>,
+    /// Checks that are left until the flag is set by itself.
+    #[cfg(any(test, feature = "testing"))]
+    checks: Option<Arc<AtomicUsize>>,
 }
 
 impl Cancel {
@@ -19,11 +24,18 @@ impl Cancel {
         Self::default()
     }
 
+    /// Returns a flag that sets itself when it is checked after `checks` others: for tests that stop at every place where a
+    /// run may be stopped.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn after(checks: usize) -> Self {
+        Self { checks: Some(Arc::new(AtomicUsize::new(checks))), ..Self::default() }
+    }
+
     /// A flag that is set when this one is; setting it leaves this one as it is.
     #[must_use]
     pub fn child(&self) -> Self {
         let parents = self.parents.iter().chain([&self.flag]).map(Arc::clone).collect();
-        Self { flag: Arc::default(), parents }
+        Self { flag: Arc::default(), parents, ..self.clone() }
     }
 
     /// Asks every run with this flag to stop.
@@ -38,6 +50,13 @@ impl Cancel {
 
     /// True once cancelled.
     pub fn is_cancelled(&self) -> bool {
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(checks) = &self.checks {
+            let left = checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+            if left.is_err() {
+                self.cancel();
+            }
+        }
         let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
         is_set(&self.flag) || self.parents.iter().any(is_set)
     }

@@ -3,18 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use triad_model::output;
+
 /// Replaces the file at `path` by one with this content, where that is possible. Two processes may write at once: each its own
 /// file, renamed when it is whole.
 pub(crate) fn write(path: &Path, content: &[u8]) {
-    let part = path.with_extension(format!("{}.part", std::process::id()));
-    let write = || {
-        fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-        fs::write(&part, content)?;
-        fs::rename(&part, path)
-    };
-    if write().is_err() {
-        let _ = fs::remove_file(part);
-    }
+    let folder = fs::create_dir_all(path.parent().unwrap_or(Path::new(".")));
+    // What cannot be kept is found again.
+    let _ = folder.and_then(|()| output::write_own(path, content));
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! [`description::ModelDescription`], the only thing the engine reads. [`dequantize`] turns stored
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
 //! [`fetch`] finds a model by name. [`adapter`] reads what a model was fine-tuned by, where that is kept apart from it.
+//! [`output`] is how every file of Triad is written.
 
 pub mod adapter;
 pub mod checkpoint;
@@ -16,6 +17,7 @@ pub mod family;
 pub mod fetch;
 pub mod gguf;
 pub mod mapped;
+pub mod output;
 pub mod safetensors;
 pub mod template;
 pub mod tensor;

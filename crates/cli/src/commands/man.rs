@@ -1,13 +1,15 @@
 //! `triad man`: the manual, made from the same descriptions as `--help`.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 
-use crate::{Cli, inputs};
+use crate::Cli;
+use crate::output_file::OutputFile;
 
 /// Write a manual page for each command.
 #[derive(clap::Args)]
@@ -32,12 +34,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// That of a command with this whole name, and those of the commands below it.
 fn page(command: &Command, name: &str, folder: &Path) -> Result<()> {
     let path = folder.join(format!("{name}.1"));
-    inputs::check(&path)?;
     let mut text = Vec::new();
     let described = command.clone().display_name(name.to_owned()).version(env!("CARGO_PKG_VERSION"));
     let manual = Man::new(described).manual("Triad").source(concat!("triad ", env!("CARGO_PKG_VERSION")));
     manual.render(&mut text).with_context(|| format!("cannot describe {name}"))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    OutputFile::create(&path)?.write(|file| file.write_all(&text))?;
     let below = command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
     below.into_iter().try_for_each(|below| page(below, &format!("{name}-{}", below.get_name()), folder))
 }

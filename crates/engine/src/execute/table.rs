@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
+use triad_model::output;
 
 use crate::error::{Error, Result};
 
@@ -84,19 +84,16 @@ impl<T: Measurements> Table<T> {
         self.0.insert(processors.to_owned(), measurements);
     }
 
-    /// Writes the table beside that of the package, and renames it.
+    /// Replaces the table of the package by this one.
     ///
     /// # Errors
     /// If it can't be written.
     pub fn save(&self, package: &Path) -> Result<()> {
         let path = Self::path(package);
         let write = || {
-            let mut file = NamedTempFile::new_in(package)?;
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.as_file().sync_all()?;
-            file.persist(&path)?;
-            Ok::<_, std::io::Error>(())
+            let mut json = serde_json::to_vec_pretty(self)?;
+            json.push(b'\n');
+            output::write_own(&path, &json)
         };
         let written = write();
         written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })

@@ -15,10 +15,10 @@ use std::io::{self, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::unpack;
 use triad_model::description::ModelDescription;
+use triad_model::output::OutputFile;
 use triad_plan::graph::Role;
 
 use crate::linear::layers;
@@ -88,9 +88,8 @@ impl ChannelRows {
         {
             return Ok(Self { file, path: path.to_owned(), key, places });
         }
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let part = NamedTempFile::new_in(folder)?;
-        let mut writer = BufWriter::new(part.as_file());
+        let mut output = OutputFile::own(path)?;
+        let mut writer = BufWriter::new(&mut output);
         writer.write_all(&MAGIC)?;
         writer.write_all(&key)?;
         for (index, of_block) in places.iter().enumerate() {
@@ -104,7 +103,7 @@ impl ChannelRows {
         writer.flush()?;
         drop(writer);
         // What was not yet on the disk when the power failed is found by its hash.
-        let file = part.persist(path)?;
+        let file = output.finish_early()?;
         Ok(Self { file, path: path.to_owned(), key, places })
     }
 

@@ -9,7 +9,7 @@
 //! | keys and values, block after block and page after page, in the machine's byte order | as the header implies |
 //! | SHA-256 of all before it | 32 |
 //!
-//! A file is written beside its place and renamed. Nothing of a file is used before its hash is checked.
+//! A file is [replaced](triad_model::output) once it is whole, and its owner alone can read it. Nothing of a file is used before its hash is checked.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use triad_model::output::OutputFile;
 
 use super::cache::KvCache;
 use super::memory::KvMemory;
@@ -59,12 +60,9 @@ pub(crate) struct Header {
 /// If the file cannot be written; what was there before then stays.
 pub(crate) fn save(path: &Path, header: &Header, tokens: &[u32], cache: &KvCache) -> Result<()> {
     let error = |source| Error::Io { path: path.to_owned(), source };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(error)?;
+    let mut file = OutputFile::create_private(path).map_err(error)?;
     write(&mut file, header, tokens, cache).map_err(error)?;
-    file.as_file().sync_all().map_err(error)?;
-    file.persist(path).map_err(|failed| error(failed.error))?;
-    Ok(())
+    file.finish().map_err(error)
 }
 
 fn write(file: &mut impl Write, header: &Header, tokens: &[u32], cache: &KvCache) -> io::Result<()> {

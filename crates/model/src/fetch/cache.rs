@@ -1,12 +1,13 @@
 //! The folder of fetched models, and the lock that keeps two pulls of one model apart.
 
 use std::env;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Progress, cancelled};
 use crate::error::{Error, ErrorKind, Result};
+use crate::output;
 
 /// `TRIAD_CACHE`, or `triad` in the platform's cache folder.
 pub(super) fn folder() -> Result<PathBuf> {
@@ -43,8 +44,7 @@ impl FolderLock {
         };
         fs::create_dir_all(folder).map_err(|error| cannot("create this folder", error))?;
         let path = folder.join(".lock");
-        let file = OpenOptions::new().create(true).write(true).truncate(false).open(path);
-        let file = file.map_err(|error| cannot("write in this folder", error))?;
+        let file = output::open_lock(&path).map_err(|error| cannot("write in this folder", error))?;
         let mut has_reported = false;
         loop {
             match file.try_lock() {

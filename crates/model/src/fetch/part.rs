@@ -1,12 +1,13 @@
 //! A file in the making: written under another name, checked, and renamed only when it is whole.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::output;
 
 /// Bytes that are read and written at once.
 pub(super) const BLOCK: usize = 256 << 10;
@@ -37,7 +38,7 @@ impl Expected {
     }
 }
 
-/// `NAME.part` beside the file `NAME` that it becomes.
+/// `NAME.part` next to the file `NAME` that it becomes: a plain file of this user, which a later run goes on with.
 pub(super) struct Part {
     destination: PathBuf,
     path: PathBuf,
@@ -66,8 +67,8 @@ impl Part {
         let mut name = destination.as_os_str().to_owned();
         name.push(".part");
         let path = PathBuf::from(name);
-        let file = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&path);
-        let file = file.map_err(|error| Error::new(ErrorKind::Io, format!("cannot write: {error}")).at(&path))?;
+        let file = output::open_own(&path)
+            .map_err(|error| Error::new(ErrorKind::Io, format!("cannot write: {error}")).at(&path))?;
         Ok(Self { destination: destination.into(), path, file, hasher: Sha256::new(), length: 0 })
     }
 
@@ -182,12 +183,28 @@ mod tests {
         {
             let folder = tempfile::tempdir().unwrap();
             let destination = folder.path().join("model.gguf");
-            std::os::unix::fs::symlink("/dev/full", folder.path().join("model.gguf.part")).unwrap();
             let mut part = Part::open(&destination).unwrap();
+            part.file = File::options().write(true).open("/dev/full").unwrap();
             let error = part.append(b"abc").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Io);
             assert!(error.to_string().contains("model.gguf.part: cannot write at byte 0: No space left"), "{error}");
             assert!(!destination.exists());
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_the_place_of_a_part_is_replaced_and_not_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mine, destination) = (folder.path().join("mine"), folder.path().join("model.gguf"));
+        for open in [Part::create, Part::resume] {
+            fs::write(&mine, "mine").unwrap();
+            std::os::unix::fs::symlink(&mine, folder.path().join("model.gguf.part")).unwrap();
+            let mut part = open(&destination).unwrap();
+            part.append(b"abc").unwrap();
+            part.finish(&abc()).unwrap();
+            assert_eq!((fs::read(&mine).unwrap(), fs::read(&destination).unwrap()), (b"mine".into(), b"abc".into()));
+            assert!(!destination.is_symlink());
         }
     }
 }

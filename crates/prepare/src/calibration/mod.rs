@@ -26,6 +26,9 @@ pub struct Calibration {
     pub pieces: usize,
     /// The four inputs of each block, in the order of [`LinearInput::ALL`].
     pub blocks: Vec<[InputStatistics; 4]>,
+    /// Observations of the next piece that `blocks` already counts, because its run was interrupted after them. The run
+    /// that repeats the piece leaves them out: a piece has the same observations in the same order in each run.
+    pub(crate) counted: usize,
 }
 
 impl Calibration {
@@ -33,7 +36,7 @@ impl Calibration {
     pub fn new(description: &ModelDescription, text: &str) -> Self {
         let statistics = |block, input: LinearInput| InputStatistics::new(input.channels(block, description.hidden));
         let blocks = description.blocks.iter().map(|block| LinearInput::ALL.map(|input| statistics(block, input)));
-        Self { text: text.into(), tokens: 0, pieces: 0, blocks: blocks.collect() }
+        Self { text: text.into(), tokens: 0, pieces: 0, blocks: blocks.collect(), counted: 0 }
     }
 
     /// What at most `most_tokens` tokens of `text` show of the float model, and the pieces of the text that were held
@@ -78,7 +81,8 @@ impl Calibration {
     /// with all that was seen so far.
     ///
     /// # Errors
-    /// If `cancel` is set: what was seen until then stays. As [`Session::prefill`] otherwise.
+    /// If `cancel` is set; as [`Session::prefill`] otherwise. What was seen until then stays, and a later call goes on from
+    /// there, to the same statistics as a call that was not interrupted.
     pub fn run(
         &mut self,
         model: &Arc<Model>,
@@ -91,8 +95,15 @@ impl Calibration {
         let mut session = Session::new(model, &options)?;
         for piece in pieces.iter().skip(self.pieces) {
             session.truncate(0);
-            let blocks = &mut self.blocks;
-            session.observe(piece, cancel, &mut |block, input, x| blocks[block][input.index()].add(x))?;
+            let (blocks, counted, mut observed) = (&mut self.blocks, &mut self.counted, 0);
+            session.observe(piece, cancel, &mut |block, input, x| {
+                if observed == *counted {
+                    blocks[block][input.index()].add(x);
+                    *counted += 1;
+                }
+                observed += 1;
+            })?;
+            self.counted = 0;
             self.tokens += piece.len();
             self.pieces += 1;
             progress(self)?;

@@ -34,11 +34,16 @@ impl InputStatistics {
         Self { channels, rows: 0, largest: vec![0.0; channels], counts: vec![0; channels * BINS] }
     }
 
-    /// Put together from what [`InputStatistics::rows`], [`InputStatistics::largest`] and
-    /// [`InputStatistics::counts`] gave. `None` if their lengths contradict each other.
-    pub fn from_parts(rows: u64, largest: Vec<f32>, counts: Vec<u32>) -> Option<Self> {
+    /// Puts statistics together from what [`InputStatistics::largest`] and [`InputStatistics::counts`] returned. `None` if
+    /// these contradict each other: every channel has as many values as there were rows.
+    pub fn from_parts(largest: Vec<f32>, counts: Vec<u32>) -> Option<Self> {
         let channels = largest.len();
-        (counts.len() == channels.checked_mul(BINS)?).then_some(Self { channels, rows, largest, counts })
+        if counts.len() != channels.checked_mul(BINS)? {
+            return None;
+        }
+        let mut rows = counts.chunks_exact(BINS).map(|counts| counts.iter().map(|count| u64::from(*count)).sum());
+        let first = rows.next().unwrap_or(0);
+        rows.all(|rows: u64| rows == first).then_some(Self { channels, rows: first, largest, counts })
     }
 
     /// Adds `x` `[rows, channels]`, on the threads that are installed.
@@ -213,6 +218,18 @@ mod tests {
     #[test]
     fn bins_span_what_activations_can_be() {
         assert_eq!((edge(0), edge(4), edge(BINS)), (2.0f32.powi(-12), 2.0f32.powi(-11), 2.0f32.powi(14)));
+    }
+
+    #[test]
+    fn parts_make_the_statistics_that_they_are_of_or_none() {
+        let mut statistics = InputStatistics::new(3);
+        statistics.add(&[1.0, 2.0, -3.0, 0.5, 0.0, 7.0]);
+        let (largest, counts) = (statistics.largest.clone(), statistics.counts.clone());
+        assert_eq!(InputStatistics::from_parts(largest.clone(), counts.clone()), Some(statistics));
+        assert_eq!(InputStatistics::from_parts(largest.clone(), counts[1..].to_vec()), None, "a count is missing");
+        let mut twice = counts;
+        twice[0] += 1;
+        assert_eq!(InputStatistics::from_parts(largest, twice), None, "one channel has a value more");
     }
 
     #[test]

@@ -149,8 +149,10 @@ fn calibrate(
     cancel: &Cancel,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Calibration, (usize, f64))> {
-    // All that a calibration depends on.
-    let key = sha256(json!({"program": program(), "source": source, "pieces": pieces}).to_string().as_bytes());
+    // All that a calibration depends on: kernels of floats differ in their last bits.
+    let kernels = format!("{:?}", triad_kernels::kernel_names());
+    let key = json!({"program": program(), "source": source, "pieces": pieces, "kernels": kernels});
+    let key = sha256(key.to_string().as_bytes());
     let path = part.path(Part::CALIBRATION);
     let mut calibration = Calibration::new(model.description(), &recipe.text.name);
     resume::load(&mut calibration, &key, &path);
@@ -167,7 +169,7 @@ fn calibrate(
         }
         Ok(())
     });
-    if run.is_err() && calibration.pieces > 0 {
+    if run.is_err() && (calibration.pieces, calibration.counted) != (0, 0) {
         resume::save(&calibration, &key, &path)?;
     }
     run?;
@@ -214,7 +216,7 @@ fn write_rest(
 fn write_file(part: &Part, name: &str, content: &[u8]) -> Result<()> {
     let path = part.path(name);
     let write = || {
-        let mut file = File::create(&path)?;
+        let mut file = File::create_new(&path)?;
         file.write_all(content)?;
         file.sync_all()
     };

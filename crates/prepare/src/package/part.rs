@@ -1,12 +1,14 @@
-//! A package in the making: a folder beside it, which gets the package's name when all is there.
+//! A package in the making: a folder next to it, which gets the package's name when all is there.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use triad_engine::Cancel;
-use triad_engine::package::Package;
-use triad_model::{Error, ErrorKind};
+use triad_engine::package::{MANIFEST, MANIFEST_DIGEST, Package, WEIGHTS};
+use triad_model::checkpoint::Source;
+use triad_model::{Error, ErrorKind, output};
 
 use super::Existing;
 use crate::error::Result;
@@ -15,6 +17,8 @@ use crate::error::Result;
 const LOCK: &str = "lock";
 /// Kept when a preparation ends early, for the next one.
 const KEPT: [&str; 2] = [LOCK, Part::CALIBRATION];
+/// A state that an older version did not finish.
+const OLD_STATE: &str = "calibration.part";
 /// How often another process is looked after.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -37,7 +41,7 @@ impl Part {
     /// The file with what calibration saw.
     pub(super) const CALIBRATION: &str = "calibration.safetensors";
 
-    /// Makes or finds the folder beside `destination`; waits while another process works in it, `waiting` is called
+    /// Makes or finds the folder next to `destination`, or next to what it links to; waits while another process works in it, `waiting` is called
     /// then, once.
     pub(super) fn open(
         destination: &Path,
@@ -45,7 +49,9 @@ impl Part {
         cancel: &Cancel,
         waiting: &mut dyn FnMut(),
     ) -> Result<Opened> {
-        let folder = beside(destination, ".part").ok_or_else(|| {
+        let linked = if destination.is_dir() { destination.canonicalize().ok() } else { None };
+        let destination = linked.as_deref().unwrap_or(destination);
+        let folder = folder_of(destination).ok_or_else(|| {
             Error::new(ErrorKind::Io, "expected the name of a folder that is to be made").at(destination)
         })?;
         let mut has_reported = false;
@@ -54,13 +60,12 @@ impl Part {
             if exists(destination, existing)? {
                 return Ok(Opened::Kept);
             }
-            fs::create_dir_all(&folder).map_err(|error| io("cannot create this folder", error, &folder))?;
             let path = folder.join(LOCK);
-            let lock = match OpenOptions::new().create(true).write(true).truncate(false).open(&path) {
+            let lock = match make(&folder).and_then(|()| output::open_lock(&path)) {
                 Ok(lock) => lock,
                 // Another process has just given the folder its name.
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(io("cannot write in this folder", error, &folder)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed("cannot write in this folder", error, &folder)),
             };
             match lock.try_lock() {
                 Ok(()) if path.exists() => {
@@ -68,10 +73,12 @@ impl Part {
                     if exists(destination, existing)? {
                         return Ok(Opened::Kept);
                     }
-                    return Ok(Opened::Part(Self { destination: destination.into(), folder, lock: Some(lock) }));
+                    let part = Self { destination: destination.into(), folder, lock: Some(lock) };
+                    part.clear();
+                    return Ok(Opened::Part(part));
                 }
                 Ok(()) => {}
-                Err(TryLockError::Error(error)) => return Err(io("cannot lock this folder", error, &folder)),
+                Err(TryLockError::Error(error)) => return Err(failed("cannot lock this folder", error, &folder)),
                 Err(TryLockError::WouldBlock) => {
                     if !std::mem::replace(&mut has_reported, true) {
                         waiting();
@@ -89,9 +96,9 @@ impl Part {
 
     /// Gives the folder its name. A package that had it is moved aside first and removed after.
     pub(super) fn finish(mut self) -> Result<()> {
-        let failed = |error: std::io::Error| io("cannot give the package its name", error, &self.destination);
+        let failed = |error: io::Error| failed("cannot give the package its name", error, &self.destination);
         let remove = |name| match fs::remove_file(self.folder.join(name)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
         remove(Self::CALIBRATION).map_err(failed)?;
@@ -100,11 +107,13 @@ impl Part {
             drop(self.lock.take());
             remove(LOCK).map_err(failed)?;
         }
-        let old = beside(&self.destination, ".old").expect("the part has such a name, too");
+        // Removed when dropped.
+        let aside = tempfile::Builder::new().prefix(".triad-").suffix(".old").tempdir_in(parent(&self.destination));
+        let aside = aside.map_err(failed)?;
+        let old = aside.path().join("package");
         let replaces = self.destination.exists();
         if replaces {
-            let cleared = if old.exists() { fs::remove_dir_all(&old) } else { Ok(()) };
-            cleared.and_then(|()| fs::rename(&self.destination, &old)).map_err(failed)?;
+            fs::rename(&self.destination, &old).map_err(failed)?;
         }
         if let Err(error) = fs::rename(&self.folder, &self.destination) {
             if replaces {
@@ -113,21 +122,28 @@ impl Part {
             return Err(failed(error));
         }
         let _ = fs::remove_file(self.destination.join(LOCK));
-        if replaces {
-            let _ = fs::remove_dir_all(&old);
-        }
+        self.lock = None;
         Ok(())
     }
-}
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        // What can't be removed is written over by the next preparation.
+    /// Removes what no later preparation can use: without that, a file of a preparation that was killed would become part of
+    /// the package of another one.
+    fn clear(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if !KEPT.iter().any(|kept| entry.file_name() == *kept) {
                 let _ = fs::remove_file(entry.path());
             }
         }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Without the lock, it may be the folder of another preparation.
+        if self.lock.is_none() {
+            return;
+        }
+        self.clear();
         if !self.path(Self::CALIBRATION).exists() {
             let _ = fs::remove_file(self.path(LOCK));
             let _ = fs::remove_dir(&self.folder);
@@ -135,11 +151,45 @@ impl Drop for Part {
     }
 }
 
-/// The path with something behind its name; `None` if it has no name.
-fn beside(path: &Path, suffix: &str) -> Option<PathBuf> {
-    let mut name = path.file_name()?.to_owned();
-    name.push(suffix);
-    Some(path.with_file_name(name))
+/// Makes the folder of a preparation, unless it is there.
+///
+/// # Errors
+/// If it cannot be made, or if what is there is no folder that preparations of this user made: it is left as it is.
+fn make(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(parent(folder))?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let metadata = fs::symlink_metadata(folder)?;
+    if !metadata.is_dir() || !output::is_of_this_user(&metadata) {
+        return Err(io::Error::other("expected no such name, or the folder of an earlier preparation by this user"));
+    }
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(is_made_here) {
+            let message = format!("it has {}, which no preparation makes: expected another name", name.display());
+            return Err(io::Error::other(message));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a preparation makes a file of this name.
+fn is_made_here(name: &str) -> bool {
+    let made = [WEIGHTS, MANIFEST, MANIFEST_DIGEST, OLD_STATE];
+    made.iter().chain(&KEPT).chain(&Source::TEXT_FILES).any(|made| *made == name) || output::is_unfinished(name)
+}
+
+/// The folder in which a package is made; `None` if its path has no name.
+fn folder_of(destination: &Path) -> Option<PathBuf> {
+    let mut name = destination.file_name()?.to_owned();
+    name.push(".part");
+    Some(destination.with_file_name(name))
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// True if there is a package to be kept at `destination`, false if there is none or it is to be replaced.
@@ -157,6 +207,6 @@ fn exists(destination: &Path, existing: Existing) -> Result<bool> {
     }
 }
 
-fn io(what: &str, error: std::io::Error, path: &Path) -> crate::Error {
+fn failed(what: &str, error: io::Error, path: &Path) -> crate::Error {
     Error::new(ErrorKind::Io, what).caused_by(error).at(path).into()
 }

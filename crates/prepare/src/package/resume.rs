@@ -1,12 +1,12 @@
 //! What calibration has seen so far, on disk: an interrupted preparation goes on from there.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use triad_engine::LinearInput;
 use triad_model::mapped::MappedFile;
+use triad_model::output::OutputFile;
 use triad_model::safetensors::write::{Entry, Layout};
 use triad_model::safetensors::{self, Element, Header};
 use triad_model::{Error, ErrorKind, Result};
@@ -14,16 +14,21 @@ use triad_model::{Error, ErrorKind, Result};
 use crate::calibration::Calibration;
 use crate::calibration::statistics::{BINS, InputStatistics};
 
+/// Version of the format: a state of another one is not resumed. States before version 2 may count a part of a piece twice.
+const FORMAT: &str = "2";
+
+const VERSION: &str = "format";
 const KEY: &str = "key";
 const TOKENS: &str = "tokens";
 const PIECES: &str = "pieces";
+const COUNTED: &str = "counted";
 
 /// Names of one input's tensors: the largest magnitudes `[channels]`, and the histograms `[channels, BINS]`.
 fn names(block: usize, input: LinearInput) -> [String; 2] {
     ["largest", "counts"].map(|what| format!("blocks.{block}.{}.{what}", input.name()))
 }
 
-/// Writes `calibration` to `path`, beside and renamed. `key` identifies what it is a calibration of.
+/// Replaces the file at `path` by one with `calibration`. `key` identifies what it is a calibration of.
 pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<()> {
     let mut entries = Vec::new();
     for (block, input, statistics) in calibration.inputs() {
@@ -32,19 +37,22 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
         entries.push(Entry { name: largest, element: Element::F32, shape: vec![channels] });
         entries.push(Entry { name: counts, element: Element::U32, shape: vec![channels, BINS] });
     }
-    let remarks =
-        [(KEY, key.to_owned()), (TOKENS, calibration.tokens.to_string()), (PIECES, calibration.pieces.to_string())];
+    let remarks = [
+        (VERSION, FORMAT.to_owned()),
+        (KEY, key.to_owned()),
+        (TOKENS, calibration.tokens.to_string()),
+        (PIECES, calibration.pieces.to_string()),
+        (COUNTED, calibration.counted.to_string()),
+    ];
     let layout = Layout::new(&entries, &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))));
-    let part = path.with_extension("part");
     let write = || {
-        let mut file = BufWriter::new(File::create(&part)?);
+        let mut file = BufWriter::new(OutputFile::own(path)?);
         file.write_all(&layout.header)?;
         for (_, _, statistics) in calibration.inputs() {
             file.write_all(bytemuck::cast_slice(statistics.largest()))?;
             file.write_all(bytemuck::cast_slice(statistics.counts()))?;
         }
-        file.into_inner()?.sync_all()?;
-        fs::rename(&part, path)
+        file.into_inner()?.finish()
     };
     write().map_err(|error| Error::new(ErrorKind::Io, "cannot write the file").caused_by(error).at(path))
 }
@@ -65,12 +73,15 @@ fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibratio
     let header = safetensors::read(file.bytes(), &[Element::F32, Element::U32])?;
     let Header { tensors, remarks } = &header;
     let number = |name| remarks.get(name).and_then(|number| number.parse::<usize>().ok());
-    let (Some(tokens), Some(pieces)) = (number(TOKENS), number(PIECES)) else { return Ok(None) };
-    if remarks.get(KEY).map(String::as_str) != Some(key) {
+    let is = |name, expected: &str| remarks.get(name).is_some_and(|found| found == expected);
+    if !is(VERSION, FORMAT) || !is(KEY, key) {
         return Ok(None);
     }
+    let (Some(tokens), Some(pieces), Some(counted)) = (number(TOKENS), number(PIECES), number(COUNTED)) else {
+        return Ok(None);
+    };
     let mut saved = fresh.clone();
-    (saved.tokens, saved.pieces) = (tokens, pieces);
+    (saved.tokens, saved.pieces, saved.counted) = (tokens, pieces, counted);
     for (block, inputs) in saved.blocks.iter_mut().enumerate() {
         for (input, statistics) in LinearInput::ALL.into_iter().zip(inputs) {
             let [largest, counts] = names(block, input).map(|name| {
@@ -82,7 +93,7 @@ fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibratio
             if largest.len() != statistics.channels() {
                 return Ok(None);
             }
-            let Some(read) = InputStatistics::from_parts(tokens as u64, largest, counts) else { return Ok(None) };
+            let Some(read) = InputStatistics::from_parts(largest, counts) else { return Ok(None) };
             *statistics = read;
         }
     }

@@ -129,7 +129,7 @@ impl Output {
     fn create(path: &Path, entries: Vec<triad_model::safetensors::write::Entry>) -> Result<Self> {
         let layout = Layout::new(&entries, &BTreeMap::new());
         let create = || {
-            let mut file = File::create(path)?;
+            let mut file = File::create_new(path)?;
             file.set_len(layout.file_length() as u64)?;
             file.write_all(&layout.header)?;
             Ok(file)

@@ -15,7 +15,7 @@ const MANIFEST: &str = "package.json";
 const WEIGHTS: &str = "weights.safetensors";
 
 /// The error and what caused it.
-fn chain(error: &dyn std::error::Error) -> String {
+pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -7,10 +7,11 @@ use triad_engine::package::Package;
 use triad_engine::quantization::{DecodeWeights, LinearFormat, OutputWeights};
 use triad_engine::weights::Weight;
 use triad_engine::{Cancel, LoadOptions, Model, Session, SessionOptions, Threads};
-use triad_prepare::calibration::Calibration;
+use triad_prepare::calibration::{self, Calibration};
 use triad_prepare::package::{Existing, Recipe};
 use triad_prepare::{Error, PrepareOptions, Prune};
 
+use crate::damaged::chain;
 use crate::tiny::{Place, files, text};
 
 /// Logits of a prompt and of the tokens after it, so that prefill and decode both run.
@@ -130,6 +131,121 @@ fn an_interrupted_preparation_goes_on_to_the_same_bytes() {
     assert!(calibrated > 0 && calibrated + 100 <= preparation.calibration_tokens, "{calibrated}");
     assert!(whole == files(resumed.package.path()));
     assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
+}
+
+#[test]
+fn a_preparation_that_is_cancelled_anywhere_goes_on_to_the_same_bytes() {
+    // Calibration is the same in both: once at each check, once at some of them.
+    for (linears, step) in [(LinearFormat::W8a8, 1), (LinearFormat::W4a16, 5)] {
+        let place = Place::new();
+        let mut recipe = place.recipe();
+        (recipe.options.prune, recipe.options.plan.linears, recipe.existing) = (Prune::AUTO, linears, Existing::Keep);
+        let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
+        let mut checks = 0;
+        while let Err(error) = place.stop(&recipe, "package", checks) {
+            assert!(matches!(error, Error::Engine(triad_engine::Error::Cancelled)), "{error} after {checks} checks");
+            // What goes on is cancelled once more, elsewhere.
+            let _ = place.stop(&recipe, "package", checks * 7 % 31);
+            let resumed = place.prepare(&recipe, "package").unwrap().package;
+            assert!(whole == files(resumed.path()), "{linears:?}, cancelled after {checks} checks");
+            fs::remove_dir_all(resumed.path()).unwrap();
+            checks += step;
+        }
+        assert!(checks > 30, "{checks}: calibration alone checks before each block of each piece");
+        assert_eq!(place.names(""), ["model.gguf", "package", "whole"]);
+    }
+}
+
+#[test]
+fn a_calibration_that_is_cancelled_at_each_of_its_blocks_has_the_statistics_of_one_that_is_not() {
+    let place = Place::new();
+    let recipe = place.recipe();
+    let model = Arc::new(Model::from_checkpoint(&recipe.checkpoint, &LoadOptions::default()).unwrap());
+    let [pieces, _] = calibration::split(&model, &recipe.text, recipe.options.tokens).unwrap();
+    let mut whole = Calibration::new(model.description(), "test");
+    whole.run(&model, &pieces, &Cancel::new(), |_| Ok(())).unwrap();
+    // Each call gets one or two blocks further than the one before.
+    let mut resumed = Calibration::new(model.description(), "test");
+    let mut calls = 0;
+    while resumed.run(&model, &pieces, &Cancel::after(1 + calls % 2), |_| Ok(())).is_err() {
+        calls += 1;
+        assert!(calls <= 3 * pieces.len(), "calls do not get further");
+    }
+    assert!(calls > pieces.len());
+    assert!(resumed == whole);
+}
+
+#[test]
+fn a_state_that_an_older_version_saved_is_not_resumed() {
+    let place = Place::new();
+    let recipe = place.recipe();
+    let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
+    place.interrupt(&recipe, "package", 100).unwrap_err();
+    let left = place.path("package.part/calibration.safetensors");
+    let mut bytes = fs::read(&left).unwrap();
+    let (field, older) = (b"\"format\":\"2\"", b"\"former\":\"2\"");
+    let at = bytes.windows(field.len()).position(|window| window == field).unwrap();
+    bytes[at..][..field.len()].copy_from_slice(older);
+    fs::write(&left, bytes).unwrap();
+    let prepared = place.prepare(&recipe, "package").unwrap();
+    assert_eq!(prepared.calibrated.0, prepared.package.manifest().preparation.calibration_tokens);
+    assert!(whole == files(prepared.package.path()));
+}
+
+#[test]
+fn what_a_killed_preparation_left_does_not_become_part_of_a_package() {
+    let place = Place::new();
+    let recipe = place.recipe();
+    let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
+    fs::create_dir(place.path("package.part")).unwrap();
+    for name in ["lock", "chat_template.jinja", "weights.safetensors", "package.json"] {
+        fs::write(place.path("package.part").join(name), "left").unwrap();
+    }
+    assert!(whole == files(place.prepare(&recipe, "package").unwrap().package.path()));
+}
+
+#[test]
+fn what_no_preparation_made_is_neither_removed_nor_written_to() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    for folder in ["photos", "package.part", "package.old"] {
+        fs::create_dir(place.path(folder)).unwrap();
+        fs::write(place.path(folder).join("a.jpg"), "a").unwrap();
+    }
+    let error = chain(&place.prepare(&recipe, "package").unwrap_err());
+    assert!(error.contains("package.part") && error.contains("it has a.jpg, which no preparation makes"), "{error}");
+    assert_eq!(place.names("package.part"), ["a.jpg"]);
+    fs::remove_dir_all(place.path("package.part")).unwrap();
+    #[cfg(unix)]
+    {
+        fs::rename(place.path("photos/a.jpg"), place.path("photos/weights.safetensors")).unwrap();
+        std::os::unix::fs::symlink("photos", place.path("package.part")).unwrap();
+        let error = chain(&place.prepare(&recipe, "package").unwrap_err());
+        assert!(error.contains("folder of an earlier preparation by this user"), "{error}");
+        assert_eq!(fs::read_to_string(place.path("photos/weights.safetensors")).unwrap(), "a");
+        fs::remove_file(place.path("package.part")).unwrap();
+    }
+    place.prepare(&recipe, "package").unwrap();
+    recipe.existing = Existing::Replace;
+    place.prepare(&recipe, "package").unwrap();
+    assert_eq!(place.names("package.old"), ["a.jpg"]);
+    assert_eq!(place.names(""), ["model.gguf", "package", "package.old", "photos"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_package_that_a_link_names_is_replaced_where_it_is() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    fs::create_dir(place.path("elsewhere")).unwrap();
+    place.prepare(&recipe, "elsewhere/package").unwrap();
+    std::os::unix::fs::symlink("elsewhere/package", place.path("link")).unwrap();
+    (recipe.existing, recipe.options.prune) = (Existing::Replace, Prune::Rate(0.0));
+    place.prepare(&recipe, "link").unwrap();
+    assert!(place.path("link").is_symlink());
+    let package = Package::open(&place.path("elsewhere/package")).unwrap();
+    assert_eq!(package.manifest().preparation.quantization().unwrap().shadows(), 8);
+    assert_eq!(place.names("elsewhere"), ["package"]);
 }
 
 #[test]

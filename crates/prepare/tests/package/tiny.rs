@@ -131,6 +131,11 @@ impl Place {
         })
     }
 
+    /// Prepares until the flag that cancels was checked so many times, then no further.
+    pub fn stop(&self, recipe: &Recipe, name: &str, checks: usize) -> Result<Prepared> {
+        prepare(recipe, &self.path(name), &Cancel::after(checks), &mut |_| ())
+    }
+
     /// A package.
     pub fn package(&self) -> Package {
         self.prepare(&self.recipe(), "package").unwrap().package

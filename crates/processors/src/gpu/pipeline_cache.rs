@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
+use triad_model::output::OutputFile;
 
 use super::adapters::Adapter;
 
@@ -124,12 +124,11 @@ fn read(path: &Path, key: &str) -> Result<Option<Vec<u8>>, String> {
 fn write(path: &Path, key: &str, data: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let mut file = NamedTempFile::new_in(folder)?;
+    let mut file = OutputFile::own(path)?;
     for part in [MAGIC, &hash(key, data), &(key.len() as u32).to_le_bytes(), key.as_bytes(), data] {
         file.write_all(part)?;
     }
-    file.persist(path)?;
-    Ok(())
+    file.finish_early().map(drop)
 }
 
 #[cfg(test)]
