@@ -5,6 +5,7 @@
 //! [`description::ModelDescription`], the only thing the engine reads. [`dequantize`] turns stored
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
 //! [`fetch`] finds a model by name. [`adapter`] reads what a model was fine-tuned by, where that is kept apart from it.
+//! All of them open their files by [`files`].
 
 pub mod adapter;
 pub mod checkpoint;
@@ -14,6 +15,7 @@ pub mod error;
 pub mod family;
 #[cfg(feature = "fetch")]
 pub mod fetch;
+pub mod files;
 pub mod gguf;
 pub mod mapped;
 pub mod safetensors;

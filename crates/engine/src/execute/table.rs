@@ -1,13 +1,13 @@
 //! What was measured on several lists of processors, as files of a package keep it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
+use triad_model::files;
 
 use crate::error::{Error, Result};
 
@@ -46,7 +46,7 @@ impl<T: Measurements> Table<T> {
         let path = Self::path(package);
         let read = || {
             let mut bytes = Vec::new();
-            fs::File::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+            files::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(bytes)
         };
         let table = match read() {
@@ -105,6 +105,8 @@ impl<T: Measurements> Table<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::{CostTable, Costs};
     use super::*;
 

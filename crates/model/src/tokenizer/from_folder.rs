@@ -9,6 +9,7 @@ use tokenizers::{DecoderWrapper, ModelWrapper};
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 
 /// Larger files than any tokenizer are refused unread, in bytes.
 const MAX_FILE: u64 = 1 << 28;
@@ -53,13 +54,8 @@ pub(super) fn tokenizer(folder: &Path, config: Option<&Value>, end_tokens: &[u32
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
     let io = |error: std::io::Error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
-    let bytes = std::fs::metadata(&path).map_err(io)?.len();
-    if bytes > MAX_FILE {
-        let message = format!("the file has {bytes} bytes, expected at most {MAX_FILE}");
-        return Err(Error::new(ErrorKind::Malformed, message).at(path));
-    }
     let config = Config { value: config.unwrap_or(&Value::Null) };
-    build(&std::fs::read(&path).map_err(io)?, &config, end_tokens).map_err(|error| error.at(&path))
+    build(&files::read(&path, MAX_FILE).map_err(io)?, &config, end_tokens).map_err(|error| error.at(&path))
 }
 
 fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
