@@ -6,6 +6,7 @@ mod adapter;
 mod checkpoint;
 mod gguf;
 mod mutations;
+mod numbers;
 mod safetensors;
 
 use triad_model::{ErrorKind, Result};
