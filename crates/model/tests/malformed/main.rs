@@ -8,6 +8,7 @@ mod gguf;
 mod mutations;
 mod numbers;
 mod safetensors;
+mod tokenizer;
 
 use triad_model::{ErrorKind, Result};
 
