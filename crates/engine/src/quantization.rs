@@ -12,6 +12,15 @@ use crate::linear_input::LinearInput;
 /// Largest magnitude of an INT8 value; −128 is never produced.
 pub const INT8_MAX: f32 = 127.0;
 
+/// The nearest clip threshold to `clip` by which activations can be quantized: its scale, clip / 127, is no denormal number, by which
+/// nothing can be divided, and 127 · scale is finite. 1 where `clip` is zero or no number, since an input that is zero throughout a text
+/// needs a scale, too.
+pub fn usable_clip(clip: f32) -> f32 {
+    // A power of two keeps 127 · (clip / 127) finite, whatever is rounded.
+    const MOST: f32 = f32::MAX / 2.0;
+    if clip > 0.0 { clip.clamp(INT8_MAX * f32::MIN_POSITIVE * 2.0, MOST) } else { 1.0 }
+}
+
 /// Number formats of the linear layers of the blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -125,5 +134,27 @@ impl Quantization {
     /// Inputs whose shadow is kept.
     pub fn shadows(&self) -> usize {
         self.blocks.iter().flatten().filter(|input| input.has_shadow()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use triad_kernels::int8::QuantizedRows;
+
+    use super::*;
+
+    #[test]
+    fn every_clip_threshold_that_is_made_usable_quantizes_any_activations() {
+        let extremes =
+            [0.0, f32::from_bits(1), f32::MIN_POSITIVE, 1e-37, 1.0, 3.4e38, f32::MAX, f32::INFINITY, f32::NAN, -1.0];
+        for clip in extremes.map(usable_clip) {
+            assert_eq!(usable_clip(clip), clip);
+            for shadow in [false, true] {
+                let x = extremes.map(|x| if x.is_finite() { x } else { -f32::MAX });
+                let mut rows = QuantizedRows::default();
+                rows.quantize_static(&x, x.len(), clip / INT8_MAX, None, shadow);
+                assert_eq!(rows.scales(), [clip / INT8_MAX]);
+            }
+        }
     }
 }

@@ -76,7 +76,7 @@ impl SamplerOptions {
         one_to("top-p", self.top_p, share(self.top_p) && self.top_p > 0.0, "more than 0 and at most 1")?;
         one_to("min-p", self.min_p, share(self.min_p), "0 to 1")?;
         let penalty = self.repetition_penalty;
-        one_to("repetition penalty", penalty, penalty > 0.0 && penalty.is_finite(), "more than 0 (1 changes nothing)")?;
+        one_to("repetition penalty", penalty, (0.01..=100.0).contains(&penalty), "0.01 to 100 (1 changes nothing)")?;
         let (frequency, presence) = (self.frequency_penalty, self.presence_penalty);
         one_to("frequency penalty", frequency, frequency.is_finite(), "a finite number (0 changes nothing)")?;
         one_to("presence penalty", presence, presence.is_finite(), "a finite number (0 changes nothing)")?;

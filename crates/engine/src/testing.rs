@@ -9,7 +9,7 @@ use crate::cancel::Cancel;
 use crate::execute::{Session, SessionOptions};
 use crate::linear_input::LinearInput;
 use crate::model::Model;
-use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use crate::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip};
 
 /// Share of an input's values beyond its clip threshold, where it has a shadow.
 const OUTLIER_SHARE: f64 = 0.01;
@@ -29,7 +29,7 @@ impl Seen {
         let magnitudes: Vec<f32> = x.iter().map(|x| x.abs()).collect();
         let mut ascending = magnitudes.clone();
         ascending.sort_by(f32::total_cmp);
-        let clip = ascending[((1.0 - OUTLIER_SHARE) * (ascending.len() - 1) as f64) as usize].max(f32::MIN_POSITIVE);
+        let clip = usable_clip(ascending[((1.0 - OUTLIER_SHARE) * (ascending.len() - 1) as f64) as usize]);
         Self { block, magnitudes, channels, clip }
     }
 

@@ -5,6 +5,9 @@ use std::path::Path;
 
 use triad_model::output;
 
+/// Bytes of such a file, at most: what is longer was not written by this program.
+pub(crate) const MOST_BYTES: u64 = 16 << 20;
+
 /// Replaces the file at `path` by one with this content, where that is possible. Two processes may write at once: each its own
 /// file, renamed when it is whole.
 pub(crate) fn write(path: &Path, content: &[u8]) {

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use triad_engine::package::{self, FileDigest, Package};
-use triad_model::fetch;
+use triad_model::{fetch, files};
 
 use crate::cache_file;
 use crate::error::{Error, Result};
@@ -91,7 +91,7 @@ impl Hashes {
         let name = package::sha256(subject.as_os_str().as_encoded_bytes());
         let record = folder.map(|folder| folder.join(format!("{}.json", &name[..32])));
         // What is damaged or of another version is as good as none.
-        let read = |record: &PathBuf| serde_json::from_slice(&fs::read(record).ok()?).ok();
+        let read = |record: &PathBuf| serde_json::from_slice(&files::read(record, cache_file::MOST_BYTES).ok()?).ok();
         let files = record.as_ref().and_then(read).unwrap_or_default();
         Self { record, files, is_new: false }
     }

@@ -3,13 +3,12 @@
 //! What was chosen holds for the processor, its microcode, the number of threads, this version of Triad and the kernels that
 //! may be used; a file of another machine counts as none. Where nothing can be written, kernels are timed every time.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use triad_kernels::tier::{self, Tier};
 use triad_kernels::{Choice, ProductKind, TimedKernel, choose_kernels, refused_kernels, use_kernels};
-use triad_model::fetch;
+use triad_model::{fetch, files};
 
 use crate::{cache_file, machine};
 
@@ -165,7 +164,7 @@ fn record() -> Option<PathBuf> {
 
 /// What the file has, if it holds here. What is damaged or of another version is as good as none.
 fn read(path: &Path, here: &Timed) -> Option<KernelChoices> {
-    let choices: KernelChoices = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let choices: KernelChoices = serde_json::from_slice(&files::read(path, cache_file::MOST_BYTES).ok()?).ok()?;
     let has_all = ProductKind::ALL.iter().all(|kind| choices.of(*kind).is_some());
     (choices.machine == *here && has_all).then_some(choices)
 }
@@ -183,6 +182,8 @@ impl KernelChoices {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -212,6 +213,12 @@ mod tests {
         assert_eq!(read(&path, &here), None);
         fs::write(&path, "{").unwrap();
         assert_eq!(read(&path, &here), None);
+        #[cfg(unix)]
+        {
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+            assert_eq!(read(&path, &here), None, "a link to what never ends");
+        }
     }
 
     #[test]

@@ -46,6 +46,11 @@ pub fn package_of(
         return Ok(Found { path: path.into(), prepared: None });
     }
     let (options, text) = (PrepareOptions::default(), CalibrationText::builtin());
+    let known = Hashes::of(path);
+    if model_files(path).iter().any(|file| known.known(file).is_none()) {
+        // What is no model is refused before all of it is read.
+        Checkpoint::open(path)?;
+    }
     let destination = cached(path, &options, &text, read)?;
     if Package::is_at(&destination) {
         return Ok(Found { path: destination, prepared: None });

@@ -6,6 +6,7 @@
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
 //! [`fetch`] finds a model by name. [`adapter`] reads what a model was fine-tuned by, where that is kept apart from it.
 //! [`output`] is how every file of Triad is written.
+//! All of them open their files by [`files`].
 
 pub mod adapter;
 pub mod checkpoint;
@@ -15,6 +16,7 @@ pub mod error;
 pub mod family;
 #[cfg(feature = "fetch")]
 pub mod fetch;
+pub mod files;
 pub mod gguf;
 pub mod mapped;
 pub mod output;

@@ -20,6 +20,7 @@ use memmap2::Mmap;
 use memmap2::MmapMut;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 
 /// Threads that read a file into memory, at most.
 #[cfg(unix)]
@@ -53,11 +54,7 @@ impl MappedFile {
         let failed = |doing: &str, error: std::io::Error| {
             Error::new(ErrorKind::Io, format!("cannot {doing} the file: {error}")).at(&path)
         };
-        // Asked before opening: opening a named pipe waits for its other end.
-        if !std::fs::metadata(&path).map_err(|error| failed("open", error))?.is_file() {
-            return Err(Error::new(ErrorKind::Io, "expected a regular file").at(path));
-        }
-        let file = File::open(&path).map_err(|error| failed("open", error))?;
+        let file = files::open(&path).map_err(|error| failed("open", error))?;
         // SAFETY: the mapping is read-only, and the file is not changed while it is mapped (see the
         // module's documentation).
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| failed("map", error))?;

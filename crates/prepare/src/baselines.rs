@@ -1,7 +1,9 @@
 //! The quantization methods that shadow outliers are compared with, on the same weights and kernels.
 
 use triad_engine::LinearInput;
-use triad_engine::quantization::{DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales};
+use triad_engine::quantization::{
+    DecodeWeights, InputQuantization, OutputWeights, Quantization, WeightScales, usable_clip,
+};
 
 use super::calibration::Calibration;
 use super::calibration::statistics::InputStatistics;
@@ -15,7 +17,7 @@ pub const LLM_INT8_THRESHOLD: f32 = 6.0;
 /// Naive W8A8: activations per tensor, scaled by the largest magnitude of the calibration text.
 pub fn w8a8(calibration: &Calibration) -> Quantization {
     plan(calibration, |_, _, statistics| InputQuantization::Static {
-        clip: nonzero(statistics.largest_of_all()),
+        clip: usable_clip(statistics.largest_of_all()),
         shadow: false,
         smoothing: None,
     })
@@ -27,7 +29,7 @@ pub fn w8a8(calibration: &Calibration) -> Quantization {
 pub fn smooth_quant(calibration: &Calibration, weights: &[[ChannelWeights; 4]]) -> Quantization {
     plan(calibration, |block, input, statistics| {
         if !matches!(input, LinearInput::Attention | LinearInput::FeedForward) {
-            let clip = nonzero(statistics.largest_of_all());
+            let clip = usable_clip(statistics.largest_of_all());
             return InputQuantization::Static { clip, shadow: false, smoothing: None };
         }
         let of_channel = |(x, w): (&f32, &f32)| {
@@ -37,7 +39,7 @@ pub fn smooth_quant(calibration: &Calibration, weights: &[[ChannelWeights; 4]]) 
         let largest = statistics.largest();
         let smoothing: Vec<f32> = largest.iter().zip(&weights[block][input.index()].largest).map(of_channel).collect();
         let clip = largest.iter().zip(&smoothing).map(|(x, factor)| x * factor).fold(0.0, f32::max);
-        InputQuantization::Static { clip: nonzero(clip), shadow: false, smoothing: Some(smoothing) }
+        InputQuantization::Static { clip: usable_clip(clip), shadow: false, smoothing: Some(smoothing) }
     })
 }
 
@@ -67,8 +69,4 @@ fn quantization(blocks: Vec<[InputQuantization; 4]>) -> Quantization {
         output_weights: OutputWeights::Float,
         blocks,
     }
-}
-
-fn nonzero(clip: f32) -> f32 {
-    if clip > 0.0 { clip } else { 1.0 }
 }

@@ -42,7 +42,7 @@ pub fn summarize(
             threshold::squared_error(statistics, energy, shadow_clip, true) / all,
             threshold::squared_error(&smoothed, &smoothed_energy, lone_clip, false) / all,
         ];
-        let largest = statistics.largest_of_all();
+        let largest = statistics.largest_of_all().min(f32::MAX);
         let outliers = statistics.outliers(shadow_clip);
         let values = statistics.rows().max(1) as f64 * statistics.channels() as f64;
         let share = |counts: &[u64]| counts.iter().sum::<u64>() as f64 / values;
@@ -54,7 +54,8 @@ pub fn summarize(
             shadow_clip,
             clip: lone_clip,
             smoothing,
-            importance: largest / shadow_clip,
+            // JSON has no infinity.
+            importance: (largest / shadow_clip).min(f32::MAX),
             error,
             outlier_share: share(&outliers),
             lost_share: share(&smoothed.outliers(lone_clip)),

@@ -3,7 +3,7 @@
 //! A small clip threshold gives fine steps and many outliers, a large one coarse steps and few. What an outlier costs
 //! depends on whether the input keeps its shadow: with one it is exact and costs time, without it is cut off.
 
-use triad_engine::quantization::INT8_MAX;
+use triad_engine::quantization::{INT8_MAX, usable_clip};
 
 use super::calibration::statistics::{BINS, InputStatistics, edge};
 
@@ -44,8 +44,7 @@ pub fn clip(statistics: &InputStatistics, energy: &[f64], options: ClipOptions) 
             errors.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(largest, |(clip, _)| clip)
         }
     };
-    // An input that is zero throughout the calibration text still needs a scale.
-    if clip > 0.0 { clip } else { 1.0 }
+    usable_clip(clip)
 }
 
 /// Expected squared error of what the layers put out, summed over the calibration text, if this input is clipped

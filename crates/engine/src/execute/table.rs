@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use triad_model::files;
 use triad_model::output;
 
 use crate::error::{Error, Result};
@@ -46,7 +47,7 @@ impl<T: Measurements> Table<T> {
         let path = Self::path(package);
         let read = || {
             let mut bytes = Vec::new();
-            fs::File::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+            files::open(&path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
             Ok::<_, std::io::Error>(bytes)
         };
         let table = match read() {
@@ -102,6 +103,8 @@ impl<T: Measurements> Table<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::{CostTable, Costs};
     use super::*;
 

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use triad_kernels::chunks::{chunks_mut, for_each_chunk};
 use triad_kernels::int8::unpack;
 use triad_model::description::ModelDescription;
+use triad_model::files;
 use triad_model::output::OutputFile;
 use triad_plan::graph::Role;
 
@@ -83,7 +84,7 @@ impl ChannelRows {
     ) -> io::Result<Self> {
         let places = places(description, kept);
         let key = key(weights_name, &places);
-        if let Ok(file) = File::open(path)
+        if let Ok(file) = files::open(path)
             && is_whole(&file, &key, length(&places)).unwrap_or(false)
         {
             return Ok(Self { file, path: path.to_owned(), key, places });

@@ -11,13 +11,13 @@
 //!
 //! A file is [replaced](triad_model::output) once it is whole, and its owner alone can read it. Nothing of a file is used before its hash is checked.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use triad_model::files;
 use triad_model::output::OutputFile;
 
 use super::cache::KvCache;
@@ -97,11 +97,12 @@ pub(crate) fn restore(
     let wrong = |field, found: String, expected: &str| {
         Err(Error::SavedSession { path: path.to_owned(), field, found, expected: expected.to_owned() })
     };
-    // Opening a pipe would wait for who writes to it.
-    if !std::fs::metadata(path).map_err(io)?.is_file() {
-        return wrong("the file", "a folder or a device".to_owned(), "a session that was saved by this program");
-    }
-    let file = File::open(path).map_err(io)?;
+    let file = match files::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            return wrong("the file", "a folder or a device".to_owned(), "a session that was saved by this program");
+        }
+        file => file.map_err(io)?,
+    };
     let length = file.metadata().map_err(io)?.len();
     let mut file = Hashing { inner: BufReader::with_capacity(BUFFER, file), hash: Sha256::new() };
     let fixed = MAGIC.len() as u64 + 8;

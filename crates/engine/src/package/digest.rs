@@ -1,11 +1,10 @@
 //! Hashes of files.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use triad_model::{Error, ErrorKind, Result};
+use triad_model::{Error, ErrorKind, Result, files};
 
 use super::FileDigest;
 
@@ -34,7 +33,7 @@ impl FileDigest {
         let failed =
             |error: std::io::Error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(path);
         // Read and not mapped: the pages count for this process only while they are copied.
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = files::open(path).map_err(failed)?;
         let mut hasher = Sha256::new();
         let mut block = vec![0; BLOCK];
         let mut bytes = 0;

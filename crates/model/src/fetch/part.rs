@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 use crate::output;
 
 /// Bytes that are read and written at once.
@@ -31,7 +32,7 @@ impl Expected {
         }
         let hash = || -> io::Result<String> {
             let mut hasher = Sha256::new();
-            hash_all(&mut File::open(path)?, &mut hasher)?;
+            hash_all(&mut files::open(path)?, &mut hasher)?;
             Ok(hexadecimal(hasher))
         };
         hash().is_ok_and(|hash| hash.eq_ignore_ascii_case(sha256))

@@ -17,6 +17,7 @@ use regex::Regex;
 
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 use crate::gguf::Metadata;
 use crate::tokenizer::Tokenizer;
 
@@ -81,7 +82,7 @@ impl ChatTemplate {
                 let path = folder.join("chat_template.jinja");
                 if path.is_file() {
                     let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
-                    Some(std::fs::read_to_string(&path).map_err(io)?)
+                    Some(files::read_text(&path, MAX_SOURCE as u64).map_err(io)?)
                 } else {
                     tokenizer_config.as_ref().and_then(in_tokenizer_config).map(str::to_owned)
                 }

@@ -4,15 +4,23 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use tokenizers::{DecoderWrapper, ModelWrapper};
+use tokenizers::{
+    DecoderWrapper, Encoding, ModelWrapper, NormalizedString, Normalizer, PostProcessor, PreTokenizedString,
+    PreTokenizer,
+};
 
+use super::bounds::Parts;
+use super::guarded::guarded;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
+use crate::files;
 
 /// Larger files than any tokenizer are refused unread, in bytes.
 const MAX_FILE: u64 = 1 << 28;
 
+/// The file that is read, by which errors of encoding name it, too: where it is is of no use to who sent a text.
+const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
 /// Encodes with the `tokenizers` crate.
@@ -28,43 +36,66 @@ impl HuggingFace {
     /// Appends the tokens of `text`.
     pub(super) fn encode(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
         let names_control = || self.controls.iter().any(|control| text.contains(control));
-        let tokenizer = if special == Special::AsText && names_control() {
-            self.controls_as_text.get_or_init(|| {
-                let mut tokenizer = Box::new(self.tokenizer.clone());
-                tokenizer.set_encode_special_tokens(true);
-                tokenizer
-            })
-        } else {
-            &self.tokenizer
-        };
-        let encoding = tokenizer
-            .encode_fast(text, false)
-            .map_err(|error| Error::new(ErrorKind::Tokenizer, format!("the text can't be encoded: {error}")))?;
+        let as_text = special == Special::AsText && names_control();
+        let failed =
+            |reason: String| Error::new(ErrorKind::Tokenizer, format!("the text can't be encoded: {reason}")).at(FILE);
+        let encoding = guarded(|| {
+            let tokenizer = if as_text {
+                self.controls_as_text.get_or_init(|| {
+                    let mut tokenizer = Box::new(self.tokenizer.clone());
+                    tokenizer.set_encode_special_tokens(true);
+                    tokenizer
+                })
+            } else {
+                &self.tokenizer
+            };
+            tokenizer.encode_fast(text, false)
+        });
+        let encoding =
+            encoding.map_err(|panic| failed(library_fails(part_that_panics(&self.tokenizer, text), &panic)))?;
+        let encoding = encoding.map_err(|error| failed(error.to_string()))?;
         tokens.extend_from_slice(encoding.get_ids());
         Ok(())
     }
 }
 
+/// A sentence for a panic of the library.
+fn library_fails(part: &str, panic: &str) -> String {
+    format!("the `tokenizers` library fails on field `{part}`: {panic}")
+}
+
+/// The name of the field whose step panics on `text`, of those that can be run alone.
+fn part_that_panics(tokenizer: &tokenizers::Tokenizer, text: &str) -> &'static str {
+    let mut normalized = NormalizedString::from(text);
+    let normalize = || tokenizer.get_normalizer().map(|step| step.normalize(&mut normalized).is_ok());
+    if guarded(normalize).is_err() {
+        return "normalizer";
+    }
+    let mut cut = PreTokenizedString::from(normalized);
+    if guarded(|| tokenizer.get_pre_tokenizer().map(|step| step.pre_tokenize(&mut cut).is_ok())).is_err() {
+        return "pre_tokenizer";
+    }
+    let process = || tokenizer.get_post_processor().map(|step| step.process(Encoding::default(), None, true).is_ok());
+    if guarded(process).is_err() { "post_processor" } else { "model` or `added_tokens" }
+}
+
 /// `end_tokens` are those that the folder's other files state.
 pub(super) fn tokenizer(folder: &Path, config: Option<&Value>, end_tokens: &[u32]) -> Result<Tokenizer> {
-    let path = folder.join("tokenizer.json");
+    let path = folder.join(FILE);
     if !path.is_file() {
         let message = "there is no tokenizer.json; a tokenizer.model or vocab.txt alone is not read";
         return Err(Error::new(ErrorKind::Missing, message).at(folder));
     }
     let io = |error: std::io::Error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
-    let bytes = std::fs::metadata(&path).map_err(io)?.len();
-    if bytes > MAX_FILE {
-        let message = format!("the file has {bytes} bytes, expected at most {MAX_FILE}");
-        return Err(Error::new(ErrorKind::Malformed, message).at(path));
-    }
     let config = Config { value: config.unwrap_or(&Value::Null) };
-    build(&std::fs::read(&path).map_err(io)?, &config, end_tokens).map_err(|error| error.at(&path))
+    build(&files::read(&path, MAX_FILE).map_err(io)?, &config, end_tokens).map_err(|error| error.at(&path))
 }
 
 fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result<Tokenizer> {
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message);
-    let mut inner = tokenizers::Tokenizer::from_bytes(bytes)
+    let parts = Parts::read(bytes)?;
+    let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(bytes))
+        .map_err(|panic| malformed(library_fails(parts.that_panics(), &panic)))?
         .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
     // Both would change a prompt silently.
     inner.with_truncation(None).map_err(|error| malformed(error.to_string()))?;
@@ -114,11 +145,13 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
 
 /// The tokens that the post-processor puts before and after a text.
 fn around(tokenizer: &tokenizers::Tokenizer) -> Result<(Vec<u32>, Vec<u32>)> {
+    const TEXT: &str = "a";
     let encode = |add_special_tokens| {
-        tokenizer
-            .encode_fast("a", add_special_tokens)
+        let failed = |reason| Error::new(ErrorKind::Malformed, format!("not even {TEXT:?} can be encoded: {reason}"));
+        guarded(|| tokenizer.encode_fast(TEXT, add_special_tokens))
+            .map_err(|panic| failed(library_fails(part_that_panics(tokenizer, TEXT), &panic)))?
             .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(|error| Error::new(ErrorKind::Malformed, format!("not even \"a\" can be encoded: {error}")))
+            .map_err(|error| failed(error.to_string()))
     };
     let (plain, whole) = (encode(false)?, encode(true)?);
     let start = whole.windows(plain.len().max(1)).position(|window| window == plain).unwrap_or(0);

@@ -6,7 +6,9 @@ mod adapter;
 mod checkpoint;
 mod gguf;
 mod mutations;
+mod numbers;
 mod safetensors;
+mod tokenizer;
 
 use triad_model::{ErrorKind, Result};
 

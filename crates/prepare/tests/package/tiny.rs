@@ -21,6 +21,11 @@ const BLOCKS: usize = 2;
 /// A llama with random weights, feed-forwards of `width` features, whose tokens are the visible letters of ASCII; the
 /// embedding is in Q8_0.
 pub fn gguf(width: usize) -> Vec<u8> {
+    gguf_with(width, [1.0; 2], 1e-5)
+}
+
+/// The same with the weights of norms and those of linear layers multiplied by two factors, and another epsilon.
+pub fn gguf_with(width: usize, [norms, linears]: [f32; 2], epsilon: f64) -> Vec<u8> {
     let numbers = [
         ("embedding_length", HIDDEN),
         ("block_count", BLOCKS),
@@ -33,7 +38,7 @@ pub fn gguf(width: usize) -> Vec<u8> {
     let mut builder = GgufBuilder::new()
         .field("general.architecture", Value::String("llama".into()))
         .field("general.name", Value::String("tiny".into()))
-        .field("llama.attention.layer_norm_rms_epsilon", Value::Float(1e-5))
+        .field("llama.attention.layer_norm_rms_epsilon", Value::Float(epsilon))
         .field("tokenizer.ggml.model", Value::String("gpt2".into()))
         .field("tokenizer.ggml.pre", Value::String("gpt-2".into()))
         .field("tokenizer.ggml.tokens", Value::Strings(letters))
@@ -44,12 +49,14 @@ pub fn gguf(width: usize) -> Vec<u8> {
         builder = builder.field(&format!("llama.{field}"), Value::Integer(number as i128));
     }
     let mut random = Random(1);
+    let scaled = |values: Vec<f32>, factor: f32| values.into_iter().map(|value| value * factor).collect::<Vec<_>>();
     let rows: Vec<u8> = (0..VOCAB * HIDDEN / 32).flat_map(|_| random.q8_0()).collect();
     builder = builder.tensor("token_embd.weight", &[VOCAB, HIDDEN], Format::Blocks(BlockFormat::Q8_0), &rows);
-    builder = builder.tensor_f32("output_norm.weight", &[HIDDEN], &random.floats(HIDDEN, 1.0));
+    builder = builder.tensor_f32("output_norm.weight", &[HIDDEN], &scaled(random.floats(HIDDEN, 1.0), norms));
     for block in 0..BLOCKS {
         for norm in ["attn_norm", "ffn_norm"] {
-            builder = builder.tensor_f32(&format!("blk.{block}.{norm}.weight"), &[HIDDEN], &random.floats(HIDDEN, 1.0));
+            let values = scaled(random.floats(HIDDEN, 1.0), norms);
+            builder = builder.tensor_f32(&format!("blk.{block}.{norm}.weight"), &[HIDDEN], &values);
         }
         for (name, rows, columns) in [
             ("attn_q", HIDDEN, HIDDEN),
@@ -60,7 +67,7 @@ pub fn gguf(width: usize) -> Vec<u8> {
             ("ffn_up", width, HIDDEN),
             ("ffn_down", HIDDEN, width),
         ] {
-            let values = random.floats(rows * columns, 0.0);
+            let values = scaled(random.floats(rows * columns, 0.0), linears);
             builder = builder.tensor_f32(&format!("blk.{block}.{name}.weight"), &[rows, columns], &values);
         }
     }

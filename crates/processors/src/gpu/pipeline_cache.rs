@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
+use triad_model::files;
 use triad_model::output::OutputFile;
 
 use super::adapters::Adapter;
@@ -101,7 +102,7 @@ fn read(path: &Path, key: &str) -> Result<Option<Vec<u8>>, String> {
         Ok(metadata) if metadata.len() > MOST_BYTES => {
             return Err(format!("it has {} bytes, expected at most {MOST_BYTES}", metadata.len()));
         }
-        Ok(_) => fs::read(path).map_err(|error| error.to_string())?,
+        Ok(_) => files::read(path, MOST_BYTES).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };

@@ -1,11 +1,11 @@
 //! A conversation in a file: its messages as JSON, as `{"messages": [{"role": "user", "content": "…"}, …]}`.
 
-use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use triad_model::files;
 use triad_model::template::Message;
 
 use crate::output_file::OutputFile;
@@ -31,7 +31,7 @@ struct Turn {
 pub fn read(path: &Path) -> Result<Vec<Message>> {
     let name = path.display();
     let mut text = String::new();
-    let file = File::open(path).with_context(|| format!("cannot read the conversation {name}"))?;
+    let file = files::open(path).with_context(|| format!("cannot read the conversation {name}"))?;
     file.take(MOST_BYTES + 1)
         .read_to_string(&mut text)
         .with_context(|| format!("cannot read the conversation {name}"))?;

@@ -1,0 +1,85 @@
+//! Files that are read as a whole or from their beginning: plain ones, of a bounded size, and none that a thread would wait for.
+//!
+//! What users pipe into a command (`-f /dev/stdin`) is no such file: commands read that themselves, as far as they allow.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// Opens the file at `path`, behind symbolic links.
+///
+/// # Errors
+/// If it cannot be opened, or is no plain file: a device may never end, and a named pipe has no end until another program gives it one.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    // Opening a named pipe would wait for its other end, and opening some devices changes them.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a regular file"))
+    }
+}
+
+/// Reads the file at `path`, of at most `most` bytes.
+///
+/// # Errors
+/// As [`open`]; if there are more bytes.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    let too_long = || io::Error::new(io::ErrorKind::FileTooLarge, format!("expected at most {most} bytes"));
+    if length > most {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(too_long()) } else { Ok(bytes) }
+}
+
+/// Reads the text file at `path`, of at most `most` bytes.
+///
+/// # Errors
+/// As [`read`]; if it is not UTF-8.
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "expected UTF-8 text"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_bounded_size_is_read_and_a_longer_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "text").unwrap();
+        assert_eq!(read_text(&path, 4).unwrap(), "text");
+        assert_eq!(read(&path, 3).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+        std::fs::write(&path, b"\xff").unwrap();
+        assert_eq!(read_text(&path, 4).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(open(folder.path()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn devices_and_pipes_are_refused_by_any_name_and_nothing_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, link, file) = (folder.path().join("pipe"), folder.path().join("link"), folder.path().join("file"));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for path in [&*pipe, &*link, Path::new("/dev/zero"), &*socket] {
+            read(path, 10).unwrap_err();
+        }
+        std::fs::write(&file, "text").unwrap();
+        std::fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert_eq!(read(&link, 10).unwrap(), b"text");
+    }
+}

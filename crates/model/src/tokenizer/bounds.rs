@@ -1,0 +1,261 @@
+//! What a `tokenizer.json` must keep to before the `tokenizers` library reads it: what no caught panic helps against, since it
+//! ends the process by a stack that overflows or memory that runs out.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
+
+use super::guarded::guarded;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Arrays and objects within each other, at most. Real tokenizers have up to 8: the library recurses on each.
+const MOST_LEVELS: usize = 32;
+/// Longest piece of a unigram vocabulary and longest added token in bytes: the library recurses on each byte of a piece.
+const LONGEST_PIECE: usize = 512;
+/// Bytes of all added tokens: the library makes an automaton of them.
+const MOST_ADDED: usize = 4 << 20;
+/// How many times as long as a text normalizers and pre-tokenizers may make it. Those of real tokenizers may reach 400.
+const MOST_GROWTH: usize = 1024;
+/// Pieces and tokens of a template.
+const MOST_TEMPLATE: usize = 1024;
+
+/// The parts of a `tokenizer.json` that are looked at.
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
+pub(super) struct Parts {
+    normalizer: Option<Value>,
+    pre_tokenizer: Option<Value>,
+    post_processor: Option<Value>,
+    decoder: Option<Value>,
+    added_tokens: Option<Strings>,
+    model: Option<ModelParts>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(expecting = "an object")]
+struct ModelParts {
+    vocab: Option<Strings>,
+}
+
+/// The strings in a value, without the names of its fields.
+#[derive(Debug, Default)]
+struct Strings {
+    longest: usize,
+    bytes: usize,
+    /// The value is an array, as a unigram vocabulary is.
+    is_array: bool,
+}
+
+impl Parts {
+    /// Reads and checks a file's content.
+    pub(super) fn read(bytes: &[u8]) -> Result<Self> {
+        let parts: Self = serde_json::from_slice(bytes)
+            .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
+        let mut growth = 1;
+        for (field, part) in parts.fields() {
+            check_levels(part, MOST_LEVELS).ok_or_else(|| {
+                malformed(format!("field `{field}` has more than {MOST_LEVELS} levels of arrays and objects"))
+            })?;
+            check_objects(part, &mut |object| {
+                growth = growth_of(object, growth)?;
+                check_template(object)
+            })
+            .map_err(|error| malformed(format!("field `{field}`: {error}")))?;
+        }
+        if growth > MOST_GROWTH {
+            return Err(malformed(format!(
+                "fields `normalizer` and `pre_tokenizer` may make a text more than {MOST_GROWTH} times as long"
+            )));
+        }
+        let longest = |field: &str, strings: &Option<Strings>| match strings {
+            Some(Strings { longest, .. }) if *longest > LONGEST_PIECE => Err(malformed(format!(
+                "field `{field}` has a text of {longest} bytes, expected at most {LONGEST_PIECE}"
+            ))),
+            _ => Ok(()),
+        };
+        longest("added_tokens", &parts.added_tokens)?;
+        if let Some(bytes) =
+            parts.added_tokens.as_ref().map(|strings| strings.bytes).filter(|bytes| *bytes > MOST_ADDED)
+        {
+            return Err(malformed(format!(
+                "field `added_tokens` has texts of {bytes} bytes, expected at most {MOST_ADDED}"
+            )));
+        }
+        match &parts.model {
+            Some(model) if model.vocab.as_ref().is_some_and(|vocab| vocab.is_array) => {
+                longest("model.vocab", &model.vocab)?
+            }
+            _ => {}
+        }
+        Ok(parts)
+    }
+
+    fn fields(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        let parts = [&self.normalizer, &self.pre_tokenizer, &self.post_processor, &self.decoder];
+        ["normalizer", "pre_tokenizer", "post_processor", "decoder"]
+            .into_iter()
+            .zip(parts)
+            .filter_map(|(field, part)| Some((field, part.as_ref()?)))
+    }
+
+    /// The name of the field on which the library panics when it is read alone, or of those that are left.
+    pub(super) fn that_panics(&self) -> &'static str {
+        let panics = |field: &str, part: &Value| {
+            let part = part.clone();
+            let read = guarded(|| match field {
+                "normalizer" => serde_json::from_value::<NormalizerWrapper>(part).is_ok(),
+                "pre_tokenizer" => serde_json::from_value::<PreTokenizerWrapper>(part).is_ok(),
+                "post_processor" => serde_json::from_value::<PostProcessorWrapper>(part).is_ok(),
+                _ => serde_json::from_value::<DecoderWrapper>(part).is_ok(),
+            });
+            read.is_err()
+        };
+        self.fields().find(|(field, part)| panics(field, part)).map_or("model` or `added_tokens", |(field, _)| field)
+    }
+}
+
+fn malformed(message: String) -> Error {
+    Error::new(ErrorKind::Malformed, message)
+}
+
+/// `None` if `value` has more levels than `left`.
+fn check_levels(value: &Value, left: usize) -> Option<()> {
+    let mut inner: Box<dyn Iterator<Item = &Value>> = match value {
+        Value::Array(values) => Box::new(values.iter()),
+        Value::Object(fields) => Box::new(fields.values()),
+        _ => return Some(()),
+    };
+    let left = left.checked_sub(1)?;
+    inner.try_for_each(|value| check_levels(value, left))
+}
+
+/// Calls `check` with each object in `value`.
+fn check_objects(value: &Value, check: &mut dyn FnMut(&Value) -> Result<(), String>) -> Result<(), String> {
+    match value {
+        Value::Array(values) => values.iter().try_for_each(|value| check_objects(value, check)),
+        Value::Object(fields) => {
+            check(value)?;
+            fields.values().try_for_each(|value| check_objects(value, check))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `growth` of the steps before, times that of `step`, which is an object of `normalizer` or `pre_tokenizer`, if it is one that
+/// can make a text longer each time that it is applied. Unicode's normal forms and lower case are not: applied again, they change
+/// nothing.
+fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
+    let text = |field: &str| step[field].as_str();
+    let of_step = match (text("precompiled_charsmap"), text("content"), text("prepend"), text("replacement")) {
+        (Some(map), ..) => longest_replacement(map)?,
+        // Patterns may match nothing, between all characters.
+        (_, Some(content), ..) => content.len() + 1,
+        (_, _, Some(prepended), _) => prepended.len() + 1,
+        (.., Some(replacement)) => 2 * replacement.len(),
+        _ if text("type") == Some("ByteLevel") => 2,
+        _ => 1,
+    };
+    Ok(growth.saturating_mul(of_step.max(1)))
+}
+
+/// The bytes of the longest text in a map of SentencePiece: `[bytes of the trie: u32, the trie, texts that end in 0]`.
+fn longest_replacement(map: &str) -> Result<usize, String> {
+    use base64::Engine as _;
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(map)
+        .map_err(|error| format!("`precompiled_charsmap` is not base64: {error}"))?;
+    let texts = bytes.split_first_chunk::<4>().and_then(|(trie, rest)| rest.get(u32::from_le_bytes(*trie) as usize..));
+    // The library reserves memory for a trie of the size that is stated.
+    let texts = texts.ok_or("`precompiled_charsmap` is shorter than it states")?;
+    Ok(texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0))
+}
+
+/// Checks a template around a text, if `object` has one.
+fn check_template(object: &Value) -> Result<(), String> {
+    let Some(pieces) = object["single"].as_array() else { return Ok(()) };
+    let texts: Vec<&Value> = pieces.iter().map(|piece| &piece["Sequence"]["id"]).filter(|id| !id.is_null()).collect();
+    if texts.len() != 1 || texts[0] != "A" {
+        return Err("`single` has the text never, more than once, or another one: expected `A` once".into());
+    }
+    let mut tokens = pieces.len();
+    for name in pieces.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
+        let token = &object["special_tokens"][name];
+        match (token["ids"].as_array(), token["tokens"].as_array()) {
+            (Some(ids), Some(texts)) if ids.len() == texts.len() => tokens += ids.len(),
+            (None, _) => {
+                return Err(format!("`single` names the token {name:?}, which `special_tokens` does not have"));
+            }
+            _ => return Err(format!("`special_tokens` has not as many ids as texts for {name:?}")),
+        }
+        if tokens > MOST_TEMPLATE {
+            return Err(format!("`single` has more than {MOST_TEMPLATE} pieces and tokens"));
+        }
+    }
+    Ok(())
+}
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Strings;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("any value")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Strings, E> {
+                Ok(Strings { longest: text.len(), bytes: text.len(), is_array: false })
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Strings, E> {
+                Ok(Strings::default())
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Strings, E> {
+                Ok(Strings::default())
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Strings, E> {
+                Ok(Strings::default())
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Strings, E> {
+                Ok(Strings::default())
+            }
+
+            fn visit_unit<E>(self) -> Result<Strings, E> {
+                Ok(Strings::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Strings, A::Error> {
+                let mut all = Strings { is_array: true, ..Strings::default() };
+                while let Some(strings) = values.next_element()? {
+                    all.add(&strings);
+                }
+                Ok(all)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Strings, A::Error> {
+                let mut all = Strings::default();
+                while let Some((IgnoredAny, strings)) = fields.next_entry()? {
+                    all.add(&strings);
+                }
+                Ok(all)
+            }
+        }
+
+        deserializer.deserialize_any(Any)
+    }
+}
+
+impl Strings {
+    fn add(&mut self, other: &Self) {
+        self.longest = self.longest.max(other.longest);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+    }
+}
