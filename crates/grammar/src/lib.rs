@@ -32,6 +32,7 @@ mod compile;
 mod constraint;
 mod error;
 mod kind;
+mod objects;
 mod source;
 mod tokens;
 

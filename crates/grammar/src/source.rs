@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::kind::Kind;
+use crate::objects::{self, TooManyNames};
 
 /// Longest texts, in bytes; the longest schemas in use, which may be parts of grammars, are a few hundred kilobytes.
 const LONGEST: usize = 1 << 20;
@@ -89,8 +90,14 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
         Value::Bool(true) => json!({}),
         schema => schema,
     };
+    let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_counts(&schema)?;
-    Ok(for_llguidance(schema))
+    adapt(&mut schema);
+    Ok(schema)
+}
+
+fn too_many_names() -> Error {
+    Error::Unsupported { kind: Kind::JsonSchema, problem: TooManyNames::TEXT.into() }
 }
 
 /// Refuses objects that need more properties than they name: an answer may have a free name twice, which llguidance counts
@@ -121,19 +128,92 @@ fn check_counts(schema: &Value) -> Result<()> {
 }
 
 /// Whether a keyword's value is no schema, but compared as it is.
-fn is_value(keyword: &str) -> bool {
+pub(crate) fn is_value(keyword: &str) -> bool {
     matches!(keyword, "const" | "enum" | "default" | "examples")
 }
 
-/// `schema` as llguidance is to read it, for one that is a part of a Lark grammar: with the spaces that
-/// [`GrammarSource::JsonSchema`] allows, and with [times](NARROWER) that exist.
+/// Returns `schema` as llguidance is to read it, for one that is a part of a Lark grammar: with what
+/// [`GrammarSource::JsonSchema`] means by it, which are spaces, closed objects, and [times](NARROWER) that exist.
 #[must_use]
-pub fn for_llguidance(mut schema: Value) -> Value {
-    narrow_formats(&mut schema);
+pub fn for_llguidance(schema: Value) -> Value {
+    let schema = without_annotations(schema);
+    // Refused by the text of its type.
+    let mut schema = objects::closed(&schema).unwrap_or_else(|_| json!({ "type": TooManyNames::TEXT }));
+    adapt(&mut schema);
+    schema
+}
+
+/// Adds what llguidance is told of spaces and formats.
+fn adapt(schema: &mut Value) {
+    narrow_formats(schema);
     if let Some(keywords) = schema.as_object_mut() {
         keywords.entry("x-guidance").or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
     }
-    schema
+}
+
+/// Keywords that restrict nothing, which llguidance does not know as such: next to a reference it takes them for a
+/// restriction, and refuses references in a circle.
+const ANNOTATIONS: [&str; 6] = ["deprecated", "discriminator", "example", "externalDocs", "nullable", "xml"];
+
+/// Formats that JSON Schema defines: those that llguidance lacks are refused. All others are annotations.
+const FORMATS: [&str; 20] = [
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "idn-email",
+    "idn-hostname",
+    "ipv4",
+    "ipv6",
+    "iri",
+    "iri-reference",
+    "json-pointer",
+    "regex",
+    "relative-json-pointer",
+    "time",
+    "unknown",
+    "uri",
+    "uri-reference",
+    "uri-template",
+    "uuid",
+];
+
+/// Returns `schema` without keywords that restrict nothing, and with `false` for what `not` excludes as a whole.
+fn without_annotations(schema: Value) -> Value {
+    match schema {
+        Value::Array(items) => items.into_iter().map(without_annotations).collect(),
+        Value::Object(keywords) => {
+            let excludes = |not: &Value| match not {
+                Value::Bool(all) => Some(*all),
+                Value::Object(keywords) => keywords.is_empty().then_some(true),
+                _ => None,
+            };
+            let not = keywords.get("not").and_then(excludes);
+            if not == Some(true) && keywords.len() == 1 {
+                return Value::Bool(false);
+            }
+            let restricts = |keyword: &str, value: &Value| match keyword {
+                "format" => value.as_str().is_none_or(|format| FORMATS.contains(&format)),
+                "not" => not != Some(false),
+                keyword => !ANNOTATIONS.contains(&keyword),
+            };
+            let kept = keywords.into_iter().filter(|(keyword, value)| restricts(keyword, value));
+            let kept = kept.map(|(keyword, value)| {
+                let value = match value {
+                    value if is_value(&keyword) => value,
+                    // Its keys are names, not keywords.
+                    Value::Object(schemas) if objects::NAMED.contains(&keyword.as_str()) => Value::Object(
+                        schemas.into_iter().map(|(name, schema)| (name, without_annotations(schema))).collect(),
+                    ),
+                    value => without_annotations(value),
+                };
+                (keyword, value)
+            });
+            Value::Object(kept.collect())
+        }
+        schema => schema,
+    }
 }
 
 /// A date of llguidance's format that is no February 29, or is one of a leap year.

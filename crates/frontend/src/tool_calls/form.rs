@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 const CALL: &str = "call: \"<tool_call>\\n\" json \"\\n</tool_call>\"\n";
 const MORE_CALLS: &str = " (\"\\n\" call)*";
 
-/// The form of an answer that calls `tools` as `choice` demands, in the way of `format`: once, or several times where
-/// `is_parallel`. `None` where the model may also answer without a call. What a [`ToolCallParser`](super::ToolCallParser)
+/// The form of an answer that calls `tools` as `choice` demands, in the way of `format`: once, or several times where any of
+/// them may be called and `is_parallel`. `None` where the model may also answer without a call. What a [`ToolCallParser`](super::ToolCallParser)
 /// of the same format finds in it are calls of the functions with arguments of their schemas.
 ///
 /// # Errors
@@ -33,6 +33,8 @@ pub fn grammar(
             _ => Error::Tool { field: "tools", expected: "one function at least" },
         });
     }
+    // A function that is demanded by its name is demanded once: models that may call it again do so until they are cut off.
+    let is_parallel = is_parallel && *choice == ToolChoice::Required;
     let (call, definitions) = schema_of_call(format, &chosen);
     let schema = |schema| with_definitions(schema, definitions);
     Ok(Some(match format {

@@ -250,6 +250,35 @@ fn several_calls_are_allowed_where_they_may_be_parallel() {
 }
 
 #[test]
+fn a_function_that_is_demanded_by_its_name_is_called_once() {
+    let (grammars, tools) = (grammars(), tools());
+    let call = r#"{"name": "weather", "arguments": {"city": "Rome"}}"#;
+    let (hermes, mistral) = (format!("<tool_call>\n{call}\n</tool_call>"), format!("[{call}]"));
+    let cases =
+        [(Hermes, hermes.clone(), format!("{hermes}\n{hermes}")), (Mistral, mistral, format!("[{call}, {call}]"))];
+    for (format, one, two) in cases {
+        let named = grammar(format, &tools, &ToolChoice::Named("weather".into()), true).unwrap().unwrap();
+        assert!(may_be(&grammars, &named, &one) && !may_be(&grammars, &named, &two), "{format:?}");
+        let any = grammar(format, &tools, &ToolChoice::Required, true).unwrap().unwrap();
+        assert!(may_be(&grammars, &any, &two), "{format:?}");
+    }
+}
+
+#[test]
+fn a_call_has_no_arguments_that_its_schema_does_not_name() {
+    let grammars = grammars();
+    let schema = json!({ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"] });
+    let tool = |parameters| vec![Tool { name: "f".into(), description: None, parameters }];
+    let call = |arguments: &str| format!("<tool_call>\n{{\"name\": \"f\", \"arguments\": {arguments}}}\n</tool_call>");
+    let form = grammar(Hermes, &tool(schema), &ToolChoice::Required, false).unwrap().unwrap();
+    assert!(may_be(&grammars, &form, &call(r#"{"a": 1}"#)));
+    assert!(!may_be(&grammars, &form, &call(r#"{"a": 1, "b": 2}"#)));
+    let none = Tool::from_json(&json!({ "name": "f" })).unwrap();
+    let form = grammar(Hermes, &[none], &ToolChoice::Required, false).unwrap().unwrap();
+    assert!(may_be(&grammars, &form, &call("{}")) && !may_be(&grammars, &form, &call(r#"{"b": 2}"#)));
+}
+
+#[test]
 fn a_call_that_is_left_to_the_model_has_no_form_and_one_of_no_tool_is_an_error() {
     assert!(grammar(Hermes, &tools(), &ToolChoice::Auto, true).unwrap().is_none());
     assert!(grammar(Hermes, &[], &ToolChoice::None, true).unwrap().is_none());

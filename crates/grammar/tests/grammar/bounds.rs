@@ -141,7 +141,7 @@ fn an_error_names_what_is_wrong_or_not_supported() {
             "keywords that are not supported: [\"not\"]",
         ),
         (GrammarSource::JsonSchema(r#"{"if": {}, "then": {}, "type": "object"}"#.into()), "\"if\""),
-        (GrammarSource::JsonSchema(r#"{"type": "string", "format": "klingon"}"#.into()), "klingon"),
+        (GrammarSource::JsonSchema(r#"{"type": "string", "format": "iri"}"#.into()), "iri"),
         (GrammarSource::JsonSchema(r#"{"type": "strnig"}"#.into()), "strnig"),
         (GrammarSource::JsonSchema(r##"{"$ref": "#/$defs/x"}"##.into()), "x"),
         (GrammarSource::JsonSchema("{".into()), "line 1, column 1 of the JSON schema: EOF"),

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod brute_force;
+mod objects;
 mod schemas;
 
 use std::path::Path;

@@ -128,6 +128,33 @@ fn calls_may_be_several_unless_they_may_not_be_parallel() {
 }
 
 #[test]
+fn a_function_that_is_demanded_by_its_name_is_called_once_in_every_form() {
+    let server = Server::start();
+    let (_, schema) = &functions()[1];
+    for seed in 0..6 {
+        let named = json!({"type": "function", "function": {"name": "go"}});
+        let body = chat(json!({"tool_choice": named, "seed": seed, "max_tokens": 400}));
+        let choice = server.post(CHAT, &body).good()["choices"][0].clone();
+        assert_eq!(
+            (choice["finish_reason"].as_str(), &choice["message"]["tool_calls"][1]),
+            (Some("tool_calls"), &Value::Null)
+        );
+        let body = json!({
+            "input": "Hi", "tools": [{"type": "function", "name": "go", "parameters": schema}], "seed": seed,
+            "tool_choice": {"type": "function", "name": "go"}, "temperature": 1, "max_output_tokens": 400,
+        });
+        let response = server.post("/v1/responses", &body).good();
+        assert_eq!((&response["status"], response["output"].as_array().unwrap().len()), (&json!("completed"), 1));
+        let body = json!({
+            "messages": [{"role": "user", "content": "Hi"}], "tools": [{"name": "go", "input_schema": schema}],
+            "tool_choice": {"type": "tool", "name": "go"}, "temperature": 1, "max_tokens": 400,
+        });
+        let message = server.post("/v1/messages", &body).good();
+        assert_eq!((&message["stop_reason"], message["content"].as_array().unwrap().len()), (&json!("tool_use"), 1));
+    }
+}
+
+#[test]
 fn a_call_that_is_cut_off_is_a_part_of_one_and_says_so() {
     let server = Server::start();
     let whole = server.post(CHAT, &chat(json!({"tool_choice": "required", "parallel_tool_calls": false}))).good();
