@@ -1,7 +1,6 @@
 //! What was measured on several lists of processors, as files of a package keep it.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
