@@ -138,6 +138,10 @@ impl From<EngineError> for ApiError {
             // What a template or tokenizer refuses is in the request.
             EngineError::Model(_) => Self::invalid(message),
             EngineError::KvMemoryFull { .. } => Self::unavailable(message),
+            // Its path is of no use to a client.
+            EngineError::Changed(_) => Self::unavailable(
+                "the model's file was changed or truncated while it was in use: the next request loads the model again",
+            ),
             EngineError::Cancelled => Self::unavailable("the answer was cancelled"),
             _ => Self::internal(message),
         }
