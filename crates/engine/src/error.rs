@@ -107,6 +107,9 @@ pub enum Error {
     /// Logits that are infinite or not a number: the weights are damaged, or of another kind than the file states.
     #[error("the model computed logits that are not finite: its weights are damaged or not what the file states")]
     NotFinite,
+    /// Another program changed a file of the model while it was in use: the model can't be run any more, until it is loaded again.
+    #[error("{0}: what was computed with it is discarded; load the model again")]
+    Changed(triad_model::Error),
     /// Another thread cancelled the run.
     #[error("cancelled")]
     Cancelled,

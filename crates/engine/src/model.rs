@@ -9,6 +9,7 @@ use triad_kernels::pool::Pool;
 use triad_model::ErrorKind;
 use triad_model::checkpoint::{Checkpoint, GenerationDefaults, Source};
 use triad_model::description::ModelDescription;
+use triad_model::mapped::MappedFile;
 use triad_model::template::ChatTemplate;
 use triad_model::tokenizer::{Special, Tokenizer};
 
@@ -38,6 +39,8 @@ pub struct Model {
     text: Arc<Text>,
     generation_defaults: GenerationDefaults,
     pool: Arc<Pool>,
+    /// The files that its weights are in, or come from.
+    files: Vec<MappedFile>,
     /// The package that it is, if it is one.
     package: Option<OpenedPackage>,
 }
@@ -71,14 +74,17 @@ impl Model {
         // Tokenizer and weights have nothing to do with each other: both are read at the same time.
         let text = || text(checkpoint.source(), checkpoint.generation_defaults(), checkpoint.path());
         let (weights, text) = beside(|| pool.install(|| Weights::load(checkpoint, options.block_arithmetic)), text);
-        Ok(Self {
+        let model = Self {
             description: checkpoint.description().clone(),
             weights: weights?,
             text: Arc::new(text?),
             generation_defaults: checkpoint.generation_defaults().clone(),
             pool,
+            files: checkpoint.mapped_files().to_vec(),
             package: None,
-        })
+        };
+        model.check_unchanged()?;
+        Ok(model)
     }
 
     /// Makes a prepared model ready to run: its matrices stay where the package has them, mapped or in huge pages.
@@ -90,18 +96,29 @@ impl Model {
         let generation_defaults = &package.manifest().generation;
         let text = || text(&package.source()?, generation_defaults, package.path());
         let (weights, text) = beside(|| pool.install(|| package.weights()), text);
-        Ok(Self {
+        let model = Self {
             description: package.description().clone(),
             weights: weights?,
             text: Arc::new(text?),
             generation_defaults: generation_defaults.clone(),
             pool,
+            files: vec![package.mapped_file().clone()],
             package: Some(OpenedPackage {
                 path: package.path().to_owned(),
                 weights: package.manifest().files[package::WEIGHTS].sha256.clone(),
                 hot_channels: package.manifest().preparation.hot_channels(),
             }),
-        })
+        };
+        model.check_unchanged()?;
+        Ok(model)
+    }
+
+    /// Checks that the files of the model are still what was loaded. It is called before anything that was computed is given out.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if another program changed one in place, or truncated it.
+    pub fn check_unchanged(&self) -> Result<()> {
+        self.files.iter().try_for_each(MappedFile::check_unchanged).map_err(Error::Changed)
     }
 
     /// A model of this description with random weights in bf16 and no tokenizer: as fast as a real one.
@@ -118,6 +135,7 @@ impl Model {
             text: Arc::new(Text { tokenizer: Err(Arc::new(no_text)), template: None }),
             generation_defaults: GenerationDefaults::default(),
             pool,
+            files: Vec::new(),
             package: None,
         })
     }
@@ -163,6 +181,7 @@ impl Model {
             text: Arc::clone(&self.text),
             generation_defaults: self.generation_defaults.clone(),
             pool: Arc::clone(&self.pool),
+            files: self.files.clone(),
             package: None,
         }
     }

@@ -12,7 +12,7 @@ use crate::linear_input::LinearInput;
 /// Largest magnitude of an INT8 value; −128 is never produced.
 pub const INT8_MAX: f32 = 127.0;
 
-/// The nearest clip threshold to `clip` by which activations can be quantized: its scale, clip / 127, is no denormal number, by which
+/// Returns the nearest clip threshold to `clip` by which activations can be quantized: its scale, clip / 127, is no denormal number, by which
 /// nothing can be divided, and 127 · scale is finite. 1 where `clip` is zero or no number, since an input that is zero throughout a text
 /// needs a scale, too.
 pub fn usable_clip(clip: f32) -> f32 {
@@ -153,7 +153,7 @@ mod tests {
                 let x = extremes.map(|x| if x.is_finite() { x } else { -f32::MAX });
                 let mut rows = QuantizedRows::default();
                 rows.quantize_static(&x, x.len(), clip / INT8_MAX, None, shadow);
-                assert_eq!(rows.scales(), [clip / INT8_MAX]);
+                assert_eq!(rows.view().scales(), [clip / INT8_MAX]);
             }
         }
     }

@@ -134,7 +134,7 @@ impl Session {
                 scores[target.branch].greedy &= likeliest;
             }
         }
-        Ok(())
+        self.model().check_unchanged()
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Opens the file at `path`, behind symbolic links.
+/// Opens the file at `path`; symbolic links are followed.
 ///
 /// # Errors
 /// If it cannot be opened, or is no plain file: a device may never end, and a named pipe has no end until another program gives it one.

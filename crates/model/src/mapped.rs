@@ -1,19 +1,22 @@
 //! Memory-mapped files: weights are used in place, and the system keeps or drops their pages. Where there is memory for it,
 //! a copy in huge pages takes their place ([`MappedFile::in_huge_pages`]).
 //!
-//! This is the only place of the crate with `unsafe`. Mapping a file is unsafe because the bytes
-//! behind a `&[u8]` must not change, and another process that writes to the file changes them; one
-//! that truncates it turns a read past the new end into a signal (`SIGBUS`). Triad assumes what every
-//! program that maps its inputs assumes: nobody rewrites a model file in place while it is in use.
-//! [`crate::fetch`] keeps to that, it writes beside and renames, which leaves an existing mapping on
-//! the old file. All checks of a file's structure are made on these same bytes, so a file changed
-//! before it is opened is caught by them.
+//! Mapping a file is unsafe because the bytes of a `&[u8]` must not change, and another process that writes to the file
+//! changes them; one that truncates it turns a read past the new end into a signal (`SIGBUS`). [`crate::fetch`] and the writers of
+//! packages write another file and rename it, which leaves an existing mapping on the old file, and all checks of a file's structure are made on these
+//! same bytes. Where another program changes a file in place, the signal is caught ([`lost_pages`]), and
+//! [`MappedFile::check_unchanged`] fails: it is called before a result that was computed with a file is given out. This module and
+//! the one within it are the only places of the crate with `unsafe`.
 #![allow(unsafe_code)]
+
+#[cfg(unix)]
+mod lost_pages;
 
 use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 #[cfg(unix)]
@@ -39,9 +42,27 @@ pub struct MappedFile {
 struct Mapping {
     path: PathBuf,
     file: File,
+    /// The length and the time of the last change of what was mapped; none of a copy, which nothing changes.
+    mapped: Option<State>,
+    /// Dropped before the bytes are unmapped.
+    #[cfg(unix)]
+    watched: Option<lost_pages::Watched>,
     /// The file, or a copy of it.
     bytes: Mmap,
-    is_copy: bool,
+}
+
+/// Properties of a file that change with its content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl State {
+    fn of(file: &File) -> std::io::Result<Self> {
+        let metadata = file.metadata()?;
+        Ok(Self { bytes: metadata.len(), modified: metadata.modified().ok() })
+    }
 }
 
 impl MappedFile {
@@ -55,10 +76,24 @@ impl MappedFile {
             Error::new(ErrorKind::Io, format!("cannot {doing} the file: {error}")).at(&path)
         };
         let file = files::open(&path).map_err(|error| failed("open", error))?;
-        // SAFETY: the mapping is read-only, and the file is not changed while it is mapped (see the
+        let mapped = State::of(&file).map_err(|error| failed("open", error))?;
+        // SAFETY: the mapping is read-only, and what is computed with a file that is changed while it is mapped is not given out (see the
         // module's documentation).
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| failed("map", error))?;
-        Ok(Self { shared: Arc::new(Mapping { path, file, bytes, is_copy: false }) })
+        #[cfg(unix)]
+        let watched = (!bytes.is_empty()).then(|| {
+            let addresses = bytes.as_ptr_range();
+            lost_pages::Watched::new(addresses.start.addr()..addresses.end.addr())
+        });
+        let mapping = Mapping {
+            path,
+            file,
+            mapped: Some(mapped),
+            #[cfg(unix)]
+            watched,
+            bytes,
+        };
+        Ok(Self { shared: Arc::new(mapping) })
     }
 
     /// The same bytes, read into memory in huge pages (2 MiB on most processors) where the system has them. Pages of a
@@ -70,8 +105,8 @@ impl MappedFile {
     pub fn in_huge_pages(&self) -> Result<Self> {
         #[cfg(unix)]
         {
-            let Mapping { path, file, bytes, .. } = &*self.shared;
-            if bytes.is_empty() || self.shared.is_copy {
+            let Mapping { path, file, bytes, mapped, .. } = &*self.shared;
+            if bytes.is_empty() || mapped.is_none() {
                 return Ok(self.clone());
             }
             let failed = |error: std::io::Error| {
@@ -83,12 +118,41 @@ impl MappedFile {
                 tracing::debug!(path = %path.display(), %error, "no huge pages");
             }
             read_all(file, &mut copy).map_err(failed)?;
+            // Tables that were read of the mapping are those of the copy.
+            self.check_unchanged()?;
             let bytes = copy.make_read_only().map_err(failed)?;
             let file = file.try_clone().map_err(failed)?;
-            Ok(Self { shared: Arc::new(Mapping { path: path.clone(), file, bytes, is_copy: true }) })
+            Ok(Self { shared: Arc::new(Mapping { path: path.clone(), file, mapped: None, watched: None, bytes }) })
         }
         #[cfg(not(unix))]
         Ok(self.clone())
+    }
+
+    /// Checks that the bytes are still those that were mapped: a file that another program changed in place, or whose pages could not
+    /// be read, gives others. A copy in huge pages never changes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if they are not.
+    pub fn check_unchanged(&self) -> Result<()> {
+        let Mapping { path, file, mapped: Some(mapped), .. } = &*self.shared else { return Ok(()) };
+        #[cfg(unix)]
+        let is_lost = self.shared.watched.as_ref().is_some_and(lost_pages::Watched::is_lost);
+        #[cfg(not(unix))]
+        let is_lost = false;
+        match State::of(file) {
+            Ok(state) if state == *mapped && !is_lost => Ok(()),
+            Ok(State { bytes, .. }) if bytes < mapped.bytes => {
+                let message =
+                    format!("the file was truncated while it was in use: {bytes} bytes, expected {}", mapped.bytes);
+                Err(Error::new(ErrorKind::Io, message).at(path))
+            }
+            Ok(_) => {
+                Err(Error::new(ErrorKind::Io, "the file was changed while it was in use, or cannot be read").at(path))
+            }
+            Err(error) => {
+                Err(Error::new(ErrorKind::Io, format!("the file cannot be read while it is in use: {error}")).at(path))
+            }
+        }
     }
 
     /// The whole file.
@@ -117,7 +181,7 @@ impl MappedFile {
         #[cfg(unix)]
         {
             let end = range.end.min(self.bytes().len());
-            if range.start < end && !self.shared.is_copy {
+            if range.start < end && self.shared.mapped.is_some() {
                 // SAFETY: the range is inside the mapping, which is a shared one of a file and never
                 // written to, so dropped pages read back as the same bytes.
                 let advised = unsafe {
@@ -232,6 +296,67 @@ mod tests {
         file.as_file().set_len(9_999).unwrap();
         let error = mapped.in_huge_pages().unwrap_err();
         assert_eq!((error.kind(), error.path()), (ErrorKind::Io, Some(file.path())));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_mapped_file_that_is_truncated_reads_as_zeros_on_every_thread_and_is_not_unchanged() {
+        const LENGTH: usize = 1 << 20;
+        let files = [1, 2].map(|byte| temporary(&[byte; LENGTH]));
+        let [mapped, other] = files.each_ref().map(|file| MappedFile::open(file.path()).unwrap());
+        for (left, rest) in [(LENGTH as u64 - 1, 1), (LENGTH as u64 / 2 + 5, 1), (0, 0)] {
+            mapped.check_unchanged().unwrap_or_else(|error| assert!(left < LENGTH as u64 - 1, "{error}"));
+            files[0].as_file().set_len(left).unwrap();
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| assert!(mapped.bytes()[left as usize..].iter().all(|byte| *byte == 0)));
+                }
+            });
+            assert_eq!(mapped.bytes()[..left as usize].iter().all(|byte| *byte == 1), rest == 1 || left == 0);
+            let error = mapped.check_unchanged().unwrap_err();
+            assert_eq!((error.kind(), error.path()), (ErrorKind::Io, Some(files[0].path())));
+            assert!(error.to_string().contains("truncated"), "{error}");
+        }
+        // It stays so when the file is as long as it was.
+        files[0].as_file().set_len(LENGTH as u64).unwrap();
+        mapped.check_unchanged().unwrap_err();
+        drop(mapped);
+        assert!(other.bytes().iter().all(|byte| *byte == 2));
+        other.check_unchanged().unwrap();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_copy_in_huge_pages_stays_unchanged() {
+        let file = temporary(&[1; 10_000]);
+        let copy = MappedFile::open(file.path()).unwrap().in_huge_pages().unwrap();
+        file.as_file().set_len(0).unwrap();
+        copy.check_unchanged().unwrap();
+        assert!(copy.bytes().iter().all(|byte| *byte == 1));
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_signal_that_is_of_no_watched_file_ends_the_process_as_before() {
+        use std::os::unix::process::ExitStatusExt;
+
+        const CHILD: &str = "TRIAD_TEST_BUS_ERROR";
+        if std::env::var_os(CHILD).is_some() {
+            let watched = temporary(&[1; 10_000]);
+            let _watched = MappedFile::open(watched.path()).unwrap();
+            let file = temporary(&[1; 10_000]);
+            // SAFETY: the process ends by reading it.
+            let bytes = unsafe { Mmap::map(file.as_file()) }.unwrap();
+            file.as_file().set_len(0).unwrap();
+            std::process::exit(i32::from(std::hint::black_box(bytes[5_000])));
+        }
+        let name = "mapped::tests::a_signal_that_is_of_no_watched_file_ends_the_process_as_before";
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        assert_eq!(child.status.signal(), Some(libc::SIGBUS), "{child:?}");
     }
 
     #[test]

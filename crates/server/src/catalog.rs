@@ -81,12 +81,14 @@ impl Catalog {
 
     /// Names of all models, and whether each is in memory.
     pub(crate) fn names(&self) -> Vec<(&str, Option<Arc<Hosted>>)> {
+        self.unload_changed();
         let loaded = self.lock().models.clone();
         self.models.iter().map(|model| &*model.name).zip(loaded).collect()
     }
 
     /// The models in memory.
     pub(crate) fn loaded(&self) -> Vec<Arc<Hosted>> {
+        self.unload_changed();
         self.lock().models.iter().flatten().cloned().collect()
     }
 
@@ -125,8 +127,19 @@ impl Catalog {
         loaded.unwrap_or_else(|_| Err(ApiError::internal("loading the model panicked")))
     }
 
+    /// Drops models whose files another program changed: what they compute is refused, and the next request loads them again.
+    fn unload_changed(&self) {
+        let is_changed = |model: &mut Arc<Hosted>| model.model().check_unchanged().is_err();
+        let changed: Vec<_> = self.lock().models.iter_mut().filter_map(|model| model.take_if(is_changed)).collect();
+        if !changed.is_empty() {
+            // Its threads end with an engine, which takes a moment.
+            std::thread::spawn(move || drop(changed));
+        }
+    }
+
     /// A model in memory, which is asked for.
     fn ask(&self, index: usize) -> Option<Arc<Hosted>> {
+        self.unload_changed();
         let mut loaded = self.lock();
         let model = loaded.models[index].clone()?;
         loaded.requests += 1;
@@ -183,8 +196,11 @@ impl Catalog {
     fn load(&self, index: usize) -> Result<Arc<Hosted>, LoadError> {
         let HostedModel { name, load, .. } = &self.models[index];
         let hosted = Arc::new(Hosted::new(name.clone(), load()?, &self.options, self.metrics[index].clone()));
-        self.lock().models[index] = Some(hosted);
-        Ok(self.ask(index).expect("it was loaded just now, and nobody else drops it"))
+        let mut loaded = self.lock();
+        loaded.requests += 1;
+        loaded.asked[index] = loaded.requests;
+        loaded.models[index] = Some(Arc::clone(&hosted));
+        Ok(hosted)
     }
 
     fn lock(&self) -> MutexGuard<'_, Loaded> {

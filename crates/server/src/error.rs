@@ -141,6 +141,10 @@ impl From<EngineError> for ApiError {
             EngineError::KvMemoryFull { .. } => {
                 Self::unavailable("keys and values of other answers take all the memory for them: try again later")
             }
+            // Its path is of no use to a client.
+            EngineError::Changed(_) => Self::unavailable(
+                "the model's file was changed or truncated while it was in use: the next request loads the model again",
+            ),
             EngineError::Cancelled => Self::unavailable("the answer was cancelled"),
             _ => Self::internal(message),
         }

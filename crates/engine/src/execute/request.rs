@@ -276,6 +276,8 @@ impl Request {
         let vocab = logits.len() / self.wanted_rows().len();
         let are_finite = result.is_err() || logits.chunks_exact(vocab).all(is_finite);
         let result = if are_finite { result } else { Err(Error::NotFinite) };
+        // What was computed with a file that lost its pages is zeros and their consequences.
+        let result = shared.model.check_unchanged().and(result);
         let is_tainted = self.is_tainted.load(Ordering::Relaxed);
         Outcome { result, done, logits, is_tainted, execution: self.execution.get().cloned() }
     }

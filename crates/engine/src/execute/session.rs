@@ -303,6 +303,7 @@ impl Session {
             let forward = self.forward();
             let mut forward = Forward { observer: Some(&mut *observer), ..forward };
             model.pool().install(|| forward.run(chunk, &[segment], cancel))?;
+            model.check_unchanged()?;
             self.extend(chunk, Phase::Prefill);
         }
         Ok(())
@@ -325,6 +326,7 @@ impl Session {
                 forward.run(chunk, &[segment], cancel)?;
                 Ok::<_, Error>(forward.pass.hidden_states(forward.buffers, chunk.len()))
             })?;
+            model.check_unchanged()?;
             self.extend(chunk, Phase::Prefill);
             visit(&states);
         }
@@ -334,8 +336,9 @@ impl Session {
     /// Writes what the session has seen, with its keys and values, to `path`, for [`Engine::restore`].
     ///
     /// # Errors
-    /// If the file cannot be written; what was there before then stays.
+    /// If the file cannot be written, or the model's file has changed; what was there before then stays.
     pub fn save(&self, path: &Path) -> Result<()> {
+        self.model().check_unchanged()?;
         let header = save::Header {
             model: self.model().fingerprint(),
             format: self.engine.kv_format(),

@@ -95,6 +95,11 @@ impl Package {
         Ok(Self { path: path.into(), manifest, file, header })
     }
 
+    /// Returns the file with the weights, or a copy of it in memory.
+    pub fn mapped_file(&self) -> &MappedFile {
+        &self.file
+    }
+
     /// Bytes of the file with the weights.
     pub fn weight_bytes(&self) -> u64 {
         self.file.bytes().len() as u64

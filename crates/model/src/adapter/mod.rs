@@ -79,7 +79,9 @@ impl Adapter {
         if !file.bytes().starts_with(&gguf_file::MAGIC) {
             return Err(malformed(format!("not an adapter; {EXPECTED}")));
         }
-        Ok(Self { path: path.to_owned(), ..Self::from_gguf(file.bytes(), description)? })
+        let adapter = Self::from_gguf(file.bytes(), description)?;
+        file.check_unchanged()?;
+        Ok(Self { path: path.to_owned(), ..adapter })
     }
 
     fn open_peft(path: &Path, folder: &Path, description: &ModelDescription) -> Result<Self> {
@@ -93,6 +95,7 @@ impl Adapter {
         let config = peft::Config::read(&config).map_err(|error| error.at(config_path))?;
         let file = MappedFile::open(&weights)?;
         let adapter = peft::read(&config, file.bytes(), description).map_err(|error| error.at(weights))?;
+        file.check_unchanged()?;
         Ok(Self { path: path.to_owned(), ..adapter })
     }
 

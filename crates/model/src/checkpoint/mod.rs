@@ -50,7 +50,14 @@ impl Checkpoint {
     /// names the file and the field.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        Self::open_any(&path).map_err(|error| error.at(path))
+        let checkpoint = Self::open_any(&path).map_err(|error| error.at(path))?;
+        checkpoint.mapped_files().iter().try_for_each(MappedFile::check_unchanged)?;
+        Ok(checkpoint)
+    }
+
+    /// Returns the files of weights, or copies of them in memory.
+    pub fn mapped_files(&self) -> &[MappedFile] {
+        &self.files
     }
 
     /// Bytes of all files of weights.

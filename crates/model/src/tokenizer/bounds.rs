@@ -1,5 +1,5 @@
-//! What a `tokenizer.json` must keep to before the `tokenizers` library reads it: what no caught panic helps against, since it
-//! ends the process by a stack that overflows or memory that runs out.
+//! Bounds of a `tokenizer.json`, checked before the `tokenizers` library reads it: beyond them a stack overflows or memory runs out,
+//! which ends the process and is no panic that could be caught.
 
 use std::fmt;
 
@@ -101,7 +101,7 @@ impl Parts {
             .filter_map(|(field, part)| Some((field, part.as_ref()?)))
     }
 
-    /// The name of the field on which the library panics when it is read alone, or of those that are left.
+    /// Returns the name of the field on which the library panics when it is read alone, or of those that are left.
     pub(super) fn that_panics(&self) -> &'static str {
         let panics = |field: &str, part: &Value| {
             let part = part.clone();
@@ -121,7 +121,7 @@ fn malformed(message: String) -> Error {
     Error::new(ErrorKind::Malformed, message)
 }
 
-/// `None` if `value` has more levels than `left`.
+/// Returns `None` if `value` has more levels than `left`.
 fn check_levels(value: &Value, left: usize) -> Option<()> {
     let mut inner: Box<dyn Iterator<Item = &Value>> = match value {
         Value::Array(values) => Box::new(values.iter()),
@@ -144,7 +144,7 @@ fn check_objects(value: &Value, check: &mut dyn FnMut(&Value) -> Result<(), Stri
     }
 }
 
-/// `growth` of the steps before, times that of `step`, which is an object of `normalizer` or `pre_tokenizer`, if it is one that
+/// Returns `growth` of the steps before, times that of `step`, which is an object of `normalizer` or `pre_tokenizer`, if it is one that
 /// can make a text longer each time that it is applied. Unicode's normal forms and lower case are not: applied again, they change
 /// nothing.
 fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
@@ -161,7 +161,7 @@ fn growth_of(step: &Value, growth: usize) -> Result<usize, String> {
     Ok(growth.saturating_mul(of_step.max(1)))
 }
 
-/// The bytes of the longest text in a map of SentencePiece: `[bytes of the trie: u32, the trie, texts that end in 0]`.
+/// Returns the length of the longest text in a map of SentencePiece: `[bytes of the trie: u32, the trie, texts that end in 0]`.
 fn longest_replacement(map: &str) -> Result<usize, String> {
     use base64::Engine as _;
     let bytes = base64::engine::general_purpose::STANDARD

@@ -19,7 +19,7 @@ use crate::files;
 /// Larger files than any tokenizer are refused unread, in bytes.
 const MAX_FILE: u64 = 1 << 28;
 
-/// The file that is read, by which errors of encoding name it, too: where it is is of no use to who sent a text.
+/// Name of the file, which errors of encoding have, too: its folder is of no use to a client that sent a text.
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
@@ -59,12 +59,12 @@ impl HuggingFace {
     }
 }
 
-/// A sentence for a panic of the library.
+/// Returns a sentence for a panic of the library.
 fn library_fails(part: &str, panic: &str) -> String {
     format!("the `tokenizers` library fails on field `{part}`: {panic}")
 }
 
-/// The name of the field whose step panics on `text`, of those that can be run alone.
+/// Returns the name of the field whose step panics on `text`, of those that can be run alone.
 fn part_that_panics(tokenizer: &tokenizers::Tokenizer, text: &str) -> &'static str {
     let mut normalized = NormalizedString::from(text);
     let normalize = || tokenizer.get_normalizer().map(|step| step.normalize(&mut normalized).is_ok());

@@ -124,6 +124,7 @@ pub fn prepare(
     let formats = write::weights(&model, &linears, &recipe.options.plan, &path, cancel, &mut |done, total| {
         progress(Progress::Writing { done, total });
     })?;
+    model.check_unchanged()?;
     write_rest(recipe, &part, source, formats, preparation)?;
     cancel.check()?;
     part.finish()?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use triad_engine::Engine;
+use triad_engine::{Engine, EngineOptions, LoadOptions, Model, SessionOptions, Threads};
 use triad_server::{HostedModel, LoadedModel, ServerOptions, Shutdown, StartError, serve};
 
 use crate::support::{Server, engine, post};
@@ -112,6 +112,47 @@ fn a_model_that_can_not_be_loaded_is_an_error_and_the_others_go_on() {
         assert!(failed.body.contains("b can't be loaded: its file is gone"), "{failed:?}");
     }
     server.post("/tokenize", &json!({"content": "a"})).good();
+}
+
+#[test]
+#[cfg(unix)]
+fn a_model_whose_file_is_truncated_is_unloaded_and_the_server_goes_on() {
+    let (engine, folder) = engine(None);
+    let path = folder.path().join("b.gguf");
+    let file = std::fs::read(folder.path().join("tiny.gguf")).unwrap();
+    std::fs::write(&path, &file).unwrap();
+    let (mut models, _) = models(&engine, 2);
+    let from = path.clone();
+    models[1].load = Box::new(move || {
+        let load = LoadOptions { threads: Threads::Count(1), ..Default::default() };
+        let model = Arc::new(Model::load(&from, &load)?);
+        let session = SessionOptions { context: 512, ..SessionOptions::default() };
+        let engine = Engine::new(&model, EngineOptions { session, ..EngineOptions::default() })?;
+        Ok(LoadedModel { engine, adapters: Vec::new() })
+    });
+    let server = Server::of((engine, folder), models, |_| {});
+    let ask = |model: &str| {
+        server.post("/v1/completions", &json!({"model": model, "prompt": "abc", "max_tokens": 8, "ignore_eos": true}))
+    };
+    let text = |answer: &serde_json::Value| answer["choices"][0]["text"].clone();
+    let expected = text(&ask("b").good());
+    // While it answers: what is streamed so far is of the whole file, and then there is an error.
+    let mut stream = server.connect();
+    let body = json!({"model": "b", "prompt": "abc", "max_tokens": 480, "ignore_eos": true, "stream": true});
+    stream.write_all(post("/v1/completions", &body.to_string(), "connection: close\r\n").as_bytes()).unwrap();
+    stream.read_exact(&mut [0; 256]).unwrap();
+    let whole = std::fs::File::options().write(true).open(&path).unwrap();
+    whole.set_len(0).unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("was changed or truncated"), "{rest}");
+    assert_eq!(loaded(&server), ["a"]);
+    let refused = ask("b");
+    assert!(refused.status >= 500 && refused.body.contains("b can't be loaded"), "{refused:?}");
+    ask("a").good();
+    std::fs::write(&path, &file).unwrap();
+    assert_eq!(text(&ask("b").good()), expected);
+    assert_eq!(loaded(&server), ["a", "b"]);
 }
 
 #[test]
