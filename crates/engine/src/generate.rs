@@ -115,6 +115,9 @@ pub struct Generation {
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
+    /// The stop string that ended it.
+    #[serde(skip)]
+    pub stop: Option<String>,
     /// Where the time went.
     pub timing: Timing,
     /// What came of proposals, if there were to be some.
@@ -170,7 +173,7 @@ pub(crate) fn generate_with(
     }
     let reused = session.reuse(prompt);
     let mut timing = Timing { reused_tokens: reused, ..Timing::default() };
-    let shown = Shown { text: String::new(), stop: StopMatcher::new(&options.stop) };
+    let shown = Shown { text: String::new(), stop: StopMatcher::new(&options.stop), stopped_by: None };
     // A form is that of all bytes.
     let stream = if options.form.is_some() { tokenizer.exact_stream() } else { tokenizer.stream(prompt) };
     let mut answer = Answer { tokens: Vec::new(), stream, shown };
@@ -208,7 +211,9 @@ pub(crate) fn generate_with(
     timing.decode_seconds = decode_start.elapsed().as_secs_f64();
     timing.decode_tokens = answer.tokens.len().saturating_sub(1);
     let (speculation, constraint) = (speculator.statistics(), speculator.constraint_use());
-    Ok(Generation { speculation, constraint, ..answer.end(finish, timing, on_event) })
+    let (generation, stopped_by) = answer.end(finish, timing, on_event);
+    let stop = stopped_by.and_then(|place| options.stop.get(place).cloned());
+    Ok(Generation { stop, speculation, constraint, ..generation })
 }
 
 /// What ends an answer, besides its text, and what is computed of each token.
@@ -287,7 +292,8 @@ impl Answer<'_> {
         (limits.max_tokens == Some(self.tokens.len())).then_some(Finish::Length)
     }
 
-    fn end(self, mut finish: Finish, timing: Timing, on_event: &mut dyn FnMut(Event)) -> Generation {
+    /// The answer, and the place of the stop string that ended it.
+    fn end(self, mut finish: Finish, timing: Timing, on_event: &mut dyn FnMut(Event)) -> (Generation, Option<usize>) {
         let Self { tokens, stream, mut shown } = self;
         if finish != Finish::StopString && shown.push(&stream.finish(), on_event) {
             finish = Finish::StopString;
@@ -295,7 +301,9 @@ impl Answer<'_> {
         if finish != Finish::StopString {
             shown.finish(on_event);
         }
-        Generation { text: shown.text, tokens, finish, timing, speculation: None, constraint: None }
+        let stopped_by = shown.stopped_by;
+        let (speculation, constraint) = (None, None);
+        (Generation { text: shown.text, tokens, finish, stop: None, timing, speculation, constraint }, stopped_by)
     }
 }
 
@@ -303,6 +311,7 @@ impl Answer<'_> {
 struct Shown<'a> {
     text: String,
     stop: StopMatcher<'a>,
+    stopped_by: Option<usize>,
 }
 
 impl Shown<'_> {
@@ -310,7 +319,8 @@ impl Shown<'_> {
     fn push(&mut self, text: &str, on_event: &mut dyn FnMut(Event)) -> bool {
         let step = self.stop.push(text);
         self.emit(&step.text, on_event);
-        step.stopped
+        self.stopped_by = step.stopped_by;
+        step.stopped_by.is_some()
     }
 
     /// Shows what was held back.

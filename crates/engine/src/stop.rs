@@ -10,7 +10,8 @@ pub(crate) struct StopMatcher<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) text: String,
-    pub(crate) stopped: bool,
+    /// The place of the stop string that came up.
+    pub(crate) stopped_by: Option<usize>,
 }
 
 impl<'a> StopMatcher<'a> {
@@ -20,14 +21,16 @@ impl<'a> StopMatcher<'a> {
 
     pub(crate) fn push(&mut self, text: &str) -> Step {
         self.held.push_str(text);
-        let found = self.stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| self.held.find(stop.as_str()));
-        if let Some(start) = found.min() {
+        let stops = self.stops.iter().enumerate().filter(|(_, stop)| !stop.is_empty());
+        // Of those that begin together the shortest, which is whole first.
+        let found = stops.filter_map(|(place, stop)| Some((self.held.find(stop.as_str())?, stop.len(), place)));
+        if let Some((start, _, place)) = found.min() {
             self.held.truncate(start);
-            return Step { text: std::mem::take(&mut self.held), stopped: true };
+            return Step { text: std::mem::take(&mut self.held), stopped_by: Some(place) };
         }
         let possible = self.held.char_indices().map(|(index, _)| index).find(|index| self.may_start_at(*index));
         let rest = self.held.split_off(possible.unwrap_or(self.held.len()));
-        Step { text: std::mem::replace(&mut self.held, rest), stopped: false }
+        Step { text: std::mem::replace(&mut self.held, rest), stopped_by: None }
     }
 
     /// What was held back, when no more text comes.
@@ -53,7 +56,7 @@ mod tests {
         for piece in pieces {
             let step = matcher.push(piece);
             text += &step.text;
-            if step.stopped {
+            if step.stopped_by.is_some() {
                 return (text, true);
             }
         }
@@ -74,6 +77,9 @@ mod tests {
     #[test]
     fn the_earliest_of_several_stop_strings_counts() {
         assert_eq!(shown(&["b", "a"], &["xxabx"]), ("xx".into(), true));
+        let stops = ["b", "abc", "ab", "a"].map(str::to_owned);
+        assert_eq!(StopMatcher::new(&stops[..3]).push("xxabc").stopped_by, Some(2));
+        assert_eq!(StopMatcher::new(&stops).push("xxabc").stopped_by, Some(3));
     }
 
     proptest! {

@@ -1,11 +1,12 @@
 //! From messages to tokens.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use triad_engine::Model;
-use triad_model::template::{ChatTemplate, Message};
+use triad_model::template::{ChatTemplate, Message, RenderOptions};
 use triad_model::tokenizer::Special;
 
 use crate::error::{Error, Result};
+use crate::letters;
 use crate::tool_calls::{self, Tool};
 
 /// Bytes of text for each token of context that are looked at before the whole text is; see [`encode_text`].
@@ -17,21 +18,89 @@ const BYTES_PER_TOKEN: usize = 16;
 /// # Errors
 /// If the template fails, the model has no tokenizer, or the tokens are too many.
 pub fn encode(model: &Model, name: &str, messages: &[Message], context: usize) -> Result<Vec<u32>> {
-    match model.chat_template() {
-        Some(template) => {
-            let text = template.render(messages, true).map_err(|error| error.at(name))?;
-            encode_text(model, &text, Special::Parsed, context)
-        }
-        None => encode_plain(model, messages, context),
-    }
+    encode_messages(model, name, (messages, false), context)
 }
 
-/// As [`encode`], of messages in OpenAI's form, with `tools` that the model may call. A template that lists no functions
-/// gets [instructions](tool_calls::instructions) in the system message, and calls and their results as text. The arguments
-/// of earlier calls may be the text of an object, as OpenAI's are.
+/// As [`encode`]; where it `keeps_letters`, names of control tokens in contents stay letters.
 ///
 /// # Errors
-/// As [`encode`]; if a message is no object with a role.
+/// As [`encode`].
+pub fn encode_messages(
+    model: &Model,
+    name: &str,
+    (messages, keeps_letters): (&[Message], bool),
+    context: usize,
+) -> Result<Vec<u32>> {
+    let messages = messages.iter().map(|Message { role, content }| json!({ "role": role, "content": content }));
+    let messages: Vec<_> = messages.collect();
+    let conversation = Conversation { messages: &messages, keeps_letters, ..Conversation::default() };
+    encode_conversation(model, name, &conversation, context)
+}
+
+/// A conversation in OpenAI's form, from which a prompt is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Conversation<'a> {
+    /// The messages. Contents are texts, or lists of parts of the type `text`.
+    pub messages: &'a [Value],
+    /// Functions that the model may call. A template that lists none gets [instructions](tool_calls::instructions) in the
+    /// system message, or where it has none, in the first one of the user; calls and their results are text then. The
+    /// arguments of earlier calls may be the text of an object, as OpenAI's are.
+    pub tools: &'a [Tool],
+    /// Texts that the answer is to be about, for templates that read them.
+    pub documents: &'a [Value],
+    /// Further variables of the template.
+    pub variables: Option<&'a Map<String, Value>>,
+    /// Where the text ends.
+    pub end: PromptEnd,
+    /// Whether names of control tokens in contents stay letters; else they are these tokens.
+    pub keeps_letters: bool,
+}
+
+/// Where the text of a conversation ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptEnd {
+    /// Where an answer begins.
+    #[default]
+    Answer,
+    /// After the last message.
+    Messages,
+    /// Within the last message, which the answer continues.
+    LastMessage,
+}
+
+/// Returns the tokens of a conversation, at most `context`: by the chat template of the model, which the user calls `name`.
+/// A model without one continues the last message as plain text.
+///
+/// # Errors
+/// If the template fails, the model has no tokenizer, or the tokens are too many; if a message is no object with a role.
+pub fn encode_conversation(
+    model: &Model,
+    name: &str,
+    conversation: &Conversation<'_>,
+    context: usize,
+) -> Result<Vec<u32>> {
+    let Some(template) = model.chat_template() else {
+        let last = conversation.messages.last().map_or_else(String::new, content);
+        return encode_text(model, &last, Special::AsText, context);
+    };
+    if !conversation.keeps_letters {
+        let text = render_conversation(template, name, conversation)?;
+        return encode_text(model, &text, Special::Parsed, context);
+    }
+    let marks = letters::marks(model.tokenizer()?, conversation.messages)?;
+    let messages: Vec<_> = conversation.messages.iter().map(|message| letters::marked(&marks, message)).collect();
+    let text = render_conversation(template, name, &Conversation { messages: &messages, ..*conversation })?;
+    let tokens = marks.encode(&text)?;
+    if tokens.len() > context {
+        return Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context });
+    }
+    Ok(tokens)
+}
+
+/// Returns the tokens of `messages` in OpenAI's form, as [`encode_conversation`] does, with `tools` that the model may call.
+///
+/// # Errors
+/// As [`encode_conversation`].
 pub fn encode_with_tools(
     model: &Model,
     name: &str,
@@ -39,37 +108,46 @@ pub fn encode_with_tools(
     tools: &[Tool],
     context: usize,
 ) -> Result<Vec<u32>> {
-    match model.chat_template() {
-        Some(template) => {
-            let text = render_with_tools(template, name, (messages, tools), true)?;
-            encode_text(model, &text, Special::Parsed, context)
-        }
-        None => {
-            let last = messages.last().map_or("", |message| message["content"].as_str().unwrap_or_default());
-            encode_text(model, last, Special::AsText, context)
-        }
-    }
+    encode_conversation(model, name, &Conversation { messages, tools, ..Conversation::default() }, context)
 }
 
-/// The text of a conversation with `tools` that the model may call, by the `template` of the model that the user calls
-/// `name`; with `add_generation_prompt` it ends where the model's answer begins.
+/// Returns the text of a conversation with `tools` that the model may call, by the `template` of the model that the user
+/// calls `name`; with `add_generation_prompt` it ends where the model's answer begins.
 ///
 /// # Errors
-/// If the template fails, or a message is no object with a role.
+/// As [`render_conversation`].
 pub fn render_with_tools(
     template: &ChatTemplate,
     name: &str,
     (messages, tools): (&[Value], &[Tool]),
     add_generation_prompt: bool,
 ) -> Result<String> {
-    let text = if tool_calls::template_lists_tools(template.source()) {
-        let messages: Vec<_> = messages.iter().map(with_objects).collect();
-        let tools: Vec<_> = tools.iter().map(Tool::to_json).collect();
-        template.render_with_tools(&messages, &tools, add_generation_prompt)
+    let end = if add_generation_prompt { PromptEnd::Answer } else { PromptEnd::Messages };
+    render_conversation(template, name, &Conversation { messages, tools, end, ..Conversation::default() })
+}
+
+/// Returns the text of a conversation, by the `template` of the model that the user calls `name`.
+///
+/// # Errors
+/// If the template fails, or a message is no object with a role.
+pub fn render_conversation(template: &ChatTemplate, name: &str, conversation: &Conversation<'_>) -> Result<String> {
+    let Conversation { messages, tools, documents, variables, end, .. } = *conversation;
+    let template = if tools.is_empty() { template } else { template.for_tools() };
+    let lists_tools = tool_calls::template_lists_tools(template.source());
+    let messages = if lists_tools {
+        messages.iter().map(with_objects).collect()
     } else {
-        template.render(&plain_messages(messages, tools)?, add_generation_prompt)
+        plain_messages(messages, tools, template.reads_system() || tools.is_empty())?
     };
-    Ok(text.map_err(|error| error.at(name))?)
+    let tools: Vec<_> = if lists_tools { tools.iter().map(Tool::to_json).collect() } else { Vec::new() };
+    let options = RenderOptions {
+        tools: &tools,
+        documents,
+        add_generation_prompt: end == PromptEnd::Answer,
+        continue_final_message: end == PromptEnd::LastMessage,
+        variables,
+    };
+    Ok(template.render_conversation(&messages, &options).map_err(|error| error.at(name))?)
 }
 
 /// A message whose calls have objects as arguments, as templates write them.
@@ -77,21 +155,27 @@ fn with_objects(message: &Value) -> Value {
     let mut message = message.clone();
     for call in message.get_mut("tool_calls").and_then(Value::as_array_mut).into_iter().flatten() {
         let function = if call.get("function").is_some() { &mut call["function"] } else { call };
-        if let Some(Value::String(text)) = function.get("arguments")
-            && let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text)
-        {
-            function["arguments"] = arguments;
+        match function.get("arguments") {
+            // A call without arguments.
+            Some(Value::Null) => function["arguments"] = json!({}),
+            Some(Value::String(text)) if text.trim().is_empty() => function["arguments"] = json!({}),
+            Some(Value::String(text)) => {
+                if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
+                    function["arguments"] = arguments;
+                }
+            }
+            _ => {}
         }
     }
     message
 }
 
-/// Messages as a template without functions reads them.
-fn plain_messages(messages: &[Value], tools: &[Tool]) -> Result<Vec<Message>> {
-    let (mut plain, mut is_results) = (Vec::<Message>::new(), false);
+/// Returns messages as a template without functions reads them: with calls and results as text, and with the instructions in
+/// the system message where it `reads_system`, else in the first message of the user.
+fn plain_messages(messages: &[Value], tools: &[Tool], reads_system: bool) -> Result<Vec<Value>> {
+    let (mut plain, mut is_results) = (Vec::<Value>::new(), false);
     for message in messages {
         let role = message["role"].as_str().ok_or(Error::Message { expected: "role" })?;
-        let mut content = message["content"].as_str().unwrap_or_default().to_owned();
         let mut calls = Vec::new();
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let call = with_objects(&json!({ "tool_calls": [call] }))["tool_calls"][0].clone();
@@ -99,31 +183,50 @@ fn plain_messages(messages: &[Value], tools: &[Tool]) -> Result<Vec<Message>> {
             let call = json!({ "name": call["name"], "arguments": call["arguments"] });
             calls.push(format!("<tool_call>\n{call}\n</tool_call>"));
         }
-        if !calls.is_empty() {
-            let text = (!content.is_empty()).then_some(content);
-            content = text.into_iter().chain(calls).collect::<Vec<_>>().join("\n");
-        }
         if role != "tool" {
-            plain.push(Message::new(role, content));
+            let mut message = message.clone();
+            if !calls.is_empty() {
+                let text = Some(content(&message)).filter(|text| !text.is_empty());
+                message["content"] = text.into_iter().chain(calls).collect::<Vec<_>>().join("\n").into();
+            } else if message["content"].is_null() {
+                message["content"] = "".into();
+            }
+            if let Some(message) = message.as_object_mut() {
+                message.remove("tool_calls");
+            }
+            plain.push(message);
             is_results = false;
             continue;
         }
-        let result = format!("<tool_response>\n{content}\n</tool_response>");
+        let result = format!("<tool_response>\n{}\n</tool_response>", content(message));
         match plain.last_mut().filter(|_| is_results) {
-            // One turn of the user's: many templates refuse two behind each other.
-            Some(results) => results.content = format!("{}\n{result}", results.content),
-            None => plain.push(Message::new("user", result)),
+            // One turn of the user's: many templates refuse two in a row.
+            Some(results) => results["content"] = format!("{}\n{result}", content(results)).into(),
+            None => plain.push(json!({ "role": "user", "content": result })),
         }
         is_results = true;
     }
     if !tools.is_empty() {
         let instructions = tool_calls::instructions(tools);
-        match plain.first_mut() {
-            Some(first) if first.role == "system" => first.content = format!("{}\n\n{instructions}", first.content),
-            _ => plain.insert(0, Message::new("system", instructions)),
+        let system = plain.first_mut().filter(|first| first["role"] == "system");
+        match system {
+            Some(system) => system["content"] = format!("{}\n\n{instructions}", content(system)).into(),
+            None if reads_system => plain.insert(0, json!({ "role": "system", "content": instructions })),
+            None => match plain.iter_mut().find(|message| message["role"] == "user") {
+                Some(first) => first["content"] = format!("{instructions}\n\n{}", content(first)).into(),
+                None => plain.insert(0, json!({ "role": "user", "content": instructions })),
+            },
         }
     }
     Ok(plain)
+}
+
+/// Returns the text of a message's content.
+fn content(message: &Value) -> String {
+    match &message["content"] {
+        Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
+        content => content.as_str().unwrap_or_default().to_owned(),
+    }
 }
 
 /// The tokens of the last message as plain text, at most `context`.
@@ -142,16 +245,29 @@ pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Resu
 /// # Errors
 /// If the model has no tokenizer, or the tokens are too many.
 pub fn encode_text(model: &Model, text: &str, special: Special, context: usize) -> Result<Vec<u32>> {
+    encode_around(model, text, (special, special == Special::AsText), context)
+}
+
+/// As [`encode_text`], with BOS and EOS where `adds_special` and the model expects them.
+///
+/// # Errors
+/// As [`encode_text`].
+pub fn encode_around(
+    model: &Model,
+    text: &str,
+    (special, adds_special): (Special, bool),
+    context: usize,
+) -> Result<Vec<u32>> {
     let tokenizer = model.tokenizer()?;
     let start = text.floor_char_boundary(context.saturating_mul(BYTES_PER_TOKEN));
     if start < text.len() {
         // Where the text is cut, a few tokens may be others than in the whole.
-        let least = tokenizer.encode(&text[..start], special)?.len().saturating_sub(8);
+        let least = tokenizer.encode_around(&text[..start], special, adds_special)?.len().saturating_sub(8);
         if least > context {
             return Err(Error::PromptTooLong { tokens: least, more: true, context });
         }
     }
-    let tokens = tokenizer.encode(text, special)?;
+    let tokens = tokenizer.encode_around(text, special, adds_special)?;
     if tokens.len() > context {
         return Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context });
     }

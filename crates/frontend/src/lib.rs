@@ -15,6 +15,7 @@ mod error;
 pub mod hashes;
 pub mod huge_pages;
 pub mod kernels;
+mod letters;
 pub mod machine;
 pub mod models;
 pub mod open;

@@ -4,12 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde_json::json;
 use triad_engine::{
     Cancel, EngineOptions, Event, Finish, GenerateOptions, LoadOptions, Model, SessionOptions, Threads,
 };
+use triad_frontend::tool_calls::Tool;
 use triad_frontend::{Error, answer, chat, models};
 use triad_model::gguf::Value;
-use triad_model::template::Message;
+use triad_model::template::{ChatTemplate, Message};
 use triad_model::testing::tiny_llama;
 
 /// A model of the tokens a, b, c and d, which continues every text with a; it has no chat template.
@@ -87,4 +89,43 @@ fn a_prompt_that_is_too_long_is_refused_with_its_tokens() {
     let error = |text: &str| encode(text).unwrap_err().to_string();
     assert_eq!(error("abcab"), "the prompt has 5 tokens, but the context is 4");
     assert_eq!(error(&"abc".repeat(1000)), "the prompt has more than 56 tokens, but the context is 4");
+}
+
+#[test]
+fn a_template_without_a_system_role_has_the_functions_in_the_first_message_of_the_user() {
+    let tools = [Tool::from_json(&json!({"name": "f"})).unwrap()];
+    let of =
+        |first: &str| format!("{first}{{% for m in messages %}}[{{{{ m.role }}}}: {{{{ m.content }}}}]{{% endfor %}}");
+    let refuses = of("{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}");
+    let drops =
+        "{% for m in messages %}{% if m.role != 'system' %}[{{ m.role }}: {{ m.content }}]{% endif %}{% endfor %}";
+    let messages = [json!({"role": "user", "content": "Hi"}), json!({"role": "user", "content": "Ho"})];
+    for source in [&refuses, drops] {
+        let template = ChatTemplate::new(source, None, None).unwrap();
+        let text = chat::render_with_tools(&template, "tiny", (&messages, &tools), false).unwrap();
+        assert!(text.starts_with("[user: You may call") && text.contains("</tool_call>\n\nHi][user: Ho]"), "{text}");
+        assert!(text.contains("\"name\":\"f\""), "{text}");
+    }
+    let template = ChatTemplate::new(of(""), None, None).unwrap();
+    let text = chat::render_with_tools(&template, "tiny", (&messages, &tools), false).unwrap();
+    assert!(text.starts_with("[system: You may call") && text.ends_with("][user: Hi][user: Ho]"), "{text}");
+}
+
+#[test]
+fn an_earlier_call_without_arguments_has_an_object_without_fields() {
+    let of_tools = "{# tools #}{% for m in messages %}{% for c in m.tool_calls or [] %}\
+                    {% for name, value in c.function.arguments | items %}{{ name }}{% endfor %}\
+                    {{ c.function.arguments | tojson }}{% endfor %}{% endfor %}";
+    let plain = "{% for m in messages %}{{ m.content }}{% endfor %}";
+    for arguments in [json!(""), json!(" \n"), json!(null), json!({}), json!("{}")] {
+        let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}});
+        let messages = [json!({"role": "assistant", "content": null, "tool_calls": [call]})];
+        for (source, expected) in
+            [(of_tools, "{}"), (plain, "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>")]
+        {
+            let template = ChatTemplate::new(source, None, None).unwrap();
+            let text = chat::render_with_tools(&template, "tiny", (&messages, &[]), false).unwrap();
+            assert_eq!(text, expected, "{arguments}");
+        }
+    }
 }

@@ -135,6 +135,9 @@ fn text_files_are_enough(path: &Path, files: usize) {
     assert_eq!(copied.end_tokens(), own.end_tokens());
     let template = ChatTemplate::from_source(&source, &copied).unwrap().expect("there is a template");
     assert_eq!(template.render(&[Message::new("user", "Hi")], true).unwrap(), "Hi!");
+    if files > 1 {
+        assert_eq!(template.for_tools().source(), "tools: {{ tools | length }}");
+    }
 }
 
 const TEMPLATE: &str = "{{ messages[0].content }}!";
@@ -148,8 +151,11 @@ fn the_text_files_of_a_folder_give_the_same_tokenizer_and_template() {
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         fs::copy(golden.join(name), model.path().join(name)).unwrap();
     }
+    // A package has no folders in it.
+    fs::create_dir(model.path().join("additional_chat_templates")).unwrap();
+    fs::write(model.path().join("additional_chat_templates/tool_use.jinja"), "tools: {{ tools | length }}").unwrap();
     fs::write(model.path().join("chat_template.jinja"), TEMPLATE).unwrap();
-    text_files_are_enough(model.path(), 3);
+    text_files_are_enough(model.path(), 4);
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub(crate) enum Part {
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) finish: Finish,
+    /// The stop string that ended it.
+    pub(crate) stop: Option<String>,
     /// Tokens of the answer.
     pub(crate) tokens: usize,
     pub(crate) timing: Timing,
@@ -200,7 +202,7 @@ impl Order {
         let processors = self.model.engine().processors();
         let timeline =
             session.execution().and_then(|execution| PromptTimeline::new(execution, processors)).map(Box::new);
-        let end = End { finish: answer.finish, tokens: answer.tokens.len(), timing, timeline };
+        let end = End { finish: answer.finish, stop: answer.stop, tokens: answer.tokens.len(), timing, timeline };
         let is_first = choice.is_multiple_of(self.choices);
         let counted = is_first.then_some((prompt.len(), timing.reused_tokens));
         self.model.metrics().ended(end.finish, end.tokens, counted);

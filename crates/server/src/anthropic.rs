@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use triad_engine::Finish;
 use utoipa::ToSchema;
@@ -19,10 +20,12 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
 use crate::error::{ApiError, ApiResult};
+use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
 use crate::messages::{Content, text};
 use crate::pieces::{Piece, PieceReader, Section};
+use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::reply::Reply;
 use crate::sampling::{OneOrMany, Sampling};
 use crate::sse::{self, Render, StreamEvent};
@@ -57,6 +60,19 @@ pub(crate) struct MessagesRequest {
     /// Whether the answer has to call one; without, the model decides.
     tool_choice: Option<MessageToolChoice>,
     output_config: Option<OutputConfig>,
+    thinking: Option<Thinking>,
+    /// Variables of the model's template, such as `enable_thinking`.
+    #[serde(rename = "chat_template_kwargs")]
+    #[schema(value_type = Option<Object>)]
+    _variables: Option<IgnoredAny>,
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Debug, Deserialize, ToSchema)]
+struct Thinking {
+    /// `disabled`; others are refused.
+    #[serde(rename = "type")]
+    kind: String,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -119,7 +135,9 @@ pub(crate) async fn create(
     Client(client): Client,
     body: Result<JsonBody, ApiError>,
 ) -> Result<Response, MessagesError> {
-    let request: MessagesRequest = body?.parse()?;
+    let body = body?;
+    body.check(&fields::MESSAGES)?;
+    let (request, prompt): (MessagesRequest, PromptFields) = (body.parse()?, body.parse()?);
     let model = app.model(request.model.as_deref()).await?;
     if request.max_tokens == 0 {
         return Err(ApiError::field("max_tokens", "0, expected at least 1").into());
@@ -127,13 +145,14 @@ pub(crate) async fn create(
     let tools = ToolUse::of_message(request.tools, request.tool_choice.as_ref())?;
     let system = request.system.map(|system| text("system", system)).transpose()?;
     let messages = turns(request.messages)?.messages(system.as_deref());
-    let stops = request.stop_sequences.unwrap_or_default();
+    let prompt = prompt.read(model.model().chat_template())?;
+    let prompt = prompt_options(prompt, request.thinking.as_ref(), &messages)?;
     let streams = request.stream.unwrap_or(false);
     let sampling = Sampling {
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
-        stop: Some(OneOrMany::Many(stops.clone())),
+        stop: request.stop_sequences.map(OneOrMany::Many),
         lora: request.lora,
         ..Sampling::default()
     };
@@ -141,22 +160,41 @@ pub(crate) async fn create(
     let form = format.map(|format| format.form("output_config.format", "output_config.format.schema"));
     let form = form.transpose()?.flatten();
     let (max_tokens, log_probabilities) = (Some(request.max_tokens), None);
-    let asked = Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form };
+    let asked =
+        Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form, prompt };
     let prefixes = Prefixes { answer: "msg_", call: "toolu_" };
     let Begun { reply, answers, mut readers } = asked.begin(&app, client, prefixes).await?;
     let reader = readers.pop().ok_or_else(|| ApiError::internal("there is no answer"))?;
-    let answer = MessageAnswer { reply, reader, stops, blocks: 0, is_call: false };
+    let answer = MessageAnswer { reply, reader, blocks: 0, is_call: false };
     if streams {
         return Ok(sse::respond(answers, answer));
     }
     Ok(Json(answer.collect(answers).await?).into_response())
 }
 
+/// Returns the options of a prompt: an answer goes on with a last message of the assistant, as in Anthropic's API.
+fn prompt_options(
+    mut prompt: PromptOptions,
+    thinking: Option<&Thinking>,
+    messages: &[Value],
+) -> ApiResult<PromptOptions> {
+    match thinking.map(|thinking| thinking.kind.as_str()) {
+        None => {}
+        Some("disabled") => prompt.set("enable_thinking", false.into()),
+        Some(kind) => {
+            return Err(ApiError::unsupported("thinking.type", format!("{kind}: expected disabled")));
+        }
+    }
+    if messages.last().is_some_and(|last| last["role"] == "assistant" && last.get("tool_calls").is_none()) {
+        prompt.continue_last();
+    }
+    Ok(prompt)
+}
+
 /// The answer as far as it is there.
 struct MessageAnswer {
     reply: Reply,
     reader: PieceReader,
-    stops: Vec<String>,
     /// Blocks that were begun.
     blocks: usize,
     /// Whether the latest block is a call.
@@ -164,14 +202,13 @@ struct MessageAnswer {
 }
 
 impl MessageAnswer {
-    /// Why it ended, and by which text if that is known: of several the engine does not tell.
+    /// Why it ended, and by which text if it was one.
     fn stop(&self, finish: Finish) -> (&'static str, Option<&str>) {
-        match (finish, &self.stops[..]) {
-            (Finish::EndToken, _) if self.reader.has_calls() => ("tool_use", None),
-            (Finish::EndToken, _) => ("end_turn", None),
-            (Finish::StopString, [stop]) => ("stop_sequence", Some(stop)),
-            (Finish::StopString, _) => ("stop_sequence", None),
-            (Finish::Length | Finish::ContextFull | Finish::Cancelled, _) => ("max_tokens", None),
+        match finish {
+            Finish::EndToken if self.reader.has_calls() => ("tool_use", None),
+            Finish::EndToken => ("end_turn", None),
+            Finish::StopString => ("stop_sequence", self.reply.stop(0)),
+            Finish::Length | Finish::ContextFull | Finish::Cancelled => ("max_tokens", None),
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn turns(given: Vec<BlockMessage>) -> ApiResult<Turns> {
             return Err(ApiError::field(&format!("messages[{index}].role"), message));
         }
         match content {
-            Blocks::Text(text) => turns.say(role, &text),
+            Blocks::Text(text) => turns.say(role, text),
             Blocks::Blocks(blocks) => {
                 let field = format!("messages[{index}].content");
                 add(&mut turns, &field, role, blocks)?;
@@ -86,7 +86,7 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
                 let result = block.content.map(|content| text(&format!("{field}.content"), content)).transpose()?;
                 let result = result.unwrap_or_default();
                 let failed = block.is_error.unwrap_or(false);
-                turns.result(&id, &if failed { format!("Error: {result}") } else { result });
+                turns.result(&id, if failed { format!("Error: {result}") } else { result });
             }
             (kind, _) => {
                 let message = format!(
@@ -103,6 +103,6 @@ fn add(turns: &mut Turns, field: &str, role: Role, blocks: Vec<Block>) -> ApiRes
 /// Adds `texts` as a message; one of nothing if there are none, where one `must` be there.
 fn say(turns: &mut Turns, role: Role, texts: &mut Vec<String>, must: bool) {
     if must || !texts.is_empty() {
-        turns.say(role, &std::mem::take(texts).join("\n"));
+        turns.say(role, std::mem::take(texts).join("\n"));
     }
 }

@@ -10,11 +10,20 @@ use serde::Deserialize;
 
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
+use crate::fields::RequestFields;
 
 /// The JSON of a request, not looked at yet.
 pub(crate) struct JsonBody(Bytes);
 
 impl JsonBody {
+    /// Refuses fields that are not followed: every body is checked before it is parsed.
+    ///
+    /// # Errors
+    /// As [`RequestFields::check`].
+    pub(crate) fn check(&self, fields: &RequestFields) -> ApiResult<()> {
+        fields.check(&self.0)
+    }
+
     /// What the request says, as far as `T` has fields for it.
     ///
     /// # Errors

@@ -15,13 +15,15 @@ use crate::app::App;
 use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
 use crate::error::{ApiError, ApiResult, ErrorBody};
-use crate::forms::{self, ResponseFormat, StructuredOutputs};
+use crate::fields;
+use crate::forms::FormFields;
 use crate::guard::Client;
 use crate::log_probabilities::ChatLogProbabilities;
 use crate::messages::{ChatMessage, messages};
 use crate::pieces::{Piece, PieceReader, Section};
+use crate::prompt_fields::PromptFields;
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, likeliest};
+use crate::sampling::{Sampling, likeliest, limit};
 use crate::sse::{self, Render, StreamEvent};
 use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 use crate::usage::{Timings, Usage};
@@ -39,23 +41,18 @@ pub(crate) struct ChatRequest {
     /// The older name of `max_completion_tokens`.
     #[schema(minimum = 1)]
     max_tokens: Option<usize>,
+    /// As `max_tokens`, by the name of llama.cpp's server; -1 is no limit.
+    n_predict: Option<i64>,
     /// Tell the probability of each token.
     logprobs: Option<bool>,
     /// Tell so many of the likeliest tokens with each, 0 to 20.
     top_logprobs: Option<usize>,
-    /// The form of the answers.
-    response_format: Option<ResponseFormat>,
-    /// The form of the answers, for what `response_format` lacks: an extension by the name of vLLM's server.
-    structured_outputs: Option<StructuredOutputs>,
     /// Functions that answers may call.
     tools: Option<Vec<ChatTool>>,
     /// Whether an answer has to call one; without, the model decides.
     tool_choice: Option<ToolChoiceField>,
     /// Whether an answer may have several calls; without, it may.
     parallel_tool_calls: Option<bool>,
-    /// The older form of `tools`: refused unless empty.
-    #[schema(value_type = Option<Vec<Object>>)]
-    functions: Option<Vec<serde_json::Value>>,
 }
 
 /// The body of a request.
@@ -63,6 +60,10 @@ pub(crate) struct ChatRequest {
 pub(crate) struct ChatBody {
     #[serde(flatten)]
     _chat: ChatRequest,
+    #[serde(flatten)]
+    _prompt: PromptFields,
+    #[serde(flatten)]
+    _form: FormFields,
     #[serde(flatten)]
     _sampling: Sampling,
 }
@@ -208,7 +209,9 @@ pub(crate) async fn complete(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
+    body.check(&fields::CHAT)?;
     let (request, sampling): (ChatRequest, Sampling) = (body.parse()?, body.parse()?);
+    let (prompt, form): (PromptFields, FormFields) = (body.parse()?, body.parse()?);
     let model = app.model(request.model.as_deref()).await?;
     let wants_tokens = request.logprobs.unwrap_or(false);
     let likeliest = likeliest("top_logprobs", request.top_logprobs)?;
@@ -216,17 +219,15 @@ pub(crate) async fn complete(
         return Err(ApiError::field("top_logprobs", "expected logprobs: true beside it"));
     }
     let log_probabilities = wants_tokens.then_some(likeliest.unwrap_or(0));
-    let max_tokens = request.max_completion_tokens.or(request.max_tokens);
+    let max_tokens = limit(request.n_predict, request.max_completion_tokens.or(request.max_tokens))?;
     if max_tokens == Some(0) {
         return Err(ApiError::field("max_completion_tokens", "0, expected at least 1"));
     }
-    if request.functions.is_some_and(|functions| !functions.is_empty()) {
-        return Err(ApiError::unsupported("functions", "expected tools in their place"));
-    }
-    let form = forms::asked(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
+    let (form, prompt) = (form.form()?, prompt.read(model.model().chat_template())?);
     let tools = ToolUse::of_chat(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
     let messages = messages(request.messages)?;
-    let asked = Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form };
+    let asked =
+        Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form, prompt };
     let prefixes = Prefixes { answer: "chatcmpl-", call: "call_" };
     let Begun { reply, answers, readers } = asked.begin(&app, client, prefixes).await?;
     let chat = Chat { reply, readers, wants_tokens };

@@ -9,7 +9,7 @@ use axum::response::sse::Event;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use triad_engine::LogProbabilities;
-use triad_model::tokenizer::{Special, Tokenizer};
+use triad_model::tokenizer::Tokenizer;
 use utoipa::ToSchema;
 
 use crate::adapters;
@@ -17,13 +17,14 @@ use crate::answers::{Answers, Order, Part};
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
-use crate::forms::{self, ResponseFormat, StructuredOutputs};
+use crate::fields;
+use crate::forms::{self, FormFields};
 use crate::guard::{Caller, Client};
 use crate::hosted::Hosted;
 use crate::log_probabilities::{TextLogProbabilities, characters};
-use crate::prompts::{Prompts, encode};
+use crate::prompts::{Prompts, TextFields, encode};
 use crate::reply::{Reply, finish_reason};
-use crate::sampling::{Sampling, likeliest};
+use crate::sampling::{Sampling, likeliest, limit};
 use crate::sse::{self, Render, StreamEvent};
 use crate::usage::{Timings, Usage};
 
@@ -39,20 +40,14 @@ pub(crate) struct CompletionRequest {
     prompt: Prompts,
     /// Tokens of an answer at most; without, 16.
     max_tokens: Option<usize>,
+    /// As `max_tokens`, by the name of llama.cpp's server; -1 is no limit.
+    n_predict: Option<i64>,
     /// Put the prompt before the answer, and its probabilities before those of the answer.
     echo: Option<bool>,
     /// Tell the probability of each token, and so many of the likeliest of its place, 0 to 20.
     logprobs: Option<usize>,
-    /// Read the names of control tokens in a text, such as `<|im_start|>`, as these tokens, and put no BOS before it.
-    parse_special: Option<bool>,
     /// More than one is refused: every answer that is computed is sent.
     best_of: Option<usize>,
-    /// Refused: models here continue texts, and fill none in.
-    suffix: Option<String>,
-    /// The form of the answers, as in `/v1/chat/completions`.
-    response_format: Option<ResponseFormat>,
-    /// The form of the answers.
-    structured_outputs: Option<StructuredOutputs>,
 }
 
 /// The body of a request.
@@ -60,6 +55,10 @@ pub(crate) struct CompletionRequest {
 pub(crate) struct CompletionBody {
     #[serde(flatten)]
     _completion: CompletionRequest,
+    #[serde(flatten)]
+    _text: TextFields,
+    #[serde(flatten)]
+    _form: FormFields,
     #[serde(flatten)]
     _sampling: Sampling,
 }
@@ -107,21 +106,22 @@ pub(crate) async fn complete(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Response> {
+    body.check(&fields::COMPLETIONS)?;
     let (request, sampling): (CompletionRequest, Sampling) = (body.parse()?, body.parse()?);
+    let (form, text): (FormFields, TextFields) = (body.parse()?, body.parse()?);
     let model = app.model(request.model.as_deref()).await?;
-    if request.suffix.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(ApiError::unsupported("suffix", "texts are continued, not filled in"));
-    }
     let log_probabilities = likeliest("logprobs", request.logprobs)?;
     let choices = sampling.choices(&model)?;
     if request.best_of.is_some_and(|best_of| best_of != choices) {
         return Err(ApiError::unsupported("best_of", "every answer that is computed is sent: expected n of them"));
     }
-    let form = forms::asked(request.response_format.as_ref(), request.structured_outputs.as_ref())?;
-    let mut options = sampling.options(&model, Some(request.max_tokens.unwrap_or(MAX_TOKENS)), log_probabilities)?;
+    let form = form.form()?;
+    // Without a limit only where llama.cpp's name asks for it.
+    let default = if request.n_predict == Some(-1) { None } else { Some(MAX_TOKENS) };
+    let max_tokens = limit(request.n_predict, request.max_tokens)?.or(default);
+    let mut options = sampling.options(&model, max_tokens, log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
-    let special = if request.parse_special.unwrap_or(false) { Special::Parsed } else { Special::AsText };
-    let prompts = encode(&model, ("prompt", request.prompt), special).await?;
+    let prompts = encode(&model, ("prompt", request.prompt), text.reading(&model)).await?;
     options.form = forms::prepare(&model, form, &options).await?;
     let echo = request.echo.unwrap_or(false);
     let texts = Texts::new((&model, client), &prompts, choices, (echo, log_probabilities.is_some()))?;

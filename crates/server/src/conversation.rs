@@ -7,7 +7,6 @@ use serde_json::Value;
 use triad_engine::GenerateOptions;
 use triad_frontend::chat;
 use triad_frontend::tool_calls::ToolFormat;
-use triad_model::template::ChatTemplate;
 
 use crate::adapters;
 use crate::answers::{Answers, Order};
@@ -18,6 +17,7 @@ use crate::forms::{AskedForm, check_end};
 use crate::guard::Caller;
 use crate::hosted::Hosted;
 use crate::pieces::{CallFormat, PieceReader};
+use crate::prompt_fields::PromptOptions;
 use crate::reply::Reply;
 use crate::sampling::Sampling;
 use crate::tools::ToolUse;
@@ -36,6 +36,8 @@ pub(crate) struct Conversation<'a> {
     pub(crate) tools: ToolUse,
     /// The form that answers have where they call none.
     pub(crate) form: Option<AskedForm>,
+    /// How the messages become a prompt.
+    pub(crate) prompt: PromptOptions,
 }
 
 /// Answers that have begun.
@@ -60,12 +62,14 @@ impl Conversation<'_> {
     /// If a field has a value out of its range, the template refuses the messages, they do not fit, a form can't be had, or
     /// too many wait.
     pub(crate) async fn begin(self, app: &App, client: Caller, prefixes: Prefixes) -> ApiResult<Begun> {
-        let Self { model, messages, sampling, max_tokens, log_probabilities, tools, form } = self;
+        let Self { model, messages, sampling, max_tokens, log_probabilities, tools, form, prompt } = self;
+        prompt.check(&messages)?;
         let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
         let choices = sampling.choices(&model)?;
         let options = sampling.options(&model, max_tokens, log_probabilities)?;
         let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
-        let prepared = of_model(&model, move |model| prepare(model, &messages, (&tools, form.as_ref()), options));
+        let prepared = move |model: &Hosted| prepare(model, (&messages, &prompt), (&tools, form.as_ref()), options);
+        let prepared = of_model(&model, prepared);
         let (prompt, options, format) = prepared.await?;
         let reply = Reply::new(prefixes.answer, (&model, client.owner), [prompt.len()], choices);
         let readers = (0..choices).map(|_| PieceReader::new(format, prefixes.call)).collect();
@@ -79,7 +83,7 @@ impl Conversation<'_> {
 /// The tokens of the prompt, the options with the form of the answer, and how calls in it are found.
 fn prepare(
     model: &Hosted,
-    messages: &[Value],
+    (messages, prompt): (&[Value], &PromptOptions),
     (tools, form): (&ToolUse, Option<&AskedForm>),
     mut options: GenerateOptions,
 ) -> ApiResult<(Vec<u32>, GenerateOptions, Option<CallFormat>)> {
@@ -88,11 +92,12 @@ fn prepare(
         let message = "the model has no chat template, by which it could be told of functions";
         return Err(ApiError::unsupported("tools", message));
     }
-    let prompt = chat::encode_with_tools(model.model(), model.name(), messages, tools.listed(), model.context());
+    let conversation = prompt.conversation(messages, tools.listed(), model.keeps_letters());
+    let prompt = chat::encode_conversation(model.model(), model.name(), &conversation, model.context());
     let prompt = prompt.map_err(|error| ApiError::from(error).with_param("messages"))?;
     let mut calls = None;
     if tools.is_allowed() {
-        let format = ToolFormat::of_template(template.map(ChatTemplate::source));
+        let format = ToolFormat::of_template(template.map(|template| template.for_tools().source()));
         let (kept, which) = tools.form(model, format, form)?;
         options.form = kept;
         calls = Some(CallFormat { format, form: which, is_parallel: tools.is_parallel() });

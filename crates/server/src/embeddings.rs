@@ -11,16 +11,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use triad_engine::{Cancel, Error};
-use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::fields;
 use crate::guard::Client;
 use crate::hosted::Hosted;
-use crate::prompts::{Prompts, encode};
+use crate::prompts::{Prompts, TextFields, encode};
 use crate::queue::Full;
 
 /// What is asked for.
@@ -29,12 +29,23 @@ pub(crate) struct EmbeddingRequest {
     /// The model, as `/v1/models` names it; without, the first one.
     model: Option<String>,
     /// A text or tokens, or several of either.
-    input: Prompts,
+    input: Option<Prompts>,
+    /// As `input`, by the name of llama.cpp's server.
+    content: Option<Prompts>,
     encoding_format: Option<EncodingFormat>,
     /// How the hidden states of a text become one vector: an extension.
     pooling: Option<Pooling>,
     /// Refused unless it is the model's number.
     dimensions: Option<usize>,
+}
+
+/// The body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct EmbeddingBody {
+    #[serde(flatten)]
+    _embedding: EmbeddingRequest,
+    #[serde(flatten)]
+    _text: TextFields,
 }
 
 /// How a vector is written.
@@ -92,7 +103,7 @@ struct EmbeddingUsage {
 
 /// Vectors of texts.
 #[utoipa::path(
-    post, path = "/v1/embeddings", tag = "text", request_body = EmbeddingRequest,
+    post, path = "/v1/embeddings", tag = "text", request_body = EmbeddingBody,
     responses(
         (status = 200, body = Embeddings), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 429, body = ErrorBody)
@@ -103,15 +114,22 @@ pub(crate) async fn create(
     Client(client): Client,
     body: JsonBody,
 ) -> ApiResult<Json<Embeddings>> {
-    let request: EmbeddingRequest = body.parse()?;
+    body.check(&fields::EMBEDDINGS)?;
+    let (request, text): (EmbeddingRequest, TextFields) = (body.parse()?, body.parse()?);
+    let input = match (request.input, request.content) {
+        (Some(input), None) => ("input", input),
+        (None, Some(content)) => ("content", content),
+        _ => return Err(ApiError::field("input", "expected either it or content")),
+    };
     let model = app.model(request.model.as_deref()).await?;
     let hidden = model.model().description().hidden;
     if request.dimensions.is_some_and(|dimensions| dimensions != hidden) {
         return Err(ApiError::unsupported("dimensions", format!("this model's vectors have {hidden}")));
     }
-    let texts = encode(&model, ("input", request.input), Special::AsText).await?;
+    let field = input.0;
+    let texts = encode(&model, input, text.reading(&model)).await?;
     let tokens = texts.iter().map(Vec::len).sum();
-    let needs = texts.iter().map(|text| model.need(text, Some(0), 1).map_err(|error| error.with_param("input")));
+    let needs = texts.iter().map(|text| model.need(text, Some(0), 1).map_err(|error| error.with_param(field)));
     let most = needs.collect::<ApiResult<Vec<_>>>()?.into_iter().max_by_key(|need| need.pages);
     let Some(most) = most else { return Err(ApiError::field("input", "there is none")) };
     // One behind the other, in the place of one answer.

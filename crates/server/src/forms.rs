@@ -26,6 +26,9 @@ pub(crate) struct ResponseFormat {
     kind: String,
     /// For `json_schema`.
     json_schema: Option<NamedSchema>,
+    /// For `json_object`, or `json_schema` without one: the schema, where llama.cpp's server has it.
+    #[schema(value_type = Option<Object>)]
+    schema: Option<Value>,
 }
 
 /// The form of an answer, as `/v1/responses` and `/v1/messages` have it.
@@ -82,8 +85,14 @@ impl ResponseFormat {
     /// # Errors
     /// If the type is unknown, or the schema is missing or none.
     pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
-        let schema = self.json_schema.as_ref().and_then(|named| named.schema.as_ref());
-        form((&self.kind, schema), "response_format", "response_format.json_schema.schema")
+        let named = self.json_schema.as_ref().and_then(|named| named.schema.as_ref());
+        match (named, &self.schema) {
+            (Some(_), Some(_)) => {
+                Err(ApiError::field("response_format.schema", "expected either it or json_schema.schema, not both"))
+            }
+            (None, Some(schema)) => form((&self.kind, Some(schema)), "response_format", "response_format.schema"),
+            (named, None) => form((&self.kind, named), "response_format", "response_format.json_schema.schema"),
+        }
     }
 }
 
@@ -102,8 +111,8 @@ fn form(
 ) -> ApiResult<Option<AskedForm>> {
     Ok(match kind {
         "text" => None,
-        "json_object" => Some(AskedForm { field, source: GrammarSource::JsonObject }),
-        "json_schema" => {
+        "json_object" if schema.is_none() => Some(AskedForm { field, source: GrammarSource::JsonObject }),
+        "json_object" | "json_schema" => {
             let schema = schema.ok_or_else(|| ApiError::field(of_schema, "it is missing"))?;
             Some(AskedForm { field: of_schema, source: json_schema(of_schema, schema)? })
         }
@@ -118,6 +127,8 @@ fn form(
 fn json_schema(field: &str, schema: &Value) -> ApiResult<GrammarSource> {
     match schema {
         Value::Object(_) => Ok(GrammarSource::JsonSchema(schema.to_string())),
+        // The text of one.
+        Value::String(text) if text.trim_start().starts_with('{') => Ok(GrammarSource::JsonSchema(text.clone())),
         _ => Err(ApiError::field(field, "expected a JSON schema, an object")),
     }
 }
@@ -140,7 +151,8 @@ impl StructuredOutputs {
             add("structured_outputs.regex", GrammarSource::Regex(regex.clone()));
         }
         if let Some(texts) = &self.choice {
-            add("structured_outputs.choice", GrammarSource::Regex(any_of(texts)?));
+            let field = "structured_outputs.choice";
+            add(field, GrammarSource::Regex(any_of(field, texts)?));
         }
         if let Some(grammar) = &self.grammar {
             add("structured_outputs.grammar", GrammarSource::Lark(grammar.clone()));
@@ -158,11 +170,11 @@ impl StructuredOutputs {
     }
 }
 
-/// A regular expression that matches each of `texts`, and nothing else.
-fn any_of(texts: &[String]) -> ApiResult<String> {
+/// A regular expression that matches each of `texts`, which are in `field`, and nothing else.
+fn any_of(field: &str, texts: &[String]) -> ApiResult<String> {
     if texts.is_empty() || texts.len() > MOST_TEXTS || texts.iter().any(String::is_empty) {
         let message = format!("{} texts, expected 1 to {MOST_TEXTS}, none of them empty", texts.len());
-        return Err(ApiError::field("structured_outputs.choice", message));
+        return Err(ApiError::field(field, message));
     }
     let mut regex = String::new();
     for text in texts {
@@ -179,21 +191,62 @@ fn any_of(texts: &[String]) -> ApiResult<String> {
     Ok(regex + ")")
 }
 
-/// The one form that is asked for in two fields.
-///
-/// # Errors
-/// If both ask for one; as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
-pub(crate) fn asked(
-    format: Option<&ResponseFormat>,
-    structured: Option<&StructuredOutputs>,
-) -> ApiResult<Option<AskedForm>> {
-    let format = format.map(ResponseFormat::form).transpose()?.flatten();
-    let structured = structured.map(StructuredOutputs::form).transpose()?;
-    if format.is_some() && structured.is_some() {
-        let message = "expected either it or a response_format other than text, not both";
-        return Err(ApiError::field("structured_outputs", message));
+/// Fields with the form of answers.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+pub(crate) struct FormFields {
+    /// The form of the answers.
+    response_format: Option<ResponseFormat>,
+    /// The form of the answers, for what `response_format` lacks: an extension by the name of vLLM's server.
+    structured_outputs: Option<StructuredOutputs>,
+    /// A JSON schema of the answers, as llama.cpp's server has it.
+    #[schema(value_type = Option<Object>)]
+    json_schema: Option<Value>,
+    /// As `structured_outputs.json`.
+    #[schema(value_type = Option<Object>)]
+    guided_json: Option<Value>,
+    /// As `structured_outputs.regex`.
+    guided_regex: Option<String>,
+    /// As `structured_outputs.choice`.
+    guided_choice: Option<Vec<String>>,
+    /// As `structured_outputs.grammar`.
+    guided_grammar: Option<String>,
+}
+
+impl FormFields {
+    /// Returns the one form that is asked for.
+    ///
+    /// # Errors
+    /// If several fields ask for one; as [`ResponseFormat::form`] and [`StructuredOutputs::form`].
+    pub(crate) fn form(&self) -> ApiResult<Option<AskedForm>> {
+        let mut forms = Vec::new();
+        forms.extend(self.response_format.as_ref().map(ResponseFormat::form).transpose()?.flatten());
+        forms.extend(self.structured_outputs.as_ref().map(StructuredOutputs::form).transpose()?);
+        for (field, schema) in [("json_schema", &self.json_schema), ("guided_json", &self.guided_json)] {
+            if let Some(schema) = schema {
+                forms.push(AskedForm { field, source: json_schema(field, schema)? });
+            }
+        }
+        let mut add = |field, source| forms.push(AskedForm { field, source });
+        if let Some(regex) = &self.guided_regex {
+            add("guided_regex", GrammarSource::Regex(regex.clone()));
+        }
+        if let Some(texts) = &self.guided_choice {
+            add("guided_choice", GrammarSource::Regex(any_of("guided_choice", texts)?));
+        }
+        if let Some(grammar) = &self.guided_grammar {
+            add("guided_grammar", GrammarSource::Lark(grammar.clone()));
+        }
+        let mut forms = forms.into_iter();
+        match (forms.next(), forms.next()) {
+            (Some(first), Some(second)) => {
+                // A form within a field is named by the field.
+                let name = |form: &AskedForm| form.field.split('.').next().unwrap_or_default();
+                let message = format!("expected either it or {}, not both", name(&first));
+                Err(ApiError::field(name(&second), message))
+            }
+            (form, _) => Ok(form),
+        }
     }
-    Ok(format.or(structured))
 }
 
 impl AskedForm {

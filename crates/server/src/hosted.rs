@@ -30,6 +30,7 @@ pub(crate) struct Hosted {
     queue: Arc<Queue>,
     context: usize,
     most_choices: usize,
+    keeps_letters: bool,
     metrics: ModelMetrics,
     timelines: Timelines,
     /// Made for the first answer that has a form.
@@ -48,6 +49,7 @@ impl Hosted {
             queue: Queue::new(most, options.queue),
             context,
             most_choices: options.parallel,
+            keeps_letters: options.keeps_letters,
             engine,
             adapters,
             timelines: Timelines::default(),
@@ -108,6 +110,11 @@ impl Hosted {
     /// Answers to one prompt, at most.
     pub(crate) fn most_choices(&self) -> usize {
         self.most_choices
+    }
+
+    /// Whether names of control tokens in texts stay letters.
+    pub(crate) fn keeps_letters(&self) -> bool {
+        self.keeps_letters
     }
 
     /// What `choices` answers of at most `most_tokens` behind `prompt` take of the engine.

@@ -13,7 +13,8 @@
 //! | [`models`], [`props`], [`metrics`], [`openapi`] | what the server is and does |
 //! | [`text`], [`embeddings`] | tokens, templates and vectors of texts |
 //! | [`sessions`] | prompts whose keys and values are kept in files |
-//! | [`sampling`], [`forms`] | what requests say about the choice of tokens, and about the form of answers |
+//! | [`fields`] | every field of every request: followed, without effect, or refused |
+//! | [`sampling`], [`forms`], [`prompt_fields`] | the choice of tokens, the form of answers, and the prompt, as requests state them |
 //! | [`messages`], [`tools`] | conversations and functions as requests have them |
 //! | [`pieces`] | answers as text and calls of functions |
 //! | [`answers`] | from an order to the parts of its answers |
@@ -35,6 +36,7 @@ mod counters;
 mod embeddings;
 mod engines;
 mod error;
+pub mod fields;
 mod forms;
 mod guard;
 mod hosted;
@@ -49,6 +51,7 @@ mod options;
 mod owner;
 mod page;
 mod pieces;
+mod prompt_fields;
 mod prompt_timelines;
 mod prompts;
 mod props;

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::pieces::Section;
+use crate::sampling::one_of;
 
 /// Messages of a conversation, at most.
 pub(crate) const MOST_MESSAGES: usize = 4096;
@@ -21,6 +22,12 @@ pub(crate) struct ChatMessage {
     tool_calls: Option<Vec<ChatCall>>,
     /// The call to which a message of the role `tool` has the result.
     tool_call_id: Option<String>,
+    /// The author's name, for templates that read it.
+    name: Option<String>,
+    /// What the model thought before it wrote the message, for templates that read it.
+    reasoning_content: Option<String>,
+    /// Another name of `reasoning_content`.
+    reasoning: Option<String>,
 }
 
 /// Who wrote a message.
@@ -90,9 +97,16 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Adds a message that says something.
-    pub(crate) fn say(&mut self, role: Role, text: &str) {
-        self.messages.push(json!({"role": role.name(), "content": text}));
+    /// Adds a message that says something: a text, or a list of parts.
+    pub(crate) fn say(&mut self, role: Role, content: impl Into<Value>) {
+        self.messages.push(json!({"role": role.name(), "content": content.into()}));
+    }
+
+    /// Adds a field to the latest message, if it has a value.
+    fn set(&mut self, field: &str, value: Option<String>) {
+        if let (Some(message), Some(value)) = (self.messages.last_mut(), value) {
+            message[field] = value.into();
+        }
     }
 
     /// Adds a call by the assistant, to its message if that is the latest one.
@@ -109,8 +123,8 @@ impl Turns {
     }
 
     /// Adds the result of the call `id`.
-    pub(crate) fn result(&mut self, id: &str, text: &str) {
-        let mut message = json!({"role": "tool", "tool_call_id": id, "content": text});
+    pub(crate) fn result(&mut self, id: &str, content: impl Into<Value>) {
+        let mut message = json!({"role": "tool", "tool_call_id": id, "content": content.into()});
         if let Some(name) = self.called.get(id) {
             // Some templates write it.
             message["name"] = name.as_str().into();
@@ -151,21 +165,25 @@ pub(crate) fn messages(given: Vec<ChatMessage>) -> ApiResult<Vec<Value>> {
 
 /// Adds the message in `field`.
 fn add(turns: &mut Turns, field: &str, message: ChatMessage) -> ApiResult<()> {
-    let ChatMessage { role, content, tool_calls, tool_call_id } = message;
+    let ChatMessage { role, content, tool_calls, tool_call_id, name, reasoning_content, reasoning } = message;
     let calls = tool_calls.unwrap_or_default();
     let of_content = format!("{field}.content");
-    let text = match content {
-        Some(content) => text(&of_content, content)?,
-        None if role == Role::Assistant => String::new(),
+    let content = match content {
+        Some(content) => parts(&of_content, content)?,
+        None if role == Role::Assistant => "".into(),
         None => return Err(ApiError::field(&of_content, "it is missing")),
     };
     if role == Role::Tool {
         let of_id = format!("{field}.tool_call_id");
         let id = tool_call_id.ok_or_else(|| ApiError::field(&of_id, "it is missing"))?;
-        turns.result(&id, &text);
+        turns.result(&id, content);
+        turns.set("name", name);
         return Ok(());
     }
-    turns.say(role, &text);
+    turns.say(role, content);
+    turns.set("name", name);
+    let reasoning = one_of(("reasoning", reasoning), ("reasoning_content", reasoning_content));
+    turns.set("reasoning_content", reasoning.map_err(|error| error.with_param(&format!("{field}.reasoning")))?);
     for (index, ChatCall { id, kind, function }) in calls.into_iter().enumerate() {
         let field = format!("{field}.tool_calls[{index}]");
         if role != Role::Assistant {
@@ -193,10 +211,26 @@ fn check_call(field: &str, kind: &str, name: &str) -> ApiResult<()> {
 /// # Errors
 /// If a part of it is something else than text.
 pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
-    let parts = match content {
-        Content::Text(text) => return Ok(text),
-        Content::Parts(parts) => parts,
-    };
+    match content {
+        Content::Text(text) => Ok(text),
+        Content::Parts(parts) => Ok(texts(field, parts)?.join("\n")),
+    }
+}
+
+/// Returns the content in `field` as templates read it: templates that read parts have them.
+///
+/// # Errors
+/// As [`text`].
+fn parts(field: &str, content: Content) -> ApiResult<Value> {
+    match content {
+        Content::Text(text) => Ok(text.into()),
+        Content::Parts(parts) => {
+            Ok(texts(field, parts)?.into_iter().map(|text| json!({"type": "text", "text": text})).collect())
+        }
+    }
+}
+
+fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
     let texts = parts.into_iter().enumerate().map(|(part, ContentPart { kind, text })| {
         let field = format!("{field}[{part}]");
         if !matches!(kind.as_str(), "text" | "input_text" | "output_text") {
@@ -204,5 +238,5 @@ pub(crate) fn text(field: &str, content: Content) -> ApiResult<String> {
         }
         text.ok_or_else(|| ApiError::field(&field, "there is no text"))
     });
-    Ok(texts.collect::<ApiResult<Vec<_>>>()?.join("\n"))
+    texts.collect()
 }

@@ -34,6 +34,9 @@ pub struct ServerOptions {
     pub connections: usize,
     /// Bytes of the body of a request at most.
     pub body_bytes: usize,
+    /// Whether names of control tokens in texts of requests stay letters, unless a request asks for the tokens. Else they are
+    /// these tokens, as in llama.cpp's server, and a text may end its own turn of a conversation.
+    pub keeps_letters: bool,
     /// The folder of saved sessions; none are saved without.
     pub sessions: Option<PathBuf>,
     /// How long a client may take to send a request, or to read a part of an answer.
@@ -57,6 +60,7 @@ impl Default for ServerOptions {
             queue: 64,
             connections: 512,
             body_bytes: 8 << 20,
+            keeps_letters: false,
             sessions: None,
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),

@@ -27,6 +27,25 @@ pub(crate) enum Prompts {
     TokenLists(Vec<Vec<u32>>),
 }
 
+/// How texts become tokens.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+pub(crate) struct TextFields {
+    /// Whether names of control tokens in a text, such as `<|im_start|>`, are these tokens: without, they are, unless the
+    /// server was started with `--keep-letters`.
+    parse_special: Option<bool>,
+    /// Whether BOS is put before a text, where the model expects it and the text does not name it; without, it is.
+    add_special_tokens: Option<bool>,
+}
+
+impl TextFields {
+    /// Returns how `model` reads texts, and whether tokens are put around them.
+    pub(crate) fn reading(self, model: &Hosted) -> (Special, bool) {
+        let parses = self.parse_special.unwrap_or(!model.keeps_letters());
+        let special = if parses { Special::Parsed } else { Special::AsText };
+        (special, self.add_special_tokens.unwrap_or(true))
+    }
+}
+
 /// The tokens of all prompts, which are in the field of this name.
 ///
 /// # Errors
@@ -34,11 +53,11 @@ pub(crate) enum Prompts {
 pub(crate) async fn encode(
     model: &Arc<Hosted>,
     (field, prompts): (&'static str, Prompts),
-    special: Special,
+    reading: (Special, bool),
 ) -> ApiResult<Vec<Vec<u32>>> {
     let prompts: Vec<Vec<u32>> = of_model(model, move |model| {
         let text = |text: String| {
-            let encoded = chat::encode_text(model.model(), &text, special, model.context());
+            let encoded = chat::encode_around(model.model(), &text, reading, model.context());
             encoded.map_err(|error| ApiError::from(error).with_param(field))
         };
         match prompts {

@@ -72,6 +72,11 @@ impl Reply {
         Ok(end.finish)
     }
 
+    /// Returns the stop string that ended an answer.
+    pub(crate) fn stop(&self, choice: usize) -> Option<&str> {
+        self.ends[choice].as_ref()?.stop.as_deref()
+    }
+
     /// Whether all answers have ended.
     pub(crate) fn is_complete(&self) -> bool {
         self.ends.iter().all(Option::is_some)

@@ -7,17 +7,18 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::adapters::LoraField;
 use crate::app::App;
 use crate::body::JsonBody;
 use crate::conversation::{Begun, Conversation, Prefixes};
 use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::fields;
 use crate::forms::TextFormat;
 use crate::guard::Client;
 use crate::messages::{Content, Role, Turns, check_count, text};
+use crate::prompt_fields::PromptFields;
 use crate::response_answer::ResponseAnswer;
 use crate::sampling::Sampling;
 use crate::sse::{self, StreamEvent};
@@ -35,12 +36,6 @@ pub(crate) struct ResponsesRequest {
     /// Tokens of the answer at most; without, until the context is full.
     #[schema(minimum = 1)]
     max_output_tokens: Option<usize>,
-    /// Divisor of the logits; 0 always takes the likeliest token.
-    temperature: Option<f64>,
-    /// Keep the fewest likeliest tokens whose probabilities add up to this.
-    top_p: Option<f64>,
-    /// Send parts of the answer as they come, as server-sent events.
-    stream: Option<bool>,
     text: Option<TextOptions>,
     /// Functions that the answer may call.
     tools: Option<Vec<ResponseTool>>,
@@ -48,10 +43,26 @@ pub(crate) struct ResponsesRequest {
     tool_choice: Option<ToolChoiceField>,
     /// Whether the answer may have several calls; without, it may.
     parallel_tool_calls: Option<bool>,
-    /// LoRA adapters that are applied together, of those that the server was started with.
-    lora: Option<Vec<LoraField>>,
-    /// Refused: nothing is stored.
-    previous_response_id: Option<String>,
+    reasoning: Option<Reasoning>,
+    /// Data of the client's own, which the response repeats.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+}
+
+/// How much the model thinks.
+#[derive(Debug, Deserialize, ToSchema)]
+struct Reasoning {
+    /// Refused where the model's template does not read it.
+    effort: Option<String>,
+}
+
+/// The body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct ResponsesBody {
+    #[serde(flatten)]
+    _response: ResponsesRequest,
+    #[serde(flatten)]
+    _sampling: Sampling,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -97,12 +108,13 @@ struct Echoed<'a> {
     tools: Value,
     tool_choice: Value,
     text: Value,
+    metadata: Map<String, Value>,
 }
 
 /// Answers a conversation.
 #[utoipa::path(
     post, path = "/v1/responses", tag = "answers",
-    request_body(content = ResponsesRequest, examples(
+    request_body(content = ResponsesBody, examples(
         ("whole" = (value = json!({"input": "Hello", "max_output_tokens": 8}))),
         ("streamed" = (value = json!({"input": "Hello", "max_output_tokens": 8, "stream": true}))),
     )),
@@ -113,13 +125,11 @@ struct Echoed<'a> {
     )
 )]
 pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, body: JsonBody) -> ApiResult<Response> {
-    let request: ResponsesRequest = body.parse()?;
+    body.check(&fields::RESPONSES)?;
+    let (request, sampling): (ResponsesRequest, Sampling) = (body.parse()?, body.parse()?);
+    let prompt: PromptFields = body.parse()?;
     let model = app.model(request.model.as_deref()).await?;
     let format = request.text.as_ref().and_then(|text| text.format.as_ref());
-    if request.previous_response_id.is_some() {
-        let message = "responses are not stored: expected the whole conversation as input";
-        return Err(ApiError::unsupported("previous_response_id", message));
-    }
     if request.max_output_tokens == Some(0) {
         return Err(ApiError::field("max_output_tokens", "0, expected at least 1"));
     }
@@ -128,25 +138,30 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, 
     let echoed = Echoed {
         instructions,
         max_output_tokens: request.max_output_tokens,
-        temperature: request.temperature,
-        top_p: request.top_p,
+        temperature: sampling.temperature,
+        top_p: sampling.top_p,
         parallel_tool_calls: request.parallel_tool_calls.unwrap_or(true),
         tools: json!(request.tools.as_deref().unwrap_or_default()),
         tool_choice: request.tool_choice.as_ref().map_or_else(|| json!("auto"), |choice| json!(choice)),
         text: json!({"format": format.map_or_else(|| json!({"type": "text"}), |format| json!(format))}),
+        metadata: request.metadata.unwrap_or_default(),
     };
     let echoed = json!(echoed);
     let tools = ToolUse::of_response(request.tools, request.tool_choice.as_ref(), request.parallel_tool_calls)?;
     let messages = turns(request.input)?.messages(instructions);
-    let sampling =
-        Sampling { temperature: request.temperature, top_p: request.top_p, lora: request.lora, ..Sampling::default() };
-    let max_tokens = request.max_output_tokens;
-    let asked = Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities: None, tools, form };
+    let template = model.model().chat_template();
+    let mut prompt = prompt.read(template)?;
+    if let Some(effort) = request.reasoning.and_then(|reasoning| reasoning.effort) {
+        prompt.set_effort("reasoning.effort", effort, template)?;
+    }
+    let (max_tokens, log_probabilities) = (request.max_output_tokens, None);
+    let asked =
+        Conversation { model, messages, sampling: &sampling, max_tokens, log_probabilities, tools, form, prompt };
     let prefixes = Prefixes { answer: "resp_", call: "call_" };
     let Begun { reply, answers, mut readers } = asked.begin(&app, client, prefixes).await?;
     let reader = readers.pop().ok_or_else(|| ApiError::internal("there is no answer"))?;
     let answer = ResponseAnswer::new(reply, reader, echoed);
-    if request.stream.unwrap_or(false) {
+    if sampling.streams() {
         return Ok(sse::respond(answers, answer));
     }
     Ok(Json(answer.collect(answers).await?).into_response())
@@ -156,7 +171,7 @@ pub(crate) async fn create(State(app): State<Arc<App>>, Client(client): Client, 
 fn turns(input: Input) -> ApiResult<Turns> {
     let mut turns = Turns::default();
     match input {
-        Input::Text(text) => turns.say(Role::User, &text),
+        Input::Text(text) => turns.say(Role::User, text),
         Input::Items(items) => {
             check_count("input", items.len())?;
             for (index, item) in items.into_iter().enumerate() {
@@ -174,7 +189,7 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
     match kind.as_deref().unwrap_or("message") {
         "message" => {
             let role = role.filter(|role| *role != Role::Tool).ok_or_else(|| missing("role"))?;
-            turns.say(role, &text(&format!("{field}.content"), content.ok_or_else(|| missing("content"))?)?);
+            turns.say(role, text(&format!("{field}.content"), content.ok_or_else(|| missing("content"))?)?);
         }
         "function_call" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
@@ -183,7 +198,7 @@ fn add(turns: &mut Turns, field: &str, item: InputItem) -> ApiResult<()> {
         }
         "function_call_output" => {
             let id = call_id.ok_or_else(|| missing("call_id"))?;
-            turns.result(&id, &text(&format!("{field}.output"), output.ok_or_else(|| missing("output"))?)?);
+            turns.result(&id, text(&format!("{field}.output"), output.ok_or_else(|| missing("output"))?)?);
         }
         kind => {
             let message = format!("{kind}: expected message, function_call or function_call_output");

@@ -37,6 +37,8 @@ pub(crate) struct Sampling {
     pub(crate) presence_penalty: Option<f64>,
     /// Logits of tokens of prompt and answer are divided by this, negative ones multiplied; 1 changes nothing.
     pub(crate) repetition_penalty: Option<f64>,
+    /// The name that llama.cpp's server has for `repetition_penalty`.
+    pub(crate) repeat_penalty: Option<f64>,
     /// Added to the logits of tokens, by their ids.
     pub(crate) logit_bias: Option<BTreeMap<u32, f64>>,
     /// Start of the random numbers: the same seed gives the same answer. Without, another one is drawn each time.
@@ -121,7 +123,10 @@ impl Sampling {
         if self.top_p.is_some_and(|top_p| !(f64::from(f32::MIN_POSITIVE)..=1.0).contains(&top_p)) {
             return Err(ApiError::field("top_p", "out of range, expected more than 0 and at most 1"));
         }
+        let repeat_penalty = within("repeat_penalty", self.repeat_penalty, 0.01..=100.0)?;
         let repetition_penalty = within("repetition_penalty", self.repetition_penalty, 0.01..=100.0)?;
+        let repetition_penalty =
+            one_of(("repeat_penalty", repeat_penalty), ("repetition_penalty", repetition_penalty))?;
         let sampler = SamplerOptions {
             temperature: narrow(within("temperature", self.temperature, 0.0..=100.0)?).unwrap_or(default.temperature),
             top_k: top_k.unwrap_or(default.top_k),
@@ -178,6 +183,34 @@ impl Sampling {
             None => Ok(stops),
         }
     }
+}
+
+/// Returns the value of a field with two names.
+///
+/// # Errors
+/// If both are given, and differ.
+pub(crate) fn one_of<T: PartialEq>(
+    (other, value): (&str, Option<T>),
+    (name, usual): (&str, Option<T>),
+) -> ApiResult<Option<T>> {
+    match (value, usual) {
+        (Some(value), Some(usual)) if value != usual => {
+            Err(ApiError::field(other, format!("it is another name of {name}, which has another value")))
+        }
+        (value, usual) => Ok(usual.or(value)),
+    }
+}
+
+/// Returns the limit of an answer's tokens, which llama.cpp's server calls `n_predict`: -1 is none.
+///
+/// # Errors
+/// If it is less, or `max_tokens` has another value.
+pub(crate) fn limit(n_predict: Option<i64>, max_tokens: Option<usize>) -> ApiResult<Option<usize>> {
+    let n_predict = match within("n_predict", n_predict, -1..=i64::MAX)? {
+        None | Some(-1) => None,
+        Some(tokens) => usize::try_from(tokens).ok(),
+    };
+    one_of(("n_predict", n_predict), ("max_tokens", max_tokens))
 }
 
 /// How many of the likeliest tokens are told, from the field `name`.

@@ -14,7 +14,6 @@ use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use triad_engine::{Adapters, Cancel};
 use triad_frontend::chat;
-use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -25,8 +24,10 @@ use crate::guard::{Caller, Client};
 use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, messages};
 use crate::owner::Owner;
+use crate::prompt_fields::PromptOptions;
+use crate::prompts::TextFields;
 use crate::queue::{Full, Need, Permit};
-use crate::text::template;
+use crate::text::conversation_tokens;
 use crate::tools::{ChatTool, ToolUse};
 
 /// Saved sessions of an owner, at most.
@@ -115,14 +116,18 @@ pub(crate) async fn save(
         (Some(given), None) => {
             let messages = messages(given)?;
             of_model(&model, move |model| {
-                let text = template(model, &messages, tools.listed(), false)?;
-                Ok(chat::encode_text(model.model(), &text, Special::Parsed, model.context())?)
+                model.model().chat_template().ok_or_else(|| ApiError::invalid("the model has no chat template"))?;
+                let options = PromptOptions::of_messages();
+                conversation_tokens(model, (&messages, tools.listed()), &options, model.context())
             })
             .await?
         }
         (None, Some(text)) => {
-            let encode =
-                move |model: &Hosted| Ok(chat::encode_text(model.model(), &text, Special::AsText, model.context())?);
+            // As `/v1/completions` reads it, which is to find it.
+            let encode = move |model: &Hosted| {
+                let reading = TextFields::default().reading(model);
+                Ok(chat::encode_around(model.model(), &text, reading, model.context())?)
+            };
             of_model(&model, encode).await?
         }
         _ => return Err(ApiError::field("messages", "expected either messages or prompt")),

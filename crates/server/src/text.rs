@@ -8,16 +8,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use triad_frontend::chat;
 use triad_frontend::tool_calls::Tool;
-use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::blocking::of_model;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::fields;
 use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, messages};
-use crate::tools::{ChatTool, ToolUse};
+use crate::prompt_fields::{PromptFields, PromptOptions};
+use crate::prompts::TextFields;
+use crate::sampling::one_of;
+use crate::tools::{ChatTool, ToolChoiceField, ToolUse};
 
 /// Tokens of a request, at most.
 const MOST_TOKENS: usize = 1 << 20;
@@ -27,14 +30,27 @@ pub(crate) struct TokenizeRequest {
     model: Option<String>,
     /// A text.
     content: Option<String>,
+    /// As `content`, by the name of vLLM's server.
+    prompt: Option<String>,
     /// Or a conversation, to which the template is applied.
     messages: Option<Vec<ChatMessage>>,
     /// Functions that the conversation may call.
     tools: Option<Vec<ChatTool>>,
-    /// Read the names of control tokens in the text as these tokens, and put no BOS before it.
-    parse_special: Option<bool>,
+    /// As `add_special_tokens`, by the name of llama.cpp's server.
+    add_special: Option<bool>,
     /// Tell how the vocabulary spells each token.
     with_pieces: Option<bool>,
+}
+
+/// The body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct TokenizeBody {
+    #[serde(flatten)]
+    _tokenize: TokenizeRequest,
+    #[serde(flatten)]
+    _text: TextFields,
+    #[serde(flatten)]
+    _prompt: PromptFields,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,22 +65,36 @@ pub(crate) struct Tokens {
 
 /// The tokens of a text or a conversation.
 #[utoipa::path(
-    post, path = "/tokenize", tag = "text", request_body = TokenizeRequest,
+    post, path = "/tokenize", tag = "text", request_body = TokenizeBody,
     responses((status = 200, body = Tokens), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Tokens>> {
-    let request: TokenizeRequest = body.parse()?;
+    body.check(&fields::TOKENIZE)?;
+    let (request, prompt): (TokenizeRequest, PromptFields) = (body.parse()?, body.parse()?);
+    let text: TextFields = body.parse()?;
     let model = app.model(request.model.as_deref()).await?;
-    let special = if request.parse_special.unwrap_or(false) { Special::Parsed } else { Special::AsText };
+    let (special, adds_special) = text.reading(&model);
+    let adds_special = request.add_special.unwrap_or(adds_special);
+    let prompt = prompt.read(model.model().chat_template())?;
     let with_pieces = request.with_pieces.unwrap_or(false);
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(request.tools, None, None)?;
-    let tokenized = match (request.content, request.messages) {
-        (Some(text), None) => of_model(&model, move |model| encode(model, &text, special)).await?,
+    let tokenized = match (one_of(("prompt", request.prompt), ("content", request.content))?, request.messages) {
+        (Some(text), None) => {
+            let encode = move |model: &Hosted| {
+                Ok(chat::encode_around(model.model(), &text, (special, adds_special), MOST_TOKENS)?)
+            };
+            of_model(&model, encode).await?
+        }
         (None, Some(given)) => {
             let messages = messages(given)?;
-            let render = move |model: &Hosted| template(model, &messages, tools.listed(), true);
-            of_model(&model, move |model| encode(model, &render(model)?, Special::Parsed)).await?
+            prompt.check(&messages)?;
+            of_model(&model, move |model| {
+                // A model without one continues the last message as plain text, and has no template to show.
+                model.model().chat_template().ok_or_else(no_template)?;
+                conversation_tokens(model, (&messages, tools.listed()), &prompt, MOST_TOKENS)
+            })
+            .await?
         }
         _ => return Err(ApiError::field("content", "expected either content or messages")),
     };
@@ -92,6 +122,7 @@ pub(crate) struct Text {
     responses((status = 200, body = Text), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Text>> {
+    body.check(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
     let tokenizer = model.model().tokenizer()?;
@@ -111,6 +142,17 @@ pub(crate) struct TemplateRequest {
     messages: Vec<ChatMessage>,
     /// Functions that the conversation may call.
     tools: Option<Vec<ChatTool>>,
+    /// Whether an answer has to call one: with `none` the prompt lists none.
+    tool_choice: Option<ToolChoiceField>,
+}
+
+/// The body of a request.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct TemplateBody {
+    #[serde(flatten)]
+    _template: TemplateRequest,
+    #[serde(flatten)]
+    _prompt: PromptFields,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -120,33 +162,41 @@ pub(crate) struct Prompt {
 
 /// The text that the model reads of a conversation.
 #[utoipa::path(
-    post, path = "/apply-template", tag = "text", request_body = TemplateRequest,
+    post, path = "/apply-template", tag = "text", request_body = TemplateBody,
     responses((status = 200, body = Prompt), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Prompt>> {
-    let TemplateRequest { model, messages: given, tools } = body.parse()?;
+    body.check(&fields::CHAT)?;
+    let TemplateRequest { model, messages: given, tools, tool_choice } = body.parse()?;
+    let prompt: PromptFields = body.parse()?;
     let model = app.model(model.as_deref()).await?;
-    let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, None, None)?);
-    let prompt = of_model(&model, move |model| template(model, &messages, tools.listed(), true)).await?;
-    Ok(Json(Prompt { prompt }))
+    let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, tool_choice.as_ref(), None)?);
+    let options = prompt.read(model.model().chat_template())?;
+    options.check(&messages)?;
+    let prompt = of_model(&model, move |model| {
+        let template = model.model().chat_template().ok_or_else(no_template)?;
+        let conversation = options.conversation(&messages, tools.listed(), false);
+        let text = chat::render_conversation(template, model.name(), &conversation);
+        text.map_err(|error| ApiError::from(error).with_param("messages"))
+    });
+    Ok(Json(Prompt { prompt: prompt.await? }))
 }
 
-/// The text of a conversation; with `add_generation_prompt` it ends where the model's answer begins.
+fn no_template() -> ApiError {
+    ApiError::invalid("the model has no chat template")
+}
+
+/// Returns the tokens of a conversation, at most `most`.
 ///
 /// # Errors
-/// If the model has no template, or it refuses the conversation.
-pub(crate) fn template(
+/// If the template refuses the conversation, or the tokens are too many.
+pub(crate) fn conversation_tokens(
     model: &Hosted,
-    messages: &[Value],
-    tools: &[Tool],
-    add_generation_prompt: bool,
-) -> ApiResult<String> {
-    let template = model.model().chat_template();
-    let template = template.ok_or_else(|| ApiError::invalid("the model has no chat template"))?;
-    let text = chat::render_with_tools(template, model.name(), (messages, tools), add_generation_prompt);
-    text.map_err(|error| ApiError::from(error).with_param("messages"))
-}
-
-fn encode(model: &Hosted, text: &str, special: Special) -> ApiResult<Vec<u32>> {
-    Ok(chat::encode_text(model.model(), text, special, MOST_TOKENS)?)
+    (messages, tools): (&[Value], &[Tool]),
+    options: &PromptOptions,
+    most: usize,
+) -> ApiResult<Vec<u32>> {
+    let conversation = options.conversation(messages, tools, model.keeps_letters());
+    let tokens = chat::encode_conversation(model.model(), model.name(), &conversation, most);
+    tokens.map_err(|error| ApiError::from(error).with_param("messages"))
 }

@@ -75,6 +75,8 @@ pub(crate) struct MessageTool {
     /// A JSON schema of its arguments, an object.
     #[schema(value_type = Option<Object>)]
     input_schema: Option<Value>,
+    /// Whether a schema that answers can't be kept to is an error even where the model need not call a function.
+    strict: Option<bool>,
 }
 
 /// Whether an answer has to call a function, and which.
@@ -189,7 +191,12 @@ impl ToolUse {
             }
             let field = format!("tools[{index}].input_schema");
             let schema = tool.input_schema.ok_or_else(|| ApiError::field(&field, "it is missing"))?;
-            Ok(Given { name: tool.name, description: tool.description, parameters: Some(schema), strict: false })
+            Ok(Given {
+                name: tool.name,
+                description: tool.description,
+                parameters: Some(schema),
+                strict: tool.strict.unwrap_or(false),
+            })
         });
         let given = given.collect::<ApiResult<_>>()?;
         let is_parallel = choice.and_then(|choice| choice.disable_parallel_tool_use).map(|disabled| !disabled);

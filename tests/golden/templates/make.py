@@ -3,6 +3,8 @@
 The templates are the *.jinja files here, written for these tests in the style of well-known models, and those in
 the GGUF files given. A template that refuses a conversation is expected to be an error with that message.
 
+tojson.json has values as Python's json.dumps writes them with the arguments of the filter.
+
     python make.py [MODEL.gguf ...]        # needs transformers and gguf (written with transformers 4.57, gguf 0.19)
 """
 
@@ -57,7 +59,33 @@ def render(source, messages, **variables):
         return {"error": str(error)}
 
 
+# Arguments of the filter, as Jinja and as Python have them.
+VALUE = {
+    "b": [1, {"é": "天气", "a": None}],
+    "a": {},
+    "f": [1.0, 1e16, 1e-5, 0.0001, 1.5e300, -0.0, 123456789.125],
+    "s": '\x7f\u2028"\\\n\x01😀',
+}
+ARGUMENTS = {
+    "": {},
+    "ensure_ascii=true": {"ensure_ascii": True},
+    "false, 2": {"indent": 2},
+    "indent='\\t', sort_keys=true": {"indent": "\t", "sort_keys": True},
+    "separators=(',', ':')": {"separators": (",", ":")},
+    "indent=0, separators=['; ', ' = ']": {"indent": 0, "separators": ("; ", " = ")},
+    "false, none, none, true": {"sort_keys": True},
+    "indent=none": {},
+}
+
+
+def write_tojson():
+    cases = [[words, json.dumps(VALUE, **{"ensure_ascii": False, **given})] for words, given in ARGUMENTS.items()]
+    text = json.dumps({"value": VALUE, "cases": cases}, ensure_ascii=False, indent=1)
+    (Path(__file__).parent / "tojson.json").write_text(text + "\n")
+
+
 def main():
+    write_tojson()
     cases = []
     for template, source, bos, eos in templates(sys.argv[1:]):
         for name, turns in TURNS.items():

@@ -101,6 +101,10 @@ pub struct Arguments {
     chunk: usize,
     #[command(flatten)]
     kv: KvArgument,
+    /// Keep names of control tokens in texts of requests, such as <|im_end|>, letters, unless a request asks for the tokens: else
+    /// they are these tokens, and a text may end its own turn
+    #[arg(long)]
+    keep_letters: bool,
     /// Let clients keep what was computed of prompts in files of this folder
     #[arg(long, value_name = "FOLDER")]
     sessions: Option<PathBuf>,
@@ -134,6 +138,7 @@ impl Arguments {
             model_bytes: self.model_memory.map_or_else(default_model_memory, |bytes| bytes as u64),
             parallel: self.parallel,
             queue: self.queue,
+            keeps_letters: self.keep_letters,
             sessions: self.sessions.clone(),
             client_time_out: Duration::from_secs(self.client_timeout),
             ..ServerOptions::default()

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub use generation_defaults::GenerationDefaults;
 pub use source::Source;
+pub(crate) use source::TOOL_TEMPLATES;
 
 use crate::dequantize::dequantize;
 use crate::description::ModelDescription;

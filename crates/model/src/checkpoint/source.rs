@@ -27,13 +27,16 @@ const GGUF: &str = "tokenizer.gguf";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// What tokenizer and template are read from in a folder.
 const FOLDER: [&str; 3] = ["tokenizer.json", TOKENIZER_CONFIG, "chat_template.jinja"];
+/// The template for conversations with functions, as packages and as folders in the layout of `transformers` have it.
+pub(crate) const TOOL_TEMPLATES: [&str; 2] =
+    ["chat_template.tool_use.jinja", "additional_chat_templates/tool_use.jinja"];
 
 /// Longest of these files in bytes.
 const MAX_TEXT_FILE: u64 = 1 << 28;
 
 impl Source {
     /// Every file that [`Checkpoint::text_files`] may name.
-    pub const TEXT_FILES: [&str; 4] = [GGUF, FOLDER[0], FOLDER[1], FOLDER[2]];
+    pub const TEXT_FILES: [&str; 5] = [GGUF, FOLDER[0], FOLDER[1], FOLDER[2], TOOL_TEMPLATES[0]];
 
     /// From a folder with the files of [`Checkpoint::text_files`].
     ///
@@ -68,7 +71,9 @@ impl Checkpoint {
                 Ok(vec![(GGUF, head)])
             }
             Source::HuggingFace { folder, .. } => {
+                let tool_template = TOOL_TEMPLATES.iter().map(|name| folder.join(name)).find(|path| path.is_file());
                 let there = FOLDER.into_iter().map(|name| (name, folder.join(name))).filter(|(_, path)| path.is_file());
+                let there = there.chain(tool_template.map(|path| (TOOL_TEMPLATES[0], path)));
                 let read = |(name, path): (&'static str, PathBuf)| match files::read(&path, MAX_TEXT_FILE) {
                     Ok(bytes) => Ok((name, bytes)),
                     Err(error) => Err(Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(path)),

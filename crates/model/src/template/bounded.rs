@@ -347,9 +347,9 @@ fn install_growing(environment: &mut Environment<'static>, plain: &Arc<Environme
         before.empty_state().apply_filter("join", &arguments)
     });
     let paying = budget.clone();
-    environment.add_filter("tojson", move |value: &Value, options: Kwargs| {
+    environment.add_filter("tojson", move |value: &Value, arguments: Rest<ValueOrKwargs>| {
         let mut bytes = Bytes { bytes: Vec::new(), budget: paying.clone() };
-        super::python::to_json(value, &options, &mut bytes)?;
+        super::json::write(value, &arguments.into_values(), &mut bytes)?;
         String::from_utf8(bytes.bytes).map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
     });
 }

@@ -5,20 +5,25 @@
 //! can be reached.
 
 mod bounded;
+mod conversation;
+mod json;
 mod python;
+mod sources;
 mod time;
 
+pub use conversation::RenderOptions;
+
 use std::error::Error as _;
+use std::sync::OnceLock;
 
 use bounded::Budget;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Value, machinery};
 use regex::Regex;
+use sources::Sources;
 
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{Error, ErrorKind, Result};
-use crate::files;
-use crate::gguf::Metadata;
 use crate::tokenizer::Tokenizer;
 
 const NAME: &str = "chat template";
@@ -60,6 +65,9 @@ pub struct ChatTemplate {
     source: String,
     bos_token: Option<String>,
     eos_token: Option<String>,
+    /// The model's other template, for conversations with functions.
+    for_tools: Option<Box<Self>>,
+    reads: OnceLock<conversation::Reads>,
 }
 
 impl ChatTemplate {
@@ -76,21 +84,11 @@ impl ChatTemplate {
     /// # Errors
     /// As [`ChatTemplate::from_checkpoint`].
     pub fn from_source(source: &Source, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let source = match source {
-            Source::Gguf(metadata) => in_gguf(metadata)?.map(str::to_owned),
-            Source::HuggingFace { folder, tokenizer_config } => {
-                let path = folder.join("chat_template.jinja");
-                if path.is_file() {
-                    let io = |error| Error::new(ErrorKind::Io, format!("cannot read the file: {error}")).at(&path);
-                    Some(files::read_text(&path, MAX_SOURCE as u64).map_err(io)?)
-                } else {
-                    tokenizer_config.as_ref().and_then(in_tokenizer_config).map(str::to_owned)
-                }
-            }
-        };
-        let Some(source) = source else { return Ok(None) };
+        let Some(Sources { default, tools }) = Sources::read(source)? else { return Ok(None) };
         let text = |token: Option<u32>| token.and_then(|token| tokenizer.piece(token));
-        Self::new(source, text(tokenizer.bos()), text(tokenizer.eos())).map(Some)
+        let new = |source| Self::new(source, text(tokenizer.bos()), text(tokenizer.eos()));
+        let for_tools = tools.map(new).transpose()?.map(Box::new);
+        Ok(Some(Self { for_tools, ..new(default)? }))
     }
 
     /// Compiles `source`; it may write the texts of BOS and EOS.
@@ -103,18 +101,26 @@ impl ChatTemplate {
             let message = format!("the {NAME} has {} bytes, expected at most {MAX_SOURCE}", source.len());
             return Err(Error::new(ErrorKind::Template, message));
         }
+        // As Jinja reads its sources.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = without_generation_tags(source);
         let mut environment = Environment::new();
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
         on_a_deep_stack(|| bounded::compile(NAME, &source, syntax()?).map(drop).map_err(template_error))?;
         let token = |token: Option<&str>| token.map(str::to_owned);
-        Ok(Self { environment, source, bos_token: token(bos_token), eos_token: token(eos_token) })
+        let (bos_token, eos_token, reads) = (token(bos_token), token(eos_token), OnceLock::new());
+        Ok(Self { environment, source, bos_token, eos_token, for_tools: None, reads })
     }
 
     /// Its text.
     pub fn source(&self) -> &str {
         &self.source
+    }
+
+    /// The template for conversations with functions, which is another one where the model has one for them.
+    pub fn for_tools(&self) -> &Self {
+        self.for_tools.as_deref().unwrap_or(self)
     }
 
     /// The text of `messages`; with `add_generation_prompt` it ends where the model's answer begins.
@@ -130,7 +136,7 @@ impl ChatTemplate {
             Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
         });
         let entries = entries.collect::<Vec<_>>();
-        on_a_deep_stack(|| self.render_here((entries, text), Value::from(()), add_generation_prompt))
+        on_a_deep_stack(|| self.render_here((entries, text), Value::from(()), add_generation_prompt, Vec::new()))
     }
 
     /// As [`ChatTemplate::render`], of messages in the form that templates read (`role`, `content`, `tool_calls`), with
@@ -144,18 +150,16 @@ impl ChatTemplate {
         tools: &[serde_json::Value],
         add_generation_prompt: bool,
     ) -> Result<String> {
-        let text = messages.iter().chain(tools).map(|value| value.to_string().len()).sum();
-        let entries = messages.iter().map(from_json).collect();
-        let tools = if tools.is_empty() { Value::from(()) } else { tools.iter().map(from_json).collect() };
-        on_a_deep_stack(|| self.render_here((entries, text), tools, add_generation_prompt))
+        self.render_conversation(messages, &RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() })
     }
 
-    /// `messages` have so many bytes of text.
+    /// `messages` have so many bytes of text; `variables` are further ones.
     fn render_here(
         &self,
         (messages, text): (Vec<Value>, usize),
         tools: Value,
         add_generation_prompt: bool,
+        variables: Vec<(&str, Value)>,
     ) -> Result<String> {
         let mut environment = self.environment.clone();
         bounded::install(&mut environment, &Budget::new(MAX_BUILT + MAX_BUILT_PER_BYTE * text));
@@ -171,6 +175,7 @@ impl ChatTemplate {
         ];
         values.extend(self.bos_token.as_deref().map(|bos| ("bos_token", Value::from(bos))));
         values.extend(self.eos_token.as_deref().map(|eos| ("eos_token", Value::from(eos))));
+        values.extend(variables);
         let (root, mut text_of_all) = (Value::from_pairs(values), String::new());
         let mut output = machinery::make_string_output(&mut text_of_all);
         machinery::eval(&environment, &instructions, root, &blocks, &mut output, AutoEscape::None)
@@ -218,18 +223,6 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T
             .join()
             .unwrap_or_else(|_| Err(error("the template engine cannot process it".into())))
     })
-}
-
-/// The template of a GGUF file.
-fn in_gguf(metadata: &Metadata) -> Result<Option<&str>> {
-    metadata.string("tokenizer.chat_template")
-}
-
-/// The template in `tokenizer_config.json`: a text, or several under names, of which `default` is for chats.
-fn in_tokenizer_config(config: &serde_json::Value) -> Option<&str> {
-    let template = config.get("chat_template")?;
-    let named = || template.as_array()?.iter().find(|template| template["name"] == "default")?["template"].as_str();
-    template.as_str().or_else(named)
 }
 
 /// Replaces the tags that mark an assistant's messages, an extension for training, by ones without effect.

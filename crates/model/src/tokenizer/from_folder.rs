@@ -57,6 +57,15 @@ impl HuggingFace {
         tokens.extend_from_slice(encoding.get_ids());
         Ok(())
     }
+
+    /// Returns where the first control token is that `text` names, the longest one that begins there.
+    pub(super) fn next_control(&self, text: &str) -> Option<(usize, usize)> {
+        let places = self.controls.iter().filter(|control| !control.is_empty());
+        let places = places.filter_map(|control| Some((text.find(control.as_str())?, control.len())));
+        places
+            .min_by_key(|(start, length)| (*start, usize::MAX - length))
+            .map(|(start, length)| (start, start + length))
+    }
 }
 
 /// Returns a sentence for a panic of the library.

@@ -23,6 +23,7 @@ mod byte_level;
 mod from_folder;
 mod from_gguf;
 mod guarded;
+mod letters;
 mod markers;
 mod merge;
 mod pre_tokenizer;
@@ -31,6 +32,7 @@ mod stream;
 mod unigram;
 mod vocabulary;
 
+pub use letters::Letters;
 pub use stream::DecodeStream;
 pub use vocabulary::TokenKind;
 
@@ -130,16 +132,30 @@ impl Tokenizer {
     /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` decides what
     /// becomes of control tokens, and whether BOS and EOS are added.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
+        let adds = special == Special::AsText;
+        self.encode_around(text, special, adds)
+    }
+
+    /// As [`encode`](Self::encode), for a text that is no rendered template and may name control tokens: `adds_special`
+    /// decides whether BOS and EOS are added where the model expects them. A BOS that the text begins with stays alone.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_around(&self, text: &str, special: Special, adds_special: bool) -> Result<Vec<u32>> {
         if text.len() > MAX_TEXT {
             let message = format!("a text of {} bytes is too long to encode, the most is {MAX_TEXT}", text.len());
             return Err(Error::new(ErrorKind::Tokenizer, message));
         }
         let mut tokens = Vec::with_capacity(text.len() / 3 + 2);
-        if special == Special::AsText {
+        if adds_special {
             tokens.extend(&self.prefix);
         }
+        let start = tokens.len();
         self.append(text, special, &mut tokens)?;
-        if special == Special::AsText {
+        if special == Special::Parsed && start > 0 && tokens[start..].starts_with(&tokens[..start]) {
+            tokens.drain(..start);
+        }
+        if adds_special {
             tokens.extend(&self.suffix);
         }
         Ok(tokens)

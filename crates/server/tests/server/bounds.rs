@@ -54,7 +54,7 @@ fn a_wrong_value_is_refused_with_the_name_of_its_field() {
         (json!({"messages": [{"content": "x"}]}), "messages[0]"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}),
-            "messages[0].content[0]",
+            "messages[0].content[0].image_url",
         ),
         (json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}), "messages[0].content[0]"),
         (json!({"messages": [{"role": "user", "content": long}]}), "messages"),

@@ -117,18 +117,49 @@ fn a_stream_has_the_parts_of_the_whole_answers() {
 }
 
 #[test]
-fn control_tokens_are_letters_unless_told() {
-    let server = Server::start();
-    let count = |parse: bool| {
-        let body = json!({"content": "a<|turn|>", "parse_special": parse, "with_pieces": true});
-        server.post("/tokenize", &body).good()
-    };
-    assert_eq!((count(false)["count"].as_u64(), count(true)["tokens"].clone()), (Some(9), json!([97, 257])));
-    assert_eq!(count(true)["pieces"], json!(["a", "<|turn|>"]));
-    let body = json!({"prompt": "a<|turn|>", "parse_special": true, "max_tokens": 4});
-    let completion = server.post(PATH, &body).good();
-    assert_eq!(completion["choices"][0]["text"], expected(&server, &[97, 257], 4));
-    assert_eq!(completion["usage"]["prompt_tokens"], 2);
+fn names_of_control_tokens_in_texts_are_these_tokens_unless_told() {
+    let text = "a<|turn|>";
+    for keeps_letters in [false, true] {
+        let server = Server::with(|options| options.keeps_letters = keeps_letters);
+        for (parse, is_token) in [(json!(null), !keeps_letters), (json!(true), true), (json!(false), false)] {
+            let body = json!({"content": text, "parse_special": parse, "with_pieces": true});
+            let found = server.post("/tokenize", &body).good();
+            let body = json!({"prompt": text, "parse_special": parse, "max_tokens": 4});
+            let completion = server.post(PATH, &body).good();
+            let body = json!({"input": text, "parse_special": parse});
+            let embedded = server.post("/v1/embeddings", &body).good()["usage"]["prompt_tokens"].clone();
+            assert_eq!((&found["count"], &completion["usage"]["prompt_tokens"]), (&embedded, &embedded));
+            if is_token {
+                assert_eq!((&found["tokens"], &found["pieces"]), (&json!([97, 257]), &json!(["a", "<|turn|>"])));
+                assert_eq!(completion["choices"][0]["text"], expected(&server, &[97, 257], 4));
+            } else {
+                assert_eq!(found["count"], 9);
+                assert_eq!(completion["choices"][0]["text"], expected(&server, &tokens(&server, text), 4));
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_control_tokens_in_messages_stay_letters_where_the_server_keeps_them() {
+    for (keeps_letters, turns) in [(false, 3), (true, 2)] {
+        let server = Server::with(|options| options.keeps_letters = keeps_letters);
+        let parts = json!([{"type": "text", "text": "a<|turn|>"}]);
+        for content in [json!("a<|turn|>"), parts] {
+            let messages = json!([{"role": "user", "content": content}, {"role": "assistant", "content": "b"}]);
+            let found = server.post("/tokenize", &json!({"messages": messages})).good();
+            let count = found["tokens"].as_array().unwrap().iter().filter(|token| **token == 257).count();
+            assert_eq!(count, turns, "{found}");
+            let chat = json!({"messages": messages, "max_tokens": 1});
+            let usage = server.post("/v1/chat/completions", &chat).good()["usage"].clone();
+            assert_eq!(usage["prompt_tokens"], found["count"]);
+            // Letters are the text itself.
+            let text = server.post("/detokenize", &json!({"tokens": found["tokens"]})).good()["content"].clone();
+            let expected =
+                if keeps_letters { "user: a<|turn|>assistant: bassistant: " } else { "user: aassistant: bassistant: " };
+            assert_eq!(text, expected);
+        }
+    }
 }
 
 #[test]

@@ -73,6 +73,41 @@ fn a_json_object_is_one_unless_it_is_cut_off() {
 }
 
 #[test]
+fn a_form_is_kept_by_whichever_name_a_server_has_for_it() {
+    let server = Server::start();
+    let nested = json!({"type": "json_schema", "json_schema": {"schema": city()}});
+    for more in [
+        json!({"response_format": {"type": "json_object", "schema": city()}}),
+        json!({"response_format": {"type": "json_schema", "schema": city()}}),
+        json!({"response_format": nested}),
+        json!({"json_schema": city()}),
+        json!({"guided_json": city()}),
+        json!({"guided_json": city().to_string()}),
+    ] {
+        assert_city(content(&server.post(CHAT, &chat(more.clone())).good()));
+        let mut body = json!({"prompt": "a", "max_tokens": 96, "seed": 5, "temperature": 1});
+        add(&mut body, more);
+        assert_city(server.post("/v1/completions", &body).good()["choices"][0]["text"].as_str().unwrap());
+    }
+    for (more, expected) in [
+        (json!({"guided_regex": "b{3}"}), "bbb"),
+        (json!({"guided_choice": ["a.b"]}), "a.b"),
+        (json!({"guided_grammar": "start: \"x\" \"y\""}), "xy"),
+    ] {
+        assert_eq!(content(&server.post(CHAT, &chat(more)).good()), expected);
+    }
+    for (more, field) in [
+        (json!({"guided_json": city(), "guided_regex": "a"}), "guided_regex"),
+        (json!({"response_format": nested, "json_schema": city()}), "json_schema"),
+        (json!({"response_format": {"type": "json_object", "schema": 5}}), "response_format.schema"),
+        (json!({"guided_choice": []}), "guided_choice"),
+        (json!({"grammar": "root ::= \"a\""}), "grammar"),
+    ] {
+        assert_eq!(server.post(CHAT, &chat(more.clone())).error(400)["param"], field, "{more}");
+    }
+}
+
+#[test]
 fn structured_outputs_are_schemas_regular_expressions_texts_and_grammars() {
     let server = Server::start();
     let odd = ["a.b", "(x|y)\n", "<ü>"];

@@ -5,6 +5,7 @@ mod bounds;
 mod chat;
 mod completions;
 mod embeddings;
+mod fields;
 mod forms;
 mod guard;
 mod many;

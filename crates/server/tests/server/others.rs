@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{NAME, Server, events};
+use crate::support::{NAME, Server, add, events};
 
 fn chat(server: &Server, messages: &Value) -> String {
     let body = json!({"messages": messages, "max_tokens": 12});
@@ -85,4 +85,45 @@ fn what_is_not_stored_is_refused() {
     let server = Server::start();
     let body = json!({"input": "a", "previous_response_id": "x"});
     assert_eq!(server.post("/v1/responses", &body).error(400)["param"], "previous_response_id");
+}
+
+#[test]
+fn a_message_goes_on_with_a_last_one_of_the_assistant() {
+    let server = Server::start();
+    let messages = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "It is ("}]);
+    let message = server.post("/v1/messages", &json!({"messages": messages, "max_tokens": 8})).good();
+    let body = json!({"messages": messages, "max_tokens": 8, "continue_final_message": true});
+    let completion = server.post("/v1/chat/completions", &body).good();
+    let raw = json!({"prompt": "user: Hi<|turn|>assistant: It is (", "max_tokens": 8});
+    let expected = server.post("/v1/completions", &raw).good()["choices"][0]["text"].clone();
+    assert_eq!(
+        (&message["content"][0]["text"], &completion["choices"][0]["message"]["content"]),
+        (&expected, &expected)
+    );
+    let prompt = server.post("/apply-template", &body).good();
+    assert_eq!(prompt["prompt"], raw["prompt"]);
+    for more in [json!({"add_generation_prompt": true}), json!({"messages": [{"role": "user", "content": "Hi"}]})] {
+        let mut body = body.clone();
+        add(&mut body, more);
+        assert_eq!(server.post("/v1/chat/completions", &body).error(400)["param"], "continue_final_message");
+    }
+}
+
+#[test]
+fn the_stop_sequence_that_ended_a_message_is_told() {
+    let server = Server::start();
+    let ask = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 12});
+        add(&mut body, more);
+        server.post("/v1/messages", &body)
+    };
+    let text = ask(json!({})).good()["content"][0]["text"].as_str().unwrap().to_owned();
+    let third: String = text.chars().skip(2).take(1).collect();
+    let stops = json!({"stop_sequences": ["never in it", third, "nor this"]});
+    let stopped = ask(stops.clone()).good();
+    assert_eq!((&stopped["stop_reason"], &stopped["stop_sequence"]), (&json!("stop_sequence"), &json!(third)));
+    let mut streamed = stops;
+    streamed["stream"] = true.into();
+    let events = events(&ask(streamed));
+    assert_eq!(events[events.len() - 2]["delta"]["stop_sequence"], third);
 }

@@ -22,7 +22,10 @@ pub const NAME: &str = "tiny";
 const END: &str = "<|end|>";
 
 /// The end token is no text of the template, so that answers seldom end by it.
-const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}<|turn|>{% endfor %}\
+const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}{{ message.name or '' }}: \
+                        {{ message.reasoning_content or '' }}{{ message.content }}<|turn|>{% endfor %}\
+                        {% if enable_thinking is defined and not enable_thinking %}soon {% endif %}\
+                        {{ reasoning_effort or '' }}{% for document in documents or [] %}{{ document.text }}{% endfor %}\
                         {% if add_generation_prompt %}assistant: {% endif %}";
 
 /// A llama of two blocks with random weights.

@@ -87,6 +87,9 @@ pub struct Arguments {
     /// Continue the prompt as plain text, without the model's chat template
     #[arg(long)]
     raw: bool,
+    /// Keep names of control tokens in texts, such as <|im_end|>, letters: else they are these tokens
+    #[arg(long, conflicts_with = "raw")]
+    keep_letters: bool,
     /// Decode several tokens in a step where it pays by measured times: `lookup` tries what followed the same
     /// tokens before, a MODEL with the same tokenizer its own likeliest tokens, `off` nothing; the answer is the same
     #[arg(long, value_name = "lookup|off|MODEL", default_value = "lookup")]
@@ -220,7 +223,7 @@ impl Speaker<'_> {
         let longest = self.model.description().context;
         let context = self.arguments.context.unwrap_or(longest).min(longest);
         let tokens = if self.chats() {
-            chat::encode(&self.model, self.name(), messages, context)?
+            chat::encode_messages(&self.model, self.name(), (messages, self.arguments.keep_letters), context)?
         } else {
             chat::encode_plain(&self.model, messages, context)?
         };

@@ -1,0 +1,146 @@
+//! Conversations as requests have them: contents that are texts or lists of parts, last messages that go on, and variables
+//! of the request.
+
+use minijinja::Value;
+use serde_json::{Map, Value as Json, json};
+
+use super::{ChatTemplate, NAME, from_json, on_a_deep_stack};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Marks the end of a last message that goes on, as `transformers` does. Templates that trim contents drop the space.
+const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+/// A text that no template has.
+const NEEDLE: &str = "4f1c needle 9b2e";
+
+/// The variables that templates read next to the messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RenderOptions<'a> {
+    /// Functions that the model may call, each as `{"type": "function", "function": {…}}`.
+    pub tools: &'a [Json],
+    /// Texts that the answer is to be about, as templates for them read them.
+    pub documents: &'a [Json],
+    /// End where the model's answer begins.
+    pub add_generation_prompt: bool,
+    /// End where the last message does, so that the answer goes on with it. Needs `add_generation_prompt` to be false.
+    pub continue_final_message: bool,
+    /// Further variables, by their names.
+    pub variables: Option<&'a Map<String, Json>>,
+}
+
+/// The contents and roles that a template reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reads {
+    texts: bool,
+    parts: bool,
+    system: bool,
+}
+
+impl ChatTemplate {
+    /// Returns the text of `messages` in the form that templates read (`role`, `content`, `tool_calls`). A content may be a
+    /// text or a list of parts (`{"type": "text", "text": …}`), and is given to the template as the one of them that it
+    /// reads.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`]; if the last message is to go on and is not in the text.
+    pub fn render_conversation(&self, messages: &[Json], options: &RenderOptions<'_>) -> Result<String> {
+        let mut messages = self.with_contents(messages);
+        if !options.continue_final_message {
+            return self.render_values(&messages, options);
+        }
+        let last = messages.last_mut().and_then(last_text);
+        last.ok_or_else(|| failed("there is no last message with a text that goes on"))?.push_str(CONTINUED);
+        let mut text = self.render_values(&messages, options)?;
+        let end = text.rfind(CONTINUED.trim_end()).ok_or_else(|| failed("it does not write the last message"))?;
+        let is_trimmed = !text[end..].starts_with(CONTINUED);
+        text.truncate(end);
+        if is_trimmed {
+            text.truncate(text.trim_end().len());
+        }
+        Ok(text)
+    }
+
+    /// Whether messages of the role `system` are part of the text.
+    pub fn reads_system(&self) -> bool {
+        self.reads().system
+    }
+
+    /// Whether the template mentions the variable `name`.
+    pub fn mentions(&self, name: &str) -> bool {
+        let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
+        let source = self.source();
+        source
+            .match_indices(name)
+            .any(|(place, _)| !source[..place].ends_with(is_word) && !source[place + name.len()..].starts_with(is_word))
+    }
+
+    fn render_values(&self, messages: &[Json], options: &RenderOptions<'_>) -> Result<String> {
+        let RenderOptions { tools, documents, add_generation_prompt, variables, .. } = *options;
+        let bytes = |value: &Json| value.to_string().len();
+        let given = messages.iter().chain(tools).chain(documents).chain(variables.into_iter().flat_map(Map::values));
+        let text = given.map(bytes).sum();
+        let list = |values: &[Json]| match values {
+            [] => Value::from(()),
+            values => values.iter().map(from_json).collect(),
+        };
+        let mut values = vec![("documents", list(documents))];
+        values.extend(variables.into_iter().flatten().map(|(name, value)| (name.as_str(), from_json(value))));
+        let (entries, tools) = (messages.iter().map(from_json).collect(), list(tools));
+        on_a_deep_stack(|| self.render_here((entries, text), tools, add_generation_prompt, values))
+    }
+
+    /// Returns the messages with contents as the template reads them.
+    fn with_contents(&self, messages: &[Json]) -> Vec<Json> {
+        let convert = |message: &Json| {
+            let mut message = message.clone();
+            let content = match message.get("content") {
+                Some(Json::Array(parts)) if !self.reads().parts => {
+                    let texts = parts.iter().filter_map(|part| part["text"].as_str());
+                    Json::from(texts.collect::<Vec<_>>().join("\n"))
+                }
+                Some(Json::String(text)) if !self.reads().texts && self.reads().parts => {
+                    json!([{"type": "text", "text": text}])
+                }
+                _ => return message,
+            };
+            message["content"] = content;
+            message
+        };
+        messages.iter().map(convert).collect()
+    }
+
+    /// Returns the kinds of contents that the template writes: it renders one of each, once.
+    fn reads(&self) -> Reads {
+        *self.reads.get_or_init(|| {
+            let rendered = |messages: Json| {
+                let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
+                let messages = messages.as_array().map_or(&[][..], Vec::as_slice);
+                self.render_values(messages, &options).unwrap_or_default()
+            };
+            let user = |content: Json| json!({"role": "user", "content": content});
+            let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]));
+            // A template that expects a text writes the list as Python or JSON does.
+            let is_list = parts.contains("'text'") || parts.contains("\"text\"");
+            Reads {
+                texts: rendered(json!([user(NEEDLE.into())])).contains(NEEDLE),
+                parts: parts.contains(NEEDLE) && !is_list,
+                system: rendered(json!([{"role": "system", "content": NEEDLE}, user("a".into())])).contains(NEEDLE),
+            }
+        })
+    }
+}
+
+/// Returns the text at the end of a message.
+fn last_text(message: &mut Json) -> Option<&mut String> {
+    let content = match message.get_mut("content")? {
+        Json::Array(parts) => parts.iter_mut().rev().find_map(|part| part.get_mut("text"))?,
+        content => content,
+    };
+    match content {
+        Json::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn failed(reason: &str) -> Error {
+    Error::new(ErrorKind::Template, format!("{NAME}: {reason}"))
+}

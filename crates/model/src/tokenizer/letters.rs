@@ -1,0 +1,98 @@
+//! Texts of users in rendered templates: the names of control tokens in them stay letters.
+//!
+//! A name is broken by a letter that no text has, before the template is rendered. What the template writes itself is then
+//! all that the text names; the letters between these tokens are encoded without the mark.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::{Encoder, Fragment, MAX_TEXT, Merger, Special, TokenKind, Tokenizer};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Marks texts, and encodes what templates make of them.
+pub struct Letters<'a> {
+    tokenizer: &'a Tokenizer,
+    names: Option<AhoCorasick>,
+    mark: char,
+}
+
+impl<'a> Letters<'a> {
+    /// Returns marks for `texts`, which are all that will be marked.
+    ///
+    /// # Errors
+    /// If the tokenizer has more control tokens than can be looked for.
+    pub fn new(tokenizer: &'a Tokenizer, texts: &[&str]) -> Result<Self> {
+        let is_free = |mark: &char| !texts.iter().any(|text| text.contains(*mark));
+        // Of the letters that nothing is ever written with, one that is not written here.
+        let mark = ('\u{10f000}'..='\u{10fffd}').find(is_free);
+        let failed = |message: String| Error::new(ErrorKind::Tokenizer, message);
+        let mark = mark.ok_or_else(|| failed("a text has every letter for private use".into()))?;
+        let names = tokenizer.vocabulary.of_kind(TokenKind::Control).map(|id| tokenizer.vocabulary.marker(id));
+        let names: Vec<_> = names.filter(|name| name.chars().nth(1).is_some()).collect();
+        let automaton = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&names);
+        let automaton = automaton.map_err(|error| failed(format!("the special tokens are too many: {error}")))?;
+        Ok(Self { tokenizer, names: (!names.is_empty()).then_some(automaton), mark })
+    }
+
+    /// Returns `text` with a mark in each name of a control token.
+    pub fn mark(&self, text: &str) -> String {
+        let found = self.names.iter().flat_map(|names| names.find_overlapping_iter(text));
+        let mut starts: Vec<_> = found.map(|found| found.start()).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let (mut marked, mut end) = (String::with_capacity(text.len()), 0);
+        for start in starts {
+            let next = start + text[start..].chars().next().map_or(0, char::len_utf8);
+            marked.push_str(&text[end..next]);
+            marked.push(self.mark);
+            end = next;
+        }
+        marked + &text[end..]
+    }
+
+    /// Returns the tokens of a rendered text: control tokens where it names them, and letters where names are marked.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let Self { tokenizer, mark, .. } = *self;
+        if !text.contains(mark) || text.len() > MAX_TEXT {
+            return tokenizer.encode(text, Special::Parsed);
+        }
+        let (mut tokens, mut merger, mut outcome) = (Vec::new(), Merger::default(), Ok(()));
+        let plain = |text: &str| text.replace(mark, "");
+        let vocabulary = &tokenizer.vocabulary;
+        match &tokenizer.encoder {
+            Encoder::ByteLevelBpe { encoder, markers } => {
+                markers.split(vocabulary, text, Special::Parsed, |fragment| match fragment {
+                    Fragment::Token(id) => tokens.push(id),
+                    Fragment::Text(text) => encoder.encode(vocabulary, &plain(text), &mut merger, &mut tokens),
+                });
+            }
+            Encoder::SentencePiece { encoder, markers } => {
+                markers.split(vocabulary, text, Special::Parsed, |fragment| match fragment {
+                    Fragment::Token(id) => tokens.push(id),
+                    Fragment::Text(text) if outcome.is_ok() => {
+                        outcome = encoder.encode(vocabulary, &plain(text), &mut merger, &mut tokens);
+                    }
+                    Fragment::Text(_) => {}
+                });
+            }
+            Encoder::HuggingFace(encoder) => {
+                // Between two control tokens, either no name is marked or all are letters.
+                let mut rest = text;
+                while !rest.is_empty() {
+                    let (start, end) = encoder.next_control(rest).unwrap_or((rest.len(), rest.len()));
+                    let (before, control) = (&rest[..start], &rest[start..end]);
+                    if before.contains(mark) {
+                        encoder.encode(&plain(before), Special::AsText, &mut tokens)?;
+                        encoder.encode(control, Special::Parsed, &mut tokens)?;
+                    } else {
+                        encoder.encode(&rest[..end], Special::Parsed, &mut tokens)?;
+                    }
+                    rest = &rest[end..];
+                }
+            }
+        }
+        outcome.map(|()| tokens)
+    }
+}

@@ -1,0 +1,158 @@
+//! Reads a body by its table, without keeping anything of it.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use super::{Effect, Field, RequestFields};
+use crate::error::{ApiError, ApiResult};
+
+impl RequestFields {
+    /// Refuses a body with a field that is refused, or in no table. One that is no JSON is left to its reader.
+    ///
+    /// # Errors
+    /// Names the first such field.
+    pub(crate) fn check(&self, body: &[u8]) -> ApiResult<()> {
+        let error = RefCell::new(None);
+        let seed = Checked { groups: self.groups, path: &Path::Root, error: &error };
+        // Where it fails for another reason, the reader of the body does, too.
+        let _ = seed.deserialize(&mut serde_json::Deserializer::from_slice(body));
+        error.into_inner().map_or(Ok(()), Err)
+    }
+}
+
+/// Where in the body a value is.
+enum Path<'a> {
+    Root,
+    Field(&'a Self, &'a str),
+    Item(&'a Self, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(parent, name) => write!(f, "{parent}.{name}"),
+            Self::Item(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// A value whose fields are in `groups`.
+#[derive(Clone, Copy)]
+struct Checked<'a> {
+    groups: &'a [&'static [Field]],
+    path: &'a Path<'a>,
+    error: &'a RefCell<Option<ApiError>>,
+}
+
+impl Checked<'_> {
+    fn refuse<E: serde::de::Error>(&self, name: &str, code: &'static str, message: &str) -> E {
+        let field = Path::Field(self.path, name).to_string();
+        *self.error.borrow_mut() = Some(ApiError::field(&field, message).with_code(code));
+        E::custom("refused")
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Checked<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Checked<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            let field = self.groups.iter().copied().flatten().find(|field| field.name == name);
+            match field.map(|field| field.effect) {
+                None => {
+                    // Null asks for nothing.
+                    if map.next_value::<Option<IgnoredAny>>()?.is_some() {
+                        let message =
+                            "there is no such field here: neither this server nor the APIs that it follows have it";
+                        return Err(self.refuse(&name, "unknown_parameter", message));
+                    }
+                }
+                Some(Effect::Ignored) => drop(map.next_value::<IgnoredAny>()?),
+                Some(Effect::Followed) => {
+                    let inner = field.map_or(&[][..], |field| field.inner);
+                    if inner.is_empty() {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        let path = Path::Field(self.path, &name);
+                        map.next_value_seed(Checked { groups: &[inner], path: &path, error: self.error })?;
+                    }
+                }
+                Some(Effect::Refused(neutral)) => {
+                    let value = map.next_value::<Value>()?;
+                    let is = |text: &&str| serde_json::from_str(text).is_ok_and(|neutral| is_same(&value, &neutral));
+                    if !value.is_null() && !neutral.iter().any(is) {
+                        let note = field.map_or("", |field| field.note);
+                        return Err(self.refuse(
+                            &name,
+                            "unsupported_parameter",
+                            &format!("it is not supported: {note}"),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        for index in 0.. {
+            let path = Path::Item(self.path, index);
+            // The body itself is no list.
+            let path = if matches!(self.path, Path::Root) { self.path } else { &path };
+            if items.next_element_seed(Checked { path, ..self })?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// Whether two values are the same, numbers by what they are and not by how they are written.
+fn is_same(a: &Value, b: &Value) -> bool {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
+    }
+}
