@@ -135,7 +135,9 @@ impl Checkpoint {
                 generation_defaults::end_tokens(&config).map_err(|error| error.at(&config_path))?;
         }
         let tensors = weights.tensors()?;
-        let (description, tensor_map) = family::from_hugging_face(&config, &tensors)?;
+        let bytes = |tensor: &TensorInfo| &weights.files[tensor.file].bytes()[tensor.bytes.clone()];
+        let are_equal = |one: &TensorInfo, other: &TensorInfo| are_equal((one, bytes(one)), (other, bytes(other)));
+        let (description, tensor_map) = family::from_hugging_face(&config, &tensors, &are_equal)?;
         Ok(Self {
             path: path.to_path_buf(),
             source,
@@ -265,6 +267,23 @@ impl Weights {
         };
         file_of.iter().map(place).collect()
     }
+}
+
+/// Whether two tensors of the same shape hold the same numbers, in whatever format.
+fn are_equal((one, bytes): (&TensorInfo, &[u8]), (other, other_bytes): (&TensorInfo, &[u8])) -> bool {
+    if one.format == other.format {
+        return bytes == other_bytes;
+    }
+    // Row by row: all numbers of both at once may not fit into memory.
+    let width = one.shape.last().copied().unwrap_or(1);
+    let rows = (one.elements() / width.max(1)).max(1);
+    let row = |format, bytes: &[u8]| {
+        let mut values = vec![0.0; width];
+        dequantize(format, bytes, &mut values);
+        values
+    };
+    let pairs = bytes.chunks_exact(bytes.len() / rows).zip(other_bytes.chunks_exact(other_bytes.len() / rows));
+    pairs.into_iter().all(|(bytes, others)| row(one.format, bytes) == row(other.format, others))
 }
 
 fn elements(tensor: &TensorInfo, bytes: &[u8]) -> Vec<f32> {

@@ -25,6 +25,11 @@ impl<'a> Config<'a> {
         self.get(key, "an object", Value::as_object).map(|fields| fields.map(|fields| Self { fields, place }))
     }
 
+    /// True if this object has no fields.
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// True if the file has `key`, be it null.
     pub fn has(&self, key: &str) -> bool {
         self.fields.contains_key(key)

@@ -65,6 +65,11 @@ pub(super) fn describe(
             return Err(unsupported(format!("metadata sets `{architecture}.{field}`, which Triad does not support")));
         }
     }
+    if metadata.bool(&reader.key("attention.causal"))? == Some(false) {
+        return Err(unsupported(format!(
+            "metadata field `{architecture}.attention.causal` is false, which Triad does not support"
+        )));
+    }
     Ok((family, reader.draft(pairing, read_f32)?.describe(family)?))
 }
 
@@ -196,8 +201,9 @@ impl Reader<'_> {
         // 0 means none.
         let window = match self.metadata.integer(&self.key(field))? {
             Some(0) => None,
-            // Files carry Qwen's `sliding_window` though `use_sliding_window`, which they don't carry, is false.
-            Some(_) if self.family.windows == Windows::FromLayer => None,
+            // Files carry Qwen's `sliding_window` though `use_sliding_window`, which they don't carry, is false. In files of
+            // the families without windows, llama.cpp doesn't read the field.
+            Some(_) if matches!(self.family.windows, Windows::FromLayer | Windows::Never) => None,
             Some(_) => self.size(field, limits::CONTEXT)?,
             None if self.family.name == "gemma2" => self.family.window,
             None => None,
@@ -266,6 +272,13 @@ impl Reader<'_> {
                 )));
             }
         };
+        let attention = "rope.scaling.attn_factor";
+        if !matches!(stored, Some(RopeScaling::LongRope { .. }))
+            && self.float(attention)?.is_some_and(|factor| factor != 1.0)
+        {
+            let key = self.key(attention);
+            return Err(unsupported(format!("metadata sets `{key}` without longrope, which Triad does not support")));
+        }
         match (linear, stored) {
             (None, None) => Ok(RopeScaling::None),
             (Some(factor), None) => Ok(RopeScaling::Linear { factor }),

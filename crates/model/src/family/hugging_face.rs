@@ -4,11 +4,11 @@
 use serde_json::Value;
 
 use super::config::Config;
+use super::config_rope::ConfigRope;
 use super::draft::Draft;
-use super::rope::{Llama3, llama3_factors, long_rope_attention_factor};
 use super::traits::{self, Family, Windows};
-use super::{malformed, missing, unsupported};
-use crate::description::{Activation, ModelDescription, NormKind, Rope, RopePairing, RopeScaling, limits};
+use super::{FULL, SLIDING, malformed, unsupported};
+use crate::description::{Activation, ModelDescription, NormKind, limits};
 use crate::error::Result;
 
 /// `model_type` of every family.
@@ -25,18 +25,16 @@ const FAMILIES: [(&str, &Family); 10] = [
     ("phi3", &traits::PHI3),
 ];
 
-/// Fields that would change the numbers in a way that Triad does not compute, unless null, false or 0.
-const REFUSED: [&str; 6] = [
+/// Fields that would change the numbers in a way that Triad does not compute, unless null, false, 0 or empty.
+const REFUSED: [&str; 7] = [
     "quantization_config",
+    "per_layer_config",
     "qk_layernorm",
     "use_bidirectional_attention",
     "num_experts",
     "num_local_experts",
     "n_routed_experts",
 ];
-
-const FULL: &str = "full_attention";
-const SLIDING: &str = "sliding_attention";
 
 /// The family that `config` names, and the model that it describes.
 pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescription)> {
@@ -52,6 +50,7 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     let config = outer.object("text_config", "text_config.")?.unwrap_or(outer);
     for part in [outer, config] {
         refuse(&part, &REFUSED)?;
+        refuse_bidirectional(&part)?;
     }
     if family.soft_caps.is_none_or(|caps| caps.scores.is_none()) {
         refuse(&config, &["attn_logit_softcapping"])?;
@@ -66,9 +65,21 @@ pub(super) fn describe(config: &Value) -> Result<(&'static Family, ModelDescript
     Ok((family, draft(family, &config, tied)?.describe(family)?))
 }
 
+/// Refuses attention without a mask. `transformers` reads null as false.
+fn refuse_bidirectional(config: &Config<'_>) -> Result<()> {
+    if config.has("is_causal") && config.bool("is_causal")? != Some(true) {
+        return Err(unsupported("config.json sets `is_causal` to other than true, which Triad does not support"));
+    }
+    Ok(())
+}
+
 fn refuse(config: &Config<'_>, fields: &[&str]) -> Result<()> {
     for field in fields {
-        let neutral = |value: &Value| value.as_bool() == Some(false) || value.as_f64() == Some(0.0);
+        let neutral = |value: &Value| match value {
+            Value::Object(fields) => fields.is_empty(),
+            Value::Array(values) => values.is_empty(),
+            value => value.as_bool() == Some(false) || value.as_f64() == Some(0.0),
+        };
         if config.raw(field).is_some_and(|value| !neutral(value)) {
             return Err(unsupported(format!("config.json sets `{field}`, which Triad does not support")));
         }
@@ -104,7 +115,7 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         Some(_) => config.positive(key).map(|cap| cap.map(|cap| cap as f32)),
         None => Ok(None),
     };
-    let rope = |layer| rope(family, config, layer, head_dim, context);
+    let rope = ConfigRope { family, config, head_dim, context };
     Ok(Draft {
         name: None,
         hidden,
@@ -124,8 +135,8 @@ fn draft(family: &Family, config: &Config<'_>, tied: bool) -> Result<Draft> {
         score_soft_cap: cap("attn_logit_softcapping", |caps| caps.scores)?,
         logit_soft_cap: cap("final_logit_softcapping", |caps| caps.logits)?,
         windows: windows(family, config, blocks)?,
-        rope: rope(FULL)?,
-        local_rope: rope(SLIDING)?,
+        rope: rope.read(false)?,
+        local_rope: rope.read(true)?,
         tied,
     })
 }
@@ -142,18 +153,14 @@ pub(super) fn head_dim(hidden: usize, heads: usize) -> Result<usize> {
 }
 
 fn activation(family: &Family, config: &Config<'_>) -> Result<Activation> {
-    let (field, name) = match config.string("hidden_activation")? {
-        Some(name) => ("hidden_activation", name),
-        None => match config.string("hidden_act")? {
-            Some(name) => ("hidden_act", name),
-            None => return Ok(family.activation),
-        },
-    };
+    let field = family.activation_field;
+    let Some(name) = config.string(field)? else { return Ok(family.activation) };
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
-        // Gemma's first configurations say `gelu`, but the model was trained with its tanh form.
-        "gelu" if family.name == "gemma" && field == "hidden_act" => Ok(Activation::GeluTanh),
+        // Gemma's first configurations say `gelu`, but the model was trained with its tanh form. Version 4.57 of
+        // `transformers` takes the word as it is.
+        "gelu" if family.name == "gemma" => Ok(Activation::GeluTanh),
         "gelu" => Ok(Activation::Gelu),
         _ => Err(unsupported(format!(
             "config.json: `{field}` is `{name}`, which Triad does not run; it runs silu, gelu, gelu_pytorch_tanh"
@@ -179,7 +186,10 @@ fn windows(family: &Family, config: &Config<'_>, blocks: usize) -> Result<Vec<Op
     }
     let first = config.count("max_window_layers")?.unwrap_or(28);
     let every = match family.windows {
-        Windows::AllButEvery(default) => config.size("sliding_window_pattern", limits::BLOCKS)?.unwrap_or(default),
+        Windows::AllButEvery(default) if family.local_rope_base.is_some() => {
+            config.size("sliding_window_pattern", limits::BLOCKS)?.unwrap_or(default)
+        }
+        Windows::AllButEvery(every) => every,
         _ => 1,
     };
     let windowed = |block: usize| match family.windows {
@@ -204,8 +214,8 @@ fn types_to_windows(
         )));
     }
     let to_window = |(block, kind): (usize, &&str)| match *kind {
-        // `transformers` gives every block of these families the window, whatever `layer_types` has.
-        FULL | SLIDING if family.windows == Windows::Everywhere => Ok(window),
+        // `transformers` gives every block of Phi-3 the window, whatever `layer_types` has.
+        FULL | SLIDING if family.name == "phi3" => Ok(window),
         FULL => Ok(None),
         SLIDING if window.is_some() => Ok(window),
         SLIDING => Err(malformed(format!(
@@ -217,110 +227,4 @@ fn types_to_windows(
         ))),
     };
     types.iter().enumerate().map(to_window).collect()
-}
-
-fn rope(family: &Family, config: &Config<'_>, layer: &str, head_dim: usize, context: usize) -> Result<Rope> {
-    let parameters = match config.object("rope_parameters", "rope_parameters.")? {
-        Some(all) => match all.object(layer, "rope_parameters.*.")? {
-            Some(one) => Some(one),
-            None if family.local_rope_base.is_some() => {
-                return Err(missing(format!("config.json has no field `rope_parameters.{layer}`")));
-            }
-            None => Some(all),
-        },
-        None => None,
-    };
-    let local_base = family.local_rope_base.filter(|_| layer == SLIDING);
-    let (base_field, default_base) = match local_base {
-        Some(base) => ("rope_local_base_freq", base),
-        None => ("rope_theta", family.rope_base),
-    };
-    let base = match &parameters {
-        Some(parameters) => parameters.positive("rope_theta")?,
-        None => config.positive(base_field)?,
-    };
-    let base = base.map_or(default_base, |base| base as f32);
-
-    let from_parameters = match &parameters {
-        Some(parameters) => parameters.positive("partial_rotary_factor")?,
-        None => None,
-    };
-    let fraction = match from_parameters {
-        Some(fraction) => Some(fraction),
-        None => config.positive("partial_rotary_factor")?,
-    };
-    let dims = match (family.rotary_fraction, fraction) {
-        (None, None | Some(1.0)) => head_dim,
-        (None, Some(fraction)) => {
-            let name = family.name;
-            return Err(unsupported(format!(
-                "config.json: `partial_rotary_factor` is {fraction}, which Triad does not support for {name}"
-            )));
-        }
-        (Some(default), fraction) => (head_dim as f64 * fraction.unwrap_or(default)) as usize,
-    };
-
-    let scaling = match (parameters, config.object("rope_scaling", "rope_scaling.")?) {
-        (Some(parameters), _) => {
-            let kind = parameters.string("rope_type")?.or(parameters.string("type")?).unwrap_or("default");
-            scaling(config, &parameters, kind, base, dims, context)?
-        }
-        (None, Some(old)) if local_base.is_none() => {
-            let kind = old.string("rope_type")?.or(old.string("type")?);
-            scaling(config, &old, old.required("rope_type", kind)?, base, dims, context)?
-        }
-        (None, _) => RopeScaling::None,
-    };
-    Ok(Rope { dims, base, pairing: RopePairing::Halves, scaling })
-}
-
-fn scaling(
-    config: &Config<'_>,
-    parameters: &Config<'_>,
-    kind: &str,
-    base: f32,
-    dims: usize,
-    context: usize,
-) -> Result<RopeScaling> {
-    let positive = |key: &str| parameters.positive(key).and_then(|value| parameters.required(key, value));
-    let original = "original_max_position_embeddings";
-    match kind {
-        "default" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear { factor: positive("factor")? as f32 }),
-        "llama3" => {
-            let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
-            if low >= high {
-                return Err(malformed(format!(
-                    "config.json: RoPE's `low_freq_factor` is {low}, expected less than `high_freq_factor`, {high}"
-                )));
-            }
-            let original_context = parameters.size(original, limits::CONTEXT)?;
-            let original_context = parameters.required(original, original_context)?;
-            let scaling = Llama3 { factor: positive("factor")?, low, high, original_context };
-            Ok(RopeScaling::Factors { factors: llama3_factors(scaling, base, dims) })
-        }
-        "longrope" | "su" => {
-            let stated = match config.size(original, limits::CONTEXT)? {
-                Some(stated) => Some(stated),
-                None => parameters.size(original, limits::CONTEXT)?,
-            };
-            let stretch = match stated {
-                Some(stated) => context as f64 / stated as f64,
-                None => positive("factor")?,
-            };
-            let original_context = stated.unwrap_or(context);
-            let attention_factor = parameters.positive("attention_factor")?.map(|factor| factor as f32);
-            Ok(RopeScaling::LongRope {
-                short: parameters.factors("short_factor", dims / 2)?,
-                long: parameters.factors("long_factor", dims / 2)?,
-                original_context,
-                attention_factor: attention_factor
-                    .unwrap_or_else(|| long_rope_attention_factor(stretch, original_context)),
-            })
-        }
-        other => Err(unsupported(format!(
-            "config.json: RoPE type `{}`, which Triad does not run; it runs default, linear, llama3, longrope",
-            other.chars().take(40).collect::<String>()
-        ))),
-    }
 }

@@ -13,6 +13,7 @@
 //! (another RoPE type, experts, a tensor without a part to play) is refused by name.
 
 mod config;
+mod config_rope;
 mod draft;
 mod gguf;
 mod hugging_face;
@@ -36,10 +37,18 @@ use crate::tensor_map::TensorMap;
 pub(crate) use modules::Modules;
 pub use shapes::{SHAPES, shape};
 
+/// The kinds of attention that a `config.json` gives its blocks.
+const FULL: &str = "full_attention";
+const SLIDING: &str = "sliding_attention";
+
 /// Reads one tensor of a file, dequantized: some families store RoPE's divisors as a tensor.
 pub type ReadF32<'a> = dyn Fn(&TensorInfo) -> Result<Vec<f32>> + 'a;
 
-/// Describes a Hugging Face checkpoint by its `config.json` and its tensors.
+/// Returns whether two tensors of the same shape hold the same numbers.
+pub type AreEqual<'a> = dyn Fn(&TensorInfo, &TensorInfo) -> bool + 'a;
+
+/// Describes a Hugging Face checkpoint by its `config.json` and its tensors. `are_equal` is asked only if the file has an
+/// output matrix that its configuration ties to the embedding.
 ///
 /// # Errors
 ///
@@ -49,9 +58,10 @@ pub type ReadF32<'a> = dyn Fn(&TensorInfo) -> Result<Vec<f32>> + 'a;
 pub fn from_hugging_face(
     config: &serde_json::Value,
     tensors: &BTreeMap<String, TensorInfo>,
+    are_equal: &AreEqual<'_>,
 ) -> Result<(ModelDescription, TensorMap)> {
     let (family, description) = hugging_face::describe(config)?;
-    let map = tensors::hugging_face(family, &description, tensors)?;
+    let map = tensors::hugging_face(family, &description, tensors, are_equal)?;
     Ok((description, map))
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gguf::ROPE_TENSORS;
 use super::names::{self, Names};
 use super::traits::Family;
-use super::{malformed, missing, unsupported};
+use super::{AreEqual, malformed, missing, unsupported};
 use crate::description::{BlockDescription, Linear, ModelDescription, Norm, NormKind, Residual};
 use crate::error::Result;
 use crate::tensor::TensorInfo;
@@ -25,6 +25,7 @@ pub(super) fn hugging_face(
     family: &Family,
     description: &ModelDescription,
     tensors: &BTreeMap<String, TensorInfo>,
+    are_equal: &AreEqual<'_>,
 ) -> Result<TensorMap> {
     let names = &family.names;
     let here = |(root, _): &&(&str, &str)| tensors.contains_key(&format!("{root}{}.weight", names.embedding));
@@ -33,6 +34,16 @@ pub(super) fn hugging_face(
     let mut mapper = Mapper { names, root, output: &output, description, tensors, used: BTreeSet::new() };
     let map = mapper.map()?;
     mapper.account_for_the_rest(&[root, &output])?;
+    if let Some(head) = tensors.get(&format!("{output}.weight")).filter(|_| description.tied_output) {
+        let embedding = &tensors[&map.embedding.name];
+        if head.shape != embedding.shape || !are_equal(head, embedding) {
+            return Err(unsupported(format!(
+                "tensor `{}` differs from `{}`, to which `tie_word_embeddings` ties it: some versions of transformers take \
+                 the one, some the other; expected the same numbers, or `tie_word_embeddings` false",
+                head.name, embedding.name
+            )));
+        }
+    }
     Ok(map)
 }
 

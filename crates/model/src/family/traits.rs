@@ -29,6 +29,8 @@ pub(super) struct Family {
     pub gated: bool,
     /// Nonlinearity of the feed-forward.
     pub activation: Activation,
+    /// Field of a `config.json` that names the nonlinearity.
+    pub activation_field: &'static str,
     /// Which blocks see a sliding window.
     pub windows: Windows,
     /// The soft caps of attention scores and logits, for a family that has them.
@@ -50,6 +52,8 @@ pub(super) struct Family {
     pub head_dim: Option<usize>,
     /// Longest context in tokens.
     pub context: usize,
+    /// Context of pre-training in tokens, which LongRoPE is computed from, for a family that has a default.
+    pub original_context: Option<usize>,
     /// Width of a sliding window, for a family that has windows.
     pub window: Option<usize>,
     /// Sizes that a nested `text_config` leaves out where they are the defaults of `transformers`.
@@ -88,6 +92,7 @@ pub(super) const LLAMA: Family = Family {
     all_biases: false,
     gated: true,
     activation: Activation::Silu,
+    activation_field: "hidden_act",
     windows: Windows::Never,
     soft_caps: None,
     local_rope_base: None,
@@ -98,6 +103,7 @@ pub(super) const LLAMA: Family = Family {
     tied: false,
     head_dim: None,
     context: 2048,
+    original_context: None,
     window: None,
     sizes: &[],
 };
@@ -127,6 +133,7 @@ pub(super) const GEMMA2: Family = Family {
     name: "gemma2",
     names: names::GEMMA2,
     residual: Residual::SerialPostNorm,
+    activation_field: "hidden_activation",
     windows: Windows::AllButEvery(2),
     window: Some(4096),
     soft_caps: Some(SoftCaps { scores: Some(50.0), logits: Some(30.0) }),
@@ -177,5 +184,6 @@ pub(super) const PHI3: Family = Family {
     rotary_fraction: Some(1.0),
     epsilon: 1e-5,
     context: 4096,
+    original_context: Some(4096),
     ..LLAMA
 };

@@ -200,6 +200,8 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
         (metadata("llama", &[("rope.scaling.factor", Value::Float(-2.0))]), "-2"),
         (metadata("llama", &[("rope.scaling.type", text("longrope"))]), "rope_factors_short.weight"),
         (metadata("gemma3", &[]), "gemma3.rope.freq_base"),
+        (metadata("qwen3", &[("attention.causal", Value::Bool(false))]), "qwen3.attention.causal"),
+        (metadata("llama", &[("rope.scaling.attn_factor", Value::Float(1.5))]), "llama.rope.scaling.attn_factor"),
         (Metadata::default(), "general.architecture"),
     ];
     for (metadata, named) in cases {

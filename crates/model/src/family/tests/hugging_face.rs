@@ -5,9 +5,13 @@ use super::{Tensors, llama_description, tensor, tensors, windows};
 use crate::description::{
     Activation, BlockDescription, FeedForward, Linear, ModelDescription, Norm, NormKind, Residual, RopeScaling,
 };
-use crate::error::ErrorKind;
-use crate::family::from_hugging_face;
-use crate::tensor_map::TensorSlice;
+use crate::error::{ErrorKind, Result};
+use crate::family;
+use crate::tensor_map::{TensorMap, TensorSlice};
+
+fn from_hugging_face(config: &Json, tensors: &Tensors) -> Result<(ModelDescription, TensorMap)> {
+    family::from_hugging_face(config, tensors, &|_, _| true)
+}
 
 /// `base` with the fields of `changes`; a field that is the string `absent` is removed.
 fn with(base: &Json, changes: Json) -> Json {
@@ -124,6 +128,14 @@ fn every_mistral_block_has_the_window_unless_it_is_null() {
 }
 
 #[test]
+fn layer_types_say_which_blocks_of_mistral_have_the_window() {
+    let types = |types: Json| json!({ "model_type": "mistral", "sliding_window": 8, "layer_types": types });
+    let mixed = types(json!(["full_attention", "sliding_attention"]));
+    assert_eq!(windows(&described(&with(&llama(), mixed))), [None, Some(8)]);
+    assert_eq!(windows(&described(&with(&llama(), types(json!(null))))), [Some(8), Some(8)]);
+}
+
+#[test]
 fn qwen2_has_biases_on_query_key_value_and_windows_only_where_in_use() {
     let qwen2 = with(&llama(), json!({ "model_type": "qwen2", "sliding_window": 8, "max_window_layers": 1 }));
     let description = described(&qwen2);
@@ -211,6 +223,71 @@ fn gemma3_in_the_new_style_means_the_same_as_in_the_old() {
     let flat = with(&new, json!({ "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } }));
     let error = hugging_face::describe(&flat).expect_err("no local RoPE").to_string();
     assert!(error.contains("rope_parameters.full_attention"), "{error}");
+}
+
+#[test]
+fn rope_scaling_takes_the_place_of_rope_parameters() {
+    let linear = json!({ "rope_type": "linear", "factor": 2.0 });
+    for model_type in ["llama", "mistral", "qwen2", "qwen3", "gemma"] {
+        let changes = json!({
+            "model_type": model_type, "rope_theta": "absent", "rope_scaling": linear,
+            "rope_parameters": { "rope_type": "default", "rope_theta": 777.0 }
+        });
+        let rope = &described(&with(&llama(), changes)).blocks[0].attention.rope;
+        let expected = (10_000.0, &RopeScaling::Linear { factor: 2.0 });
+        assert_eq!((rope.base, &rope.scaling), expected, "{model_type}");
+    }
+    let yarn = json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128 });
+    let changes = json!({ "rope_scaling": yarn, "rope_parameters": { "rope_type": "default", "rope_theta": 1e6 } });
+    let error = hugging_face::describe(&with(&llama(), changes)).expect_err("YaRN").to_string();
+    assert!(error.contains("`yarn`"), "{error}");
+    let empty = json!({ "rope_scaling": {}, "rope_parameters": { "rope_type": "default", "rope_theta": 777.0 } });
+    assert_eq!(described(&with(&llama(), empty)).blocks[0].attention.rope.base, 777.0);
+}
+
+#[test]
+fn numbers_of_rope_that_rope_parameters_lack_are_taken_from_the_top_level() {
+    let parameters = json!({ "rope_type": "linear", "factor": 2.0 });
+    let outside = with(&llama(), json!({ "rope_parameters": parameters, "rope_theta": 777.0 }));
+    assert_eq!(described(&outside).blocks[0].attention.rope.base, 777.0);
+    let phi = with(&phi2(), json!({ "rope_parameters": parameters, "partial_rotary_factor": 0.25 }));
+    assert_eq!(described(&phi).blocks[0].attention.rope.dims, 4);
+    let parameters =
+        json!({ "full_attention": { "rope_type": "default" }, "sliding_attention": { "rope_type": "default" } });
+    let outside = json!({ "rope_parameters": parameters, "rope_theta": 777.0, "rope_local_base_freq": 55.0 });
+    let gemma3 = described(&with(&with(&gemma3_nested()["text_config"], outside), json!({ "rope_scaling": "absent" })));
+    assert_eq!([0, 5].map(|block: usize| gemma3.blocks[block].attention.rope.base), [55.0, 777.0]);
+}
+
+#[test]
+fn a_rope_that_versions_of_transformers_read_differently_is_refused() {
+    let linear = json!({ "rope_type": "linear", "factor": 2.0, "rope_theta": 777.0 });
+    let cases = [
+        (json!({ "rope_scaling": linear }), "versions 4 and 5"),
+        (json!({ "rope_scaling": { "rope_type": "linear", "type": "default", "factor": 2.0 } }), "`type` is `default`"),
+        (json!({ "rope_parameters": { "full_attention": linear } }), "`rope_parameters.full_attention`"),
+    ];
+    for (changes, named) in cases {
+        let error = hugging_face::describe(&with(&llama(), changes.clone())).expect_err(named);
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{changes}: {error}");
+        assert!(error.to_string().contains(named), "{changes}: {error}");
+    }
+    let same = with(&linear, json!({ "rope_theta": 5e5 }));
+    assert_eq!(described(&with(&llama(), json!({ "rope_scaling": same }))).blocks[0].attention.rope.base, 5e5);
+}
+
+#[test]
+fn a_field_of_another_family_changes_nothing() {
+    let cases = [
+        ("llama", json!({ "hidden_activation": "gelu", "sliding_window_pattern": 2 })),
+        ("gemma", json!({ "hidden_activation": "silu" })),
+        ("gemma2", json!({ "hidden_act": "gelu", "sliding_window_pattern": 1 })),
+        ("qwen3", json!({ "layer_norm_eps": 0.5, "query_pre_attn_scalar": 3 })),
+    ];
+    for (model_type, changes) in cases {
+        let base = with(&llama(), json!({ "model_type": model_type, "hidden_act": "gelu_pytorch_tanh" }));
+        assert_eq!(described(&with(&base, changes)), described(&base), "{model_type}");
+    }
 }
 
 fn phi2() -> Json {
@@ -348,6 +425,9 @@ fn what_triad_does_not_run_is_refused_by_name() {
         (json!({ "model_type": "gemma3_text", "attn_logit_softcapping": 50.0 }), "attn_logit_softcapping"),
         (json!({ "model_type": "gemma3_text", "use_bidirectional_attention": true }), "use_bidirectional_attention"),
         (json!({ "model_type": "phi", "qk_layernorm": true }), "qk_layernorm"),
+        (json!({ "is_causal": false }), "is_causal"),
+        // `transformers` takes null for false.
+        (json!({ "is_causal": null }), "is_causal"),
         (json!({ "layer_types": ["full_attention", "chunked_attention"] }), "chunked_attention"),
     ];
     for (changes, named) in cases {
@@ -432,6 +512,15 @@ fn a_tensor_that_would_change_the_answer_is_not_ignored() {
     let mut harmless = llama_tensors();
     harmless.extend([tensor("model.layers.0.self_attn.rotary_emb.inv_freq", &[8]), tensor("vision.weight", &[1])]);
     assert!(from_hugging_face(&llama(), &harmless).is_ok());
+}
+
+#[test]
+fn the_output_matrix_of_a_tied_model_is_a_copy_of_the_embedding() {
     let tied = with(&llama(), json!({ "tie_word_embeddings": true }));
-    assert!(from_hugging_face(&tied, &llama_tensors()).is_ok(), "the output matrix of a tied model is a copy");
+    assert!(from_hugging_face(&tied, &llama_tensors()).is_ok());
+    let error = family::from_hugging_face(&tied, &llama_tensors(), &|_, _| false).expect_err("another matrix");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let names = ["lm_head.weight", "model.embed_tokens.weight", "tie_word_embeddings"];
+    assert!(names.iter().all(|name| error.to_string().contains(name)), "{error}");
+    assert!(family::from_hugging_face(&llama(), &llama_tensors(), &|_, _| false).is_ok(), "it isn't tied");
 }

@@ -1,0 +1,192 @@
+//! RoPE as a `config.json` describes it. Versions 4 and 5 of `transformers` look for its numbers in different places.
+
+use super::config::Config;
+use super::rope::{Llama3, llama3_factors, long_rope_attention_factor};
+use super::traits::Family;
+use super::{FULL, SLIDING, malformed, missing, unsupported};
+use crate::description::{Rope, RopePairing, RopeScaling, limits};
+use crate::error::Result;
+
+const ORIGINAL: &str = "original_max_position_embeddings";
+
+/// Where RoPE's numbers are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConfigRope<'a> {
+    pub family: &'a Family,
+    pub config: &'a Config<'a>,
+    pub head_dim: usize,
+    pub context: usize,
+}
+
+/// Whose rules a file is read by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    /// Scaling in `rope_scaling`; base and fraction at the top level.
+    Four,
+    /// Everything in `rope_scaling` or, without it, in `rope_parameters`; base and fraction at the top level where they
+    /// are not there.
+    Five,
+}
+
+impl<'a> ConfigRope<'a> {
+    /// Reads RoPE of the blocks that see everything or, with `local`, of those with a window.
+    ///
+    /// # Errors
+    /// Among others for a file that both versions read, and that is another model to each.
+    pub fn read(&self, local: bool) -> Result<Rope> {
+        let local = local && self.family.local_rope_base.is_some();
+        let scaling = self.config.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
+        let parameters = self.parameters(local)?;
+        let places: Vec<Config<'a>> = match (scaling, parameters) {
+            (Some(_), parameters) if local => parameters.into_iter().collect(),
+            // Gemma 3's `rope_scaling` changes what its `rope_parameters` say.
+            (Some(scaling), Some(parameters)) if self.family.local_rope_base.is_some() => vec![scaling, parameters],
+            (Some(scaling), _) => vec![scaling],
+            (None, parameters) => parameters.into_iter().collect(),
+        };
+        let newer = self.by(Version::Five, local, &places)?;
+        if scaling.is_none() && self.config.raw("rope_parameters").is_some() {
+            return Ok(newer);
+        }
+        let places: Vec<Config<'a>> = scaling.into_iter().filter(|_| !local).collect();
+        if self.by(Version::Four, local, &places)? != newer {
+            return Err(unsupported(
+                "config.json: versions 4 and 5 of transformers read another RoPE each from `rope_scaling` and the fields \
+                 next to it, expected fields that mean the same to both",
+            ));
+        }
+        Ok(newer)
+    }
+
+    /// The fields of `rope_parameters` for one kind of blocks.
+    fn parameters(&self, local: bool) -> Result<Option<Config<'a>>> {
+        let all = self.config.object("rope_parameters", "rope_parameters.")?.filter(|all| !all.is_empty());
+        let Some(all) = all else { return Ok(None) };
+        if self.family.local_rope_base.is_some() {
+            let layer = if local { SLIDING } else { FULL };
+            let one = all.object(layer, "rope_parameters.*.")?;
+            let absent = || missing(format!("config.json has no field `rope_parameters.{layer}`"));
+            return one.map(Some).ok_or_else(absent);
+        }
+        match [FULL, SLIDING].into_iter().find(|layer| all.has(layer)) {
+            Some(layer) => Err(unsupported(format!(
+                "config.json sets `rope_parameters.{layer}`, which Triad does not support for {}",
+                self.family.name
+            ))),
+            None => Ok(Some(all)),
+        }
+    }
+
+    /// Reads RoPE by the rules of one version, its numbers from the first of `places` that has them.
+    fn by(&self, version: Version, local: bool, places: &[Config<'_>]) -> Result<Rope> {
+        let inner = |key: &str| match find(places, key) {
+            Some(place) if version == Version::Five => place.positive(key),
+            _ => Ok(None),
+        };
+        let (field, default) = match self.family.local_rope_base {
+            Some(base) if local => ("rope_local_base_freq", base),
+            _ => ("rope_theta", self.family.rope_base),
+        };
+        let base = inner("rope_theta")?.map_or_else(|| self.config.positive(field), |base| Ok(Some(base)))?;
+        let base = base.map_or(default, |base| base as f32);
+        let fraction = "partial_rotary_factor";
+        let fraction = inner(fraction)?.map_or_else(|| self.config.positive(fraction), |part| Ok(Some(part)))?;
+        let dims = match (self.family.rotary_fraction, fraction) {
+            (None, None | Some(1.0)) => self.head_dim,
+            (None, Some(fraction)) => {
+                let name = self.family.name;
+                return Err(unsupported(format!(
+                    "config.json: `partial_rotary_factor` is {fraction}, which Triad does not support for {name}"
+                )));
+            }
+            (Some(default), fraction) => (self.head_dim as f64 * fraction.unwrap_or(default)) as usize,
+        };
+        let scaling = self.scaling(version, places, base, dims)?;
+        Ok(Rope { dims, base, pairing: RopePairing::Halves, scaling })
+    }
+
+    fn scaling(&self, version: Version, places: &[Config<'_>], base: f32, dims: usize) -> Result<RopeScaling> {
+        let Some(first) = places.first() else { return Ok(RopeScaling::None) };
+        let place = |key: &str| find(places, key).unwrap_or(first);
+        let kind = match (place("rope_type").string("rope_type")?, place("type").string("type")?) {
+            (Some(kind), Some(other)) if kind != other => {
+                return Err(unsupported(format!(
+                    "config.json: RoPE's `rope_type` is `{}` and its `type` is `{}`, expected one of them",
+                    brief(kind),
+                    brief(other)
+                )));
+            }
+            (Some(kind), _) | (None, Some(kind)) => kind,
+            (None, None) if version == Version::Five => "default",
+            (None, None) => first.required("rope_type", None)?,
+        };
+        let positive = |key: &str| place(key).positive(key).and_then(|value| place(key).required(key, value));
+        match kind {
+            "default" => Ok(RopeScaling::None),
+            "linear" => Ok(RopeScaling::Linear { factor: positive("factor")? as f32 }),
+            "llama3" => {
+                let (low, high) = (positive("low_freq_factor")?, positive("high_freq_factor")?);
+                if low >= high {
+                    return Err(malformed(format!(
+                        "config.json: RoPE's `low_freq_factor` is {low}, expected less than `high_freq_factor`, {high}"
+                    )));
+                }
+                let inner = place(ORIGINAL).size(ORIGINAL, limits::CONTEXT)?;
+                let original_context = match self.outer_context(version == Version::Five)? {
+                    Some(outer) => outer,
+                    None => place(ORIGINAL).required(ORIGINAL, inner)?,
+                };
+                let scaling = Llama3 { factor: positive("factor")?, low, high, original_context };
+                Ok(RopeScaling::Factors { factors: llama3_factors(scaling, base, dims) })
+            }
+            "longrope" | "su" => self.long_rope(version, place, dims),
+            other => Err(unsupported(format!(
+                "config.json: RoPE type `{}`, which Triad does not run; it runs default, linear, llama3, longrope",
+                brief(other)
+            ))),
+        }
+    }
+
+    fn long_rope<'b>(
+        &self,
+        version: Version,
+        place: impl Fn(&str) -> &'b Config<'b>,
+        dims: usize,
+    ) -> Result<RopeScaling> {
+        let outer = self.outer_context(true)?.or(self.family.original_context);
+        let inner = place(ORIGINAL).size(ORIGINAL, limits::CONTEXT)?.filter(|_| version == Version::Five);
+        let stated = outer.or(inner);
+        let original_context = stated.unwrap_or(self.context);
+        let factor = place("factor").positive("factor")?;
+        let stretch = match (version, stated, factor) {
+            (Version::Five, _, Some(factor)) | (Version::Four, None, Some(factor)) => factor,
+            (Version::Four, None, None) => place("factor").required("factor", None)?,
+            (_, _, None) | (Version::Four, Some(_), _) => self.context as f64 / original_context as f64,
+        };
+        let attention_factor = place("attention_factor").positive("attention_factor")?;
+        Ok(RopeScaling::LongRope {
+            short: place("short_factor").factors("short_factor", dims / 2)?,
+            long: place("long_factor").factors("long_factor", dims / 2)?,
+            original_context,
+            attention_factor: attention_factor
+                .map_or_else(|| long_rope_attention_factor(stretch, original_context), |factor| factor as f32),
+        })
+    }
+
+    /// The context of pre-training at the top level, unless the family has a RoPE for each kind of blocks.
+    fn outer_context(&self, is_read: bool) -> Result<Option<usize>> {
+        if !is_read || self.family.local_rope_base.is_some() {
+            return Ok(None);
+        }
+        self.config.size(ORIGINAL, limits::CONTEXT)
+    }
+}
+
+/// The first of `places` that has a value under `key`.
+fn find<'a, 'b>(places: &'b [Config<'a>], key: &str) -> Option<&'b Config<'a>> {
+    places.iter().find(|place| place.raw(key).is_some())
+}
+
+fn brief(text: &str) -> String {
+    text.chars().take(40).collect()
+}
