@@ -192,6 +192,14 @@ def what_a_model_writes_is_never_html(browser):
     one.close()
 
 
+def markdown_takes_linear_time_whatever_it_is(browser):
+    one = Page(browser)
+    find = Path(__file__).with_name("linear.js").read_text()
+    slow = one.page.evaluate(find, {"module": "/markdown.js", "letters": 125_000})
+    assert not slow, f"so many times as long: {slow}"
+    one.close()
+
+
 def the_timeline_zooms(browser):
     one = Page(browser, viewport={"width": 1200, "height": 760})
     page = one.page

@@ -91,9 +91,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let Cli { command, verbose } = Cli::parse();
-    if verbose {
+    let level = if verbose { LevelFilter::DEBUG } else { command.log_level() };
+    if level != LevelFilter::OFF {
         let log = tracing_subscriber::fmt().with_writer(io::stderr).log_internal_errors(false);
-        log.with_max_level(LevelFilter::DEBUG).init();
+        log.with_max_level(level).init();
     }
     let tier = triad_kernels::tier::requested().map(|_| ()).map_err(anyhow::Error::msg);
     let done = tier.and_then(|()| interrupt::install()).and_then(|()| {
@@ -109,6 +110,15 @@ fn main() -> ExitCode {
 }
 
 impl Command {
+    /// Returns what is logged unless `--verbose` asks for more. Clients of a server don't learn why it failed: the log does.
+    fn log_level(&self) -> LevelFilter {
+        match self {
+            #[cfg(feature = "server")]
+            Self::Serve(_) => LevelFilter::ERROR,
+            _ => LevelFilter::OFF,
+        }
+    }
+
     /// Whether it multiplies matrices of models, so that it should use the fastest kernels.
     fn computes(&self) -> bool {
         match self {

@@ -1,23 +1,30 @@
 // Markdown as elements. What a model writes becomes text nodes alone: no part of it is ever read as HTML.
+//
+// The time is linear in the length of the text, whatever it is: no expression here has two ways to match the same letters,
+// and what is looked for further on in a line is looked for once.
 
 const FENCE = /^\s{0,3}(```+|~~~+)\s*([\w+#.-]*)/;
-const HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
+const HEADING = /^(#{1,6})\s+(\S.*)?$/s;
 const RULE = /^\s{0,3}([-*_])(\s*\1){2,}\s*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const QUOTE = /^\s{0,3}>\s?(.*)$/;
-const DIVIDER = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(\S.*)?$/s;
+const QUOTE = /^\s{0,3}>\s?(.*)$/s;
 // Quotes and lists within each other, at most: deeper ones are text.
 const DEEPEST = 8;
 
 // Puts `text` into `place`, in place of what is there.
 export function render(text, place) {
-  place.replaceChildren(...blocks(text.split('\n'), 0));
+  place.replaceChildren();
+  fill(place, blocks(text.split('\n'), 0));
 }
 
 function element(name, ...children) {
-  const made = document.createElement(name);
-  made.append(...children);
-  return made;
+  return fill(document.createElement(name), children);
+}
+
+// Puts `children` at the end of `place`, one by one: a call has room for some ten thousand arguments.
+function fill(place, children) {
+  for (const child of children) place.append(child);
+  return place;
 }
 
 function blocks(lines, depth) {
@@ -33,7 +40,7 @@ function blocks(lines, depth) {
       made.push(code(lines.slice(at + 1, end).join('\n'), fence[2]));
       at = end + 1;
     } else if (heading) {
-      made.push(element(`h${heading[1].length}`, ...inline(heading[2])));
+      made.push(fill(element(`h${heading[1].length}`), inline(title(heading[2] ?? ''))));
       at += 1;
     } else if (RULE.test(line)) {
       made.push(element('hr'));
@@ -41,13 +48,13 @@ function blocks(lines, depth) {
     } else if (quote && depth < DEEPEST) {
       const end = run(lines, at, (one) => QUOTE.test(one));
       const inside = lines.slice(at, end).map((one) => QUOTE.exec(one)[1]);
-      made.push(element('blockquote', ...blocks(inside, depth + 1)));
+      made.push(fill(element('blockquote'), blocks(inside, depth + 1)));
       at = end;
     } else if (item && depth < DEEPEST) {
       const end = listEnd(lines, at);
       made.push(list(lines.slice(at, end), depth));
       at = end;
-    } else if (line.includes('|') && DIVIDER.test(lines[at + 1] ?? '')) {
+    } else if (line.includes('|') && isDivider(lines[at + 1] ?? '')) {
       const end = run(lines, at + 2, (one) => one.includes('|'));
       made.push(table(line, lines.slice(at + 2, end)));
       at = end;
@@ -58,6 +65,19 @@ function blocks(lines, depth) {
     }
   }
   return made;
+}
+
+// The text of a heading, without the signs that may close it behind a space.
+function title(text) {
+  const whole = text.trimEnd();
+  let end = whole.length;
+  while (whole[end - 1] === '#') end -= 1;
+  return /\S/.test(whole[end - 1] ?? ' ') ? whole : whole.slice(0, end).trimEnd();
+}
+
+// Whether a line divides the head of a table from its rows.
+function isDivider(line) {
+  return cells(line).every((cell) => /^:?-+:?$/.test(cell));
 }
 
 // The first line from `at` on that `belongs` does not hold for.
@@ -103,10 +123,10 @@ function list(lines, depth) {
     });
     const width = first[1].length + 2;
     const rest = lines.slice(at + 1, end).map((one) => one.slice(Math.min(width, Math.max(one.search(/\S/), 0))));
-    const inside = blocks([item[3], ...rest], depth + 1);
+    const inside = blocks([item[3] ?? ''].concat(rest), depth + 1);
     // A tight item is no paragraph.
-    if (inside[0]?.tagName === 'P') inside.splice(0, 1, ...inside[0].childNodes);
-    made.append(element('li', ...inside));
+    const tight = inside[0]?.tagName === 'P' ? [...inside.shift().childNodes] : [];
+    made.append(fill(fill(element('li'), tight), inside));
     at = end;
   }
   return made;
@@ -117,15 +137,16 @@ function cells(line) {
 }
 
 function table(header, lines) {
-  const row = (name, line) => element('tr', ...cells(line).map((cell) => element(name, ...inline(cell))));
-  return element('table', element('thead', row('th', header)), element('tbody', ...lines.map((line) => row('td', line))));
+  const row = (name, line) => fill(element('tr'), cells(line).map((cell) => fill(element(name), inline(cell))));
+  const body = fill(element('tbody'), lines.map((line) => row('td', line)));
+  return element('table', element('thead', row('th', header)), body);
 }
 
 function paragraph(lines) {
   const made = element('p');
   lines.forEach((line, index) => {
     if (index) made.append(/( {2}|\\)$/.test(lines[index - 1]) ? element('br') : '\n');
-    made.append(...inline(line.trim().replace(/\\$/, '')));
+    fill(made, inline(line.trim().replace(/\\$/, '')));
   });
   return made;
 }
@@ -146,30 +167,134 @@ function code(text, language) {
   return made;
 }
 
-const INLINE = /\\([\\`*_{}[\]()#+\-.!|~>])|(`+)([^`]|[^`].*?[^`])\2(?!`)|\*\*(?=\S)(.+?)\*\*|(?<![\w_])__(?=\S)(.+?)__(?!\w)|\*(?=[^\s*])(.+?)\*|(?<![\w_])_(?=[^\s_])(.+?)_(?!\w)|~~(?=\S)(.+?)~~|\[([^\]]+)\]\(([^()\s]+)\)|(https?:\/\/[^\s<>()]*[^\s<>().,;:!?'"])/;
-
-// Texts longer than this in one line are not looked through.
-const LONGEST = 20_000;
+// Where something other than text may begin.
+const SPECIAL = /[\\`*_~[]|https?:\/\//g;
+const ESCAPED = /[\\`*_{}[\]()#+\-.!|~>]/;
+const TARGET = /\(([^()\s]+)\)/y;
+const ADDRESS = /https?:\/\/[^\s<>()]*/y;
+// What no address ends with.
+const POINTS = '.,;:!?\'"';
+// What is emphasized: its sign, its element, and whether the sign has to be outside of words.
+const MARKS = [['**', 'strong', false], ['__', 'strong', true], ['*', 'em', false], ['_', 'em', true], ['~~', 'del', false]];
 
 function inline(text, depth = 0) {
+  if (depth >= DEEPEST) return [text];
   const made = [];
-  let rest = text;
-  while (rest && depth < DEEPEST && rest.length < LONGEST) {
-    const found = INLINE.exec(rest);
-    if (!found) break;
-    if (found.index) made.push(rest.slice(0, found.index));
-    const [all, escaped, , verbatim, strong, strongToo, emphasis, emphasisToo, struck, label, target, address] = found;
-    const within = (name, content) => element(name, ...inline(content, depth + 1));
-    if (escaped !== undefined) made.push(escaped);
-    else if (verbatim !== undefined) made.push(element('code', verbatim));
-    else if (strong ?? strongToo) made.push(within('strong', strong ?? strongToo));
-    else if (emphasis ?? emphasisToo) made.push(within('em', emphasis ?? emphasisToo));
-    else if (struck) made.push(within('del', struck));
-    else made.push(link(address ?? target, address ? [address] : inline(label, depth + 1), all));
-    rest = rest.slice(found.index + all.length);
+  const line = new Line(text, depth);
+  const special = new RegExp(SPECIAL);
+  let done = 0;
+  for (let found = special.exec(text); found; found = special.exec(text)) {
+    const { index } = found;
+    const read = line.read(index);
+    // A run of backticks that nothing closes is text as a whole.
+    special.lastIndex = read?.end ?? (text[index] === '`' ? runEnd(text, index) : index + 1);
+    if (read) {
+      if (index > done) made.push(text.slice(done, index));
+      made.push(read.content);
+      done = read.end;
+    }
   }
-  if (rest) made.push(rest);
+  if (done < text.length) made.push(text.slice(done));
   return made;
+}
+
+// Where a run of one letter ends.
+function runEnd(text, at) {
+  const letter = text[at];
+  while (text[at] === letter) at += 1;
+  return at;
+}
+
+// Reads a line from its beginning to its end, and remembers what it found ahead.
+class Line {
+  constructor(text, depth) {
+    this.text = text;
+    this.depth = depth;
+    this.ahead = new Map();
+  }
+
+  // The element or text that begins at `at`, and where it ends; nothing where the letter is text.
+  read(at) {
+    switch (this.text[at]) {
+      case '\\': return ESCAPED.test(this.text[at + 1] ?? '') ? { content: this.text[at + 1], end: at + 2 } : undefined;
+      case '`': return this.verbatim(at);
+      case '[': return this.link(at);
+      case 'h': return this.address(at);
+      default: return this.emphasis(at);
+    }
+  }
+
+  // The first place from `from` on that `find` gives for it, or -1. Calls for one `what` have places that grow.
+  first(what, from, find) {
+    const known = this.ahead.get(what);
+    if (known === -1 || known >= from) return known;
+    const place = find(from);
+    this.ahead.set(what, place);
+    return place;
+  }
+
+  verbatim(at) {
+    const start = runEnd(this.text, at);
+    const runs = this.runs.get(start - at) ?? [];
+    while (runs.at(-1) < start) runs.pop();
+    if (!runs.length) return undefined;
+    return { content: element('code', this.text.slice(start, runs.at(-1))), end: runs.at(-1) + start - at };
+  }
+
+  emphasis(at) {
+    const { text } = this;
+    for (const [mark, name, isOutside] of MARKS) {
+      const start = at + mark.length;
+      const opens = text.startsWith(mark, at) && /\S/.test(text[start] ?? ' ') && (mark.length > 1 || text[start] !== mark);
+      if (!opens || (isOutside && /\w/.test(text[at - 1] ?? ' '))) continue;
+      const close = this.first(mark, start + 1, (from) => {
+        let place = text.indexOf(mark, from);
+        while (place >= 0 && isOutside && /\w/.test(text[place + mark.length] ?? ' ')) place = text.indexOf(mark, place + 1);
+        return place;
+      });
+      if (close >= 0) {
+        const content = fill(element(name), inline(text.slice(start, close), this.depth + 1));
+        return { content, end: close + mark.length };
+      }
+    }
+    return undefined;
+  }
+
+  link(at) {
+    const { text } = this;
+    const middle = this.first(']', at + 1, (from) => text.indexOf(']', from));
+    if (middle <= at + 1) return undefined;
+    // Many brackets may have this one in common.
+    if (this.middle !== middle) {
+      TARGET.lastIndex = middle + 1;
+      [this.middle, this.target] = [middle, TARGET.exec(text)?.[1]];
+    }
+    if (this.target === undefined) return undefined;
+    const end = middle + this.target.length + 3;
+    return { content: link(this.target, inline(text.slice(at + 1, middle), this.depth + 1), text.slice(at, end)), end };
+  }
+
+  address(at) {
+    ADDRESS.lastIndex = at;
+    const [whole] = ADDRESS.exec(this.text);
+    let { length } = whole;
+    while (POINTS.includes(whole[length - 1])) length -= 1;
+    const address = whole.slice(0, length);
+    // Nothing but the scheme, or points, is no address.
+    return /:\/\/./.test(address) ? { content: link(address, [address], address), end: at + length } : undefined;
+  }
+
+  // The places of runs of backticks, by their length, the first one last.
+  get runs() {
+    if (!this.backticks) {
+      this.backticks = new Map();
+      for (const { 0: run, index } of [...this.text.matchAll(/`+/g)].reverse()) {
+        if (!this.backticks.has(run.length)) this.backticks.set(run.length, []);
+        this.backticks.get(run.length).push(index);
+      }
+    }
+    return this.backticks;
+  }
 }
 
 // A link, of the kinds that lead to a page or a mail; other kinds stay the text that they are.

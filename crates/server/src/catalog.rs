@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 
 use crate::counters::{Metrics, ModelMetrics};
-use crate::error::{ApiError, ApiResult, chain};
+use crate::error::{ApiError, ApiResult};
 use crate::hosted::{Hosted, LoadedModel};
 use crate::names::now;
 use crate::options::{ServerOptions, StartError};
@@ -188,9 +188,8 @@ impl Catalog {
 
     fn load_alone(&self, index: usize, _loading: OwnedMutexGuard<()>) -> ApiResult<Arc<Hosted>> {
         let name = &self.models[index].name;
-        self.load(index).map_err(|error| {
-            ApiError::internal(format!("{name} can't be loaded: {}", chain(&*error))).with_param("model")
-        })
+        self.load(index)
+            .map_err(|error| ApiError::failed(&format!("{name} can't be loaded"), &*error).with_param("model"))
     }
 
     fn load(&self, index: usize) -> Result<Arc<Hosted>, LoadError> {

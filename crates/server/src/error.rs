@@ -8,6 +8,8 @@ use triad_engine::Error as EngineError;
 use triad_frontend::Error as FrontendError;
 use utoipa::ToSchema;
 
+use crate::names::new_id;
+
 /// An answer that is an error.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -89,8 +91,17 @@ impl ApiError {
         Self { retry_after: Some(2), ..error }
     }
 
-    /// An error of our own.
-    pub(crate) fn internal(message: impl Into<String>) -> Self {
+    /// An error of our own. What is said of it is fixed, since causes name files of this machine: they go to the log by
+    /// [`ApiError::failed`].
+    pub(crate) fn internal(message: &'static str) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
+    }
+
+    /// An error of our own: the client gets `what` failed, which names nothing of this machine, and the log gets the cause.
+    pub(crate) fn failed(what: &str, cause: &dyn std::error::Error) -> Self {
+        let id = new_id("error-");
+        tracing::error!("{id}: {what}: {}", chain(cause));
+        let message = format!("{what}: the log of the server has the cause, at {id}");
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
     }
 
@@ -132,11 +143,12 @@ impl From<EngineError> for ApiError {
             EngineError::EmptyPrompt | EngineError::TokenOutOfVocabulary { .. } | EngineError::Option { .. } => {
                 Self::invalid(message).with_code("invalid_value")
             }
-            EngineError::NoTokenizer { .. } => Self::invalid(message),
+            // Why it has none names a file.
+            EngineError::NoTokenizer { .. } => Self::invalid(error.to_string()),
             // A limit that the request's own schema or grammar reached.
             EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
-            // What a template or tokenizer refuses is in the request.
-            EngineError::Model(_) => Self::invalid(message),
+            // What a template or tokenizer refuses is in the request, unless it is in a file.
+            EngineError::Model(cause) if cause.path().is_none() => Self::invalid(message),
             // How much others hold of it is theirs.
             EngineError::KvMemoryFull { .. } => {
                 Self::unavailable("keys and values of other answers take all the memory for them: try again later")
@@ -146,7 +158,10 @@ impl From<EngineError> for ApiError {
                 "the model's file was changed or truncated while it was in use: the next request loads the model again",
             ),
             EngineError::Cancelled => Self::unavailable("the answer was cancelled"),
-            _ => Self::internal(message),
+            EngineError::NotFinite => Self::internal(
+                "the model computed numbers that are not finite: its weights are damaged or not what its file states",
+            ),
+            error => Self::failed("the engine failed", &error),
         }
     }
 }
@@ -161,7 +176,7 @@ impl From<FrontendError> for ApiError {
             error @ (FrontendError::Message { .. } | FrontendError::Tool { .. } | FrontendError::NoSuchTool { .. }) => {
                 Self::invalid(error.to_string()).with_code("invalid_value")
             }
-            error => Self::internal(chain(&error)),
+            error => Self::failed("the request failed", &error),
         }
     }
 }
@@ -178,6 +193,29 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_error_names_a_file_of_this_machine() {
+        let path = || std::path::PathBuf::from("/secret/folder/file");
+        let io = || std::io::Error::other("/secret/folder/file is gone");
+        let model = |kind| triad_model::Error::new(kind, "no such tensor").at(path());
+        let errors = [
+            ApiError::from(EngineError::Io { path: path(), source: io() }),
+            ApiError::from(EngineError::File { path: path(), problem: "it is damaged", source: Box::new(io()) }),
+            ApiError::from(EngineError::AdapterOfAnotherModel { path: path() }),
+            ApiError::from(EngineError::Model(model(triad_model::ErrorKind::Io))),
+            ApiError::from(EngineError::Model(model(triad_model::ErrorKind::Template).caused_by(io()))),
+            ApiError::from(EngineError::NoTokenizer {
+                source: std::sync::Arc::new(model(triad_model::ErrorKind::Missing)),
+            }),
+            ApiError::from(FrontendError::Engine(EngineError::Io { path: path(), source: io() })),
+            ApiError::from(FrontendError::File { what: "read", path: path(), source: io() }),
+            ApiError::failed("the folder of sessions", &io()),
+        ];
+        for error in errors {
+            assert!(!error.detail.message.contains("secret"), "{error:?}");
+        }
+    }
 
     #[test]
     fn a_limit_that_a_form_reaches_is_one_of_the_request() {

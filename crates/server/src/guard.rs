@@ -15,7 +15,7 @@ use subtle::ConstantTimeEq;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::owner::Owner;
-use crate::routes::{self, Access};
+use crate::route::Access;
 
 /// The address of a connection's other end.
 #[derive(Clone, Copy, Debug)]
@@ -44,8 +44,22 @@ impl FromRequestParts<Arc<App>> for Client {
     }
 }
 
+/// What the guard knows of the server.
+#[derive(Clone)]
+pub(crate) struct Guard {
+    pub(crate) app: Arc<App>,
+    /// Returns what a request needs.
+    pub(crate) access: fn(&Request) -> Access,
+    /// The methods of all routes, as a header lists them.
+    pub(crate) methods: HeaderValue,
+}
+
 /// Refuses requests that may not be made, and lets pages of the origins that are named read the answers.
-pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(Guard { app, access, methods }): State<Guard>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     if let Err(error) = check_host(&app, &request) {
         return error.into_response();
     }
@@ -56,7 +70,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
     let mut response = if is_preflight {
         StatusCode::NO_CONTENT.into_response()
     } else {
-        match check_key(&app, &request) {
+        match check_key(&app, access(&request), &request) {
             Ok(owner) => {
                 request.extensions_mut().insert(owner);
                 next.run(request).await
@@ -73,7 +87,7 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
         headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
         if is_preflight {
-            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, routes::methods());
+            headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
             headers.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
             // Clients have headers of their own, and more of them with each version. None gives a page more than its key does.
             if let Some(asked) = asked_headers {
@@ -108,9 +122,8 @@ fn is_loopback(host: &str) -> bool {
 ///
 /// # Errors
 /// If it wants a key and has none, or a wrong one.
-fn check_key(app: &App, request: &Request) -> Result<Owner, ApiError> {
+fn check_key(app: &App, access: Access, request: &Request) -> Result<Owner, ApiError> {
     let options = &app.options;
-    let access = routes::access(request);
     let keys = match (access, &options.metrics_key) {
         (Access::Open, _) => &[],
         (Access::Metrics, Some(key)) => std::slice::from_ref(key),

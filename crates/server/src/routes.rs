@@ -6,72 +6,17 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::{MatchedPath, Request};
-use axum::handler::Handler;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
-use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Router, middleware};
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::guard::Guard;
+use crate::route::{Access, Entry, Route};
 use crate::{
     anthropic, chat, completions, embeddings, guard, metrics, models, openapi, page, props, responses, sessions, text,
     timelines,
 };
-
-/// What requests to a route need where the server has keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Nothing: it tells what the program is, and whether it runs.
-    Open,
-    /// A key.
-    Key,
-    /// The key of metrics, which are those of all keys.
-    Metrics,
-}
-
-/// A route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
-    /// In capitals. `GET` is for `HEAD`, too.
-    pub method: &'static str,
-    /// With `{name}` for any part, and `{*name}` for any end.
-    pub path: &'static str,
-    /// What a request needs.
-    pub access: Access,
-}
-
-/// A route and what answers it.
-pub(crate) struct Entry {
-    route: Route,
-    handler: MethodRouter<Arc<App>>,
-}
-
-impl Entry {
-    /// A route that wants a key.
-    fn new<T: 'static>(method: &'static str, path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
-        let filter = method.parse::<Method>().ok().and_then(|method| MethodFilter::try_from(method).ok());
-        let handler = on(filter.expect("the table has methods of HTTP"), handler);
-        Self { route: Route { method, path, access: Access::Key }, handler }
-    }
-
-    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
-        Self::new("GET", path, handler)
-    }
-
-    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
-        Self::new("POST", path, handler)
-    }
-
-    /// A route to read that needs no key.
-    pub(crate) fn open<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
-        Self::get(path, handler).with(Access::Open)
-    }
-
-    fn with(mut self, access: Access) -> Self {
-        self.route.access = access;
-        self
-    }
-}
 
 /// Returns all of the server.
 fn table() -> Vec<Entry> {
@@ -108,17 +53,14 @@ pub fn routes() -> &'static [Route] {
 }
 
 /// Returns the methods of all routes, as a header lists them.
-pub(crate) fn methods() -> HeaderValue {
-    static METHODS: LazyLock<HeaderValue> = LazyLock::new(|| {
-        let methods: BTreeSet<_> = routes().iter().map(|route| route.method).collect();
-        let methods = methods.into_iter().collect::<Vec<_>>().join(", ");
-        methods.try_into().expect("the table has methods of HTTP")
-    });
-    METHODS.clone()
+fn methods() -> HeaderValue {
+    let methods: BTreeSet<_> = routes().iter().map(|route| route.method).collect();
+    let methods = methods.into_iter().collect::<Vec<_>>().join(", ");
+    methods.try_into().expect("routes have methods of HTTP")
 }
 
 /// Returns what `request` needs.
-pub(crate) fn access(request: &Request) -> Access {
+fn access(request: &Request) -> Access {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let method = if request.method() == Method::HEAD { "GET" } else { request.method().as_str() };
     let route = routes().iter().find(|route| Some(route.path) == path && route.method == method);
@@ -129,10 +71,11 @@ pub(crate) fn access(request: &Request) -> Access {
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let router =
         table().into_iter().fold(Router::new(), |router, Entry { route, handler }| router.route(route.path, handler));
+    let guard = Guard { app: Arc::clone(app), access, methods: methods() };
     router
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(app), guard::guard))
+        .layer(middleware::from_fn_with_state(guard, guard::guard))
         .layer(middleware::from_fn_with_state(Arc::clone(app), metrics::count))
         .with_state(Arc::clone(app))
 }

@@ -262,7 +262,7 @@ fn size(path: &Path) -> ApiResult<u64> {
 }
 
 fn failed(error: &std::io::Error) -> ApiError {
-    ApiError::internal(format!("the folder of sessions: {error}"))
+    ApiError::failed("the folder of sessions", error)
 }
 
 async fn admit(model: &Hosted, client: Caller, need: Need) -> ApiResult<Permit> {

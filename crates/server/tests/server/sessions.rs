@@ -82,3 +82,17 @@ fn what_is_no_session_is_refused_and_so_is_all_without_a_folder() {
     }
     assert_eq!(Server::start().get("/sessions").status, 404);
 }
+
+#[test]
+fn what_the_folder_of_sessions_lacks_is_an_error_that_does_not_name_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("secret");
+    std::fs::write(&inside, "no folder").unwrap();
+    let server = server(&inside);
+    let replies = [server.get("/sessions"), server.post("/sessions/a/save", &json!({"prompt": "a"}))];
+    for reply in replies {
+        assert_eq!(reply.error(500)["type"], "server_error");
+        let text = reply.body.to_lowercase();
+        assert!(["secret", "directory", "os error", "/tmp"].iter().all(|word| !text.contains(word)), "{reply:?}");
+    }
+}
