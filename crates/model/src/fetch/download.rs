@@ -2,16 +2,35 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use ureq::http::StatusCode;
 use ureq::{Agent, Body, http};
 
+use super::get::Get;
 use super::part::{BLOCK, Expected, Part};
 use super::{Progress, cancelled, fetch_error};
 use crate::error::{Error, Result};
 
 /// A connection that breaks is taken up again; after so many in a row that brought nothing, no more.
 const FRUITLESS_ATTEMPTS: usize = 3;
+
+/// Bounds that a hub has to keep to: a fetch from one that does not is given up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Bytes that have to come within each such time.
+    pub(super) least: u64,
+    pub(super) within: Duration,
+    /// Bytes of a file whose size the hub does not state, at most: those of weights are stated.
+    pub(super) unstated: u64,
+}
+
+impl Default for Bounds {
+    /// A modem is ten times as fast.
+    fn default() -> Self {
+        Self { least: 16 << 10, within: Duration::from_secs(60), unstated: 256 << 20 }
+    }
+}
 
 /// A file to fetch.
 pub(super) struct Download<'a> {
@@ -21,12 +40,15 @@ pub(super) struct Download<'a> {
     /// Name of the download in progress bars and errors.
     pub(super) name: &'a str,
     pub(super) expected: Expected,
+    pub(super) bounds: Bounds,
 }
 
 /// Why an attempt ended before the file did.
 enum Interruption {
     /// The network failed: what is here is good, the rest may come later.
     Network(String),
+    /// The server sends less than it has to: what is here is good, and another attempt would take as long.
+    Slow,
     /// Another attempt would end the same way.
     Final(Error),
 }
@@ -51,14 +73,24 @@ impl Download<'_> {
         let mut fruitless = 0;
         loop {
             let before = part.length();
+            let kept = if resumable { "; the next pull goes on from there" } else { "" };
             let reason = match self.attempt(&mut part, progress) {
                 Ok(()) => return part.finish(&self.expected),
                 Err(Interruption::Final(error)) => return Err(error),
+                Err(Interruption::Slow) => {
+                    let Bounds { least, within, .. } = self.bounds;
+                    let message = format!(
+                        "{}: given up at byte {}: fewer than {least} bytes came within {} s{kept}",
+                        self.url,
+                        part.length(),
+                        within.as_secs_f64()
+                    );
+                    return Err(fetch_error(message));
+                }
                 Err(Interruption::Network(reason)) => reason,
             };
             fruitless = if part.length() > before { 0 } else { fruitless + 1 };
             if fruitless == FRUITLESS_ATTEMPTS {
-                let kept = if resumable { "; the next pull goes on from there" } else { "" };
                 let message = format!("{}: the network failed at byte {}: {reason}{kept}", self.url, part.length());
                 return Err(fetch_error(message));
             }
@@ -92,6 +124,7 @@ impl Download<'_> {
         let total = self.expected.bytes.or_else(|| Some(part.length() + response.body().content_length()?));
         let mut body = response.into_body().into_reader();
         let mut block = vec![0; BLOCK];
+        let (mut start, mut came) = (Instant::now(), 0);
         loop {
             progress.bytes(self.name, part.length(), total);
             if progress.cancelled() {
@@ -102,8 +135,20 @@ impl Download<'_> {
                 break;
             }
             part.append(&block[..read])?;
+            let most = self.bounds.unstated;
+            if self.expected.bytes.is_none() && part.length() > most {
+                let message = format!("{}: longer than {most} bytes, and the hub states no size", self.url);
+                return Err(fetch_error(message).into());
+            }
             if total.is_some_and(|total| part.length() > total) {
                 break;
+            }
+            came += read as u64;
+            if start.elapsed() >= self.bounds.within {
+                if came < self.bounds.least && total.is_none_or(|total| part.length() < total) {
+                    return Err(Interruption::Slow);
+                }
+                (start, came) = (Instant::now(), 0);
             }
         }
         match total {
@@ -115,14 +160,8 @@ impl Download<'_> {
     }
 
     fn request(&self, from: u64) -> Result<http::Response<Body>, Interruption> {
-        let mut request = self.agent.get(&self.url);
-        if let Some(token) = self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        if from > 0 {
-            request = request.header("range", format!("bytes={from}-"));
-        }
-        request.call().map_err(|error| Interruption::Network(error.to_string()))
+        let get = Get { agent: self.agent, url: &self.url, token: self.token, from, time_out: None };
+        get.call().map_err(Interruption::Network)
     }
 }
 

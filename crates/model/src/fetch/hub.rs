@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use ureq::config::RedirectAuthHeaders;
 use ureq::{Agent, Proxy};
 
 use super::cache::FolderLock;
-use super::download::{Download, refusal};
+use super::download::{Bounds, Download, refusal};
+use super::get::Get;
 use super::name::{Repository, stays_inside};
 use super::part::{Expected, Part};
 use super::{Progress, fetch_error};
@@ -33,6 +33,9 @@ pub(super) struct Hub {
     agent: Agent,
     endpoint: String,
     token: Option<String>,
+    bounds: Bounds,
+    /// How long a listing may take.
+    patience: Duration,
 }
 
 /// The hub's description of a repository.
@@ -86,8 +89,8 @@ pub(super) fn cached(cache: &Path, repository: &Repository) -> Option<PathBuf> {
     if let Some(file) = &repository.file {
         return Some(folder.join(file)).filter(|path| path.is_file());
     }
-    let manifest = files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?;
-    let manifest: Manifest = serde_json::from_slice(&manifest).ok()?;
+    let manifest: Manifest =
+        serde_json::from_slice(&files::read(&folder.join(Manifest::NAME), LARGEST_LISTING).ok()?).ok()?;
     let whole = manifest.files.iter().all(|file| folder.join(file).is_file());
     whole.then(|| if manifest.open.is_empty() { folder } else { folder.join(manifest.open) })
 }
@@ -106,14 +109,23 @@ impl Hub {
             .user_agent(concat!("triad/", env!("CARGO_PKG_VERSION")))
             // Errors quote the hub's own message, see `refusal`.
             .http_status_as_error(false)
-            // A file's bytes come from another host, which has no business with the token.
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            // `Get` follows them.
+            .max_redirects(0)
+            .timeout_resolve(Some(Duration::from_secs(30)))
             .timeout_connect(Some(Duration::from_secs(30)))
+            .timeout_send_request(Some(Duration::from_secs(60)))
+            .timeout_recv_response(Some(Duration::from_secs(60)))
             .timeout_per_read(Some(Duration::from_secs(60)))
             .proxy(proxy)
             .build()
             .new_agent();
-        Self { agent, endpoint: endpoint.trim_end_matches('/').into(), token: token.map(|token| token.trim().into()) }
+        Self {
+            agent,
+            endpoint: endpoint.trim_end_matches('/').into(),
+            token: token.map(|token| token.trim().into()),
+            bounds: Bounds::default(),
+            patience: Duration::from_secs(120),
+        }
     }
 
     /// Fetches the model in `repository` as far as it is missing or has changed; its path.
@@ -149,11 +161,9 @@ impl Hub {
     fn listing(&self, repository: &Repository) -> Result<Listing> {
         let Repository { owner, name, .. } = repository;
         let url = format!("{}/api/models/{owner}/{name}?blobs=true", self.endpoint);
-        let mut request = self.agent.get(&url);
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let mut response = request.call().map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
+        let (token, time_out) = (self.token.as_deref(), Some(self.patience));
+        let get = Get { agent: &self.agent, url: &url, token, from: 0, time_out };
+        let mut response = get.call().map_err(|error| fetch_error(format!("cannot reach {url}: {error}")))?;
         if response.status() != 200 {
             return Err(refusal(&format!("model {owner}/{name}"), &url, response.status(), self.token.is_some()));
         }
@@ -180,6 +190,7 @@ impl Hub {
             url: format!("{}/{owner}/{name}/resolve/main/{}", self.endpoint, percent_encoded(&file.name)),
             name: &file.name,
             expected: file.expected(),
+            bounds: self.bounds,
         }
         .to(&destination, progress)
     }
@@ -249,8 +260,8 @@ fn shards(path: &Path, siblings: &[Sibling]) -> Result<Vec<Sibling>> {
         weight_map: std::collections::BTreeMap<String, String>,
     }
     let malformed = |message: String| Error::new(ErrorKind::Malformed, message).at(path);
-    let bytes = files::read(path, LARGEST_LISTING);
-    let bytes = bytes.map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
+    let bytes =
+        files::read(path, LARGEST_LISTING).map_err(|error| Error::new(ErrorKind::Io, error.to_string()).at(path))?;
     let index: Index = serde_json::from_slice(&bytes).map_err(|error| malformed(format!("not an index: {error}")))?;
     let names: std::collections::BTreeSet<_> = index.weight_map.into_values().collect();
     let find = |name: String| {

