@@ -34,6 +34,7 @@ mod error;
 mod kind;
 mod source;
 mod tokens;
+mod watch;
 
 pub use constraint::{Grammar, GrammarConstraint};
 pub use error::{Error, Result};
