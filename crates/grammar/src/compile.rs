@@ -16,8 +16,9 @@ use crate::source::{GrammarSource, schema};
 const LONGEST: Duration = Duration::from_secs(10);
 /// Compilers that run at once. One that nobody waits for any more goes on, since nothing can end it.
 const MOST_COMPILERS: usize = 8;
-/// Stack of a compiler in bytes: it recurses as deep as the text is. Only what is used of it becomes memory.
-const STACK: usize = 1 << 28;
+/// Stack of a compiler in bytes: it recurses as deep as the text is, and once for each of a schema's properties. Only what is
+/// used of it becomes memory.
+const STACK: usize = 1 << 25;
 
 /// Compilers that run.
 static COMPILERS: Mutex<usize> = Mutex::new(0);
@@ -77,7 +78,7 @@ pub(crate) fn compile(factory: &Arc<ParserFactory>, source: &GrammarSource) -> R
         let _ = result.send(matcher);
     };
     let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK).spawn(run);
-    thread.map_err(|error| failed(format!("no thread can be started for it: {error}")))?;
+    thread.map_err(|error| Error::NoThread { problem: error.to_string() })?;
     let matcher = match compiled.recv_timeout(LONGEST) {
         Ok(matcher) => matcher.map_err(|error| failed(problem(kind, &format!("{error:#}"))))?,
         Err(RecvTimeoutError::Timeout) => return Err(Error::TooSlow { kind, limit: LONGEST }),

@@ -10,6 +10,7 @@ use triad_engine::constraint::{Constraint, ConstraintError, Form, TokenMask};
 use crate::compile::problem;
 use crate::kind::Kind;
 use crate::source::GrammarSource;
+use crate::watch::{self, Watched};
 
 /// A compiled grammar: the form of any number of answers, [as an option](triad_engine::GenerateOptions::form) of each.
 pub struct Grammar {
@@ -31,14 +32,19 @@ impl Grammar {
     /// What may come next in an answer, at its beginning.
     pub fn begin(&self) -> GrammarConstraint {
         // With caches of its own: what one answer needs of a limit, no other one lacks.
-        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
-        GrammarConstraint { matcher, kind: self.source.kind() }
+        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner).deep_clone().into_cancellable();
+        let watched = Watched::new(&matcher).map_err(|error| format!("no thread can be started for it: {error}"));
+        GrammarConstraint { matcher, watched, kind: self.source.kind() }
     }
 }
 
 impl Form for Grammar {
     fn constraint(&self) -> Result<Box<dyn Constraint>, ConstraintError> {
-        Ok(Box::new(self.begin()))
+        let constraint = self.begin();
+        match &constraint.watched {
+            Ok(_) => Ok(Box::new(constraint)),
+            Err(error) => Err(error.clone().into()),
+        }
     }
 }
 
@@ -51,16 +57,30 @@ impl fmt::Debug for Grammar {
 /// What may come next in one answer.
 pub struct GrammarConstraint {
     matcher: Matcher,
+    /// What ends a step that takes too long, or why nothing does.
+    watched: Result<Watched, String>,
     kind: Kind,
 }
 
 impl GrammarConstraint {
+    /// Computes a step of the matcher.
+    fn step<T>(&mut self, work: impl FnOnce(&mut Matcher) -> T) -> T {
+        match &self.watched {
+            Ok(watched) => watched.step(|| work(&mut self.matcher)),
+            Err(_) => work(&mut self.matcher),
+        }
+    }
+
     /// Whether the answer so far has its form: it may end here, or go on.
     pub fn may_end(&mut self) -> bool {
-        self.matcher.is_accepting().unwrap_or(false)
+        self.step(Matcher::is_accepting).unwrap_or(false)
     }
 
     fn error(&self, error: impl fmt::Display) -> ConstraintError {
+        if self.matcher.is_cancelled() {
+            let limit = watch::LONGEST;
+            return format!("a token of the {} takes longer than {limit:?}: make it simpler", self.kind).into();
+        }
         let problem = problem(self.kind, &error.to_string());
         format!("{} ({})", problem, self.matcher.stop_reason()).into()
     }
@@ -68,11 +88,11 @@ impl GrammarConstraint {
 
 impl Constraint for GrammarConstraint {
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
-        self.matcher.consume_token(token).map_err(|error| self.error(error))
+        self.step(|matcher| matcher.consume_token(token)).map_err(|error| self.error(error))
     }
 
     fn take_back(&mut self, count: usize) -> Result<(), ConstraintError> {
-        self.matcher.rollback(count).map_err(|error| self.error(error))
+        self.step(|matcher| matcher.rollback(count)).map_err(|error| self.error(error))
     }
 
     fn is_complete(&mut self) -> bool {
@@ -81,7 +101,7 @@ impl Constraint for GrammarConstraint {
     }
 
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
-        let tokens = self.matcher.compute_ff_tokens();
+        let tokens = self.step(Matcher::compute_ff_tokens);
         match self.matcher.get_error() {
             Some(error) => Err(self.error(error)),
             None => Ok(tokens),
@@ -89,11 +109,11 @@ impl Constraint for GrammarConstraint {
     }
 
     fn allowed(&mut self, tokens: &[u32]) -> Result<usize, ConstraintError> {
-        self.matcher.validate_tokens(tokens).map_err(|error| self.error(error))
+        self.step(|matcher| matcher.validate_tokens(tokens)).map_err(|error| self.error(error))
     }
 
     fn mask(&mut self) -> Result<TokenMask, ConstraintError> {
-        let mask = self.matcher.compute_mask().map_err(|error| self.error(error))?;
+        let mask = self.step(Matcher::compute_mask).map_err(|error| self.error(error))?;
         Ok(TokenMask::from_words(mask.as_slice().to_vec()))
     }
 }

@@ -18,6 +18,18 @@ pub enum Error {
         /// The most that is read.
         most: usize,
     },
+    /// A text of more parts than any in use.
+    #[error("the {kind} has {count} {what}, expected at most {most}")]
+    TooMany {
+        /// What it is.
+        kind: Kind,
+        /// Which parts.
+        what: &'static str,
+        /// How many.
+        count: usize,
+        /// The most that are compiled.
+        most: usize,
+    },
     /// A text with brackets within brackets, deeper than any in use.
     #[error("line {line} of the {kind}: brackets are {depth} deep, expected at most {most}")]
     TooDeep {
@@ -61,6 +73,12 @@ pub enum Error {
     Busy {
         /// How many.
         count: usize,
+    },
+    /// The system has no thread to compile with.
+    #[error("no thread can be started to compile with: {problem}")]
+    NoThread {
+        /// Why not.
+        problem: String,
     },
     /// A tokenizer that no grammar can be applied to.
     #[error("answers of this model can't have a form: {problem}")]

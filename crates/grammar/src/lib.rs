@@ -35,6 +35,7 @@ mod kind;
 mod objects;
 mod source;
 mod tokens;
+mod watch;
 
 pub use constraint::{Grammar, GrammarConstraint};
 pub use error::{Error, Result};

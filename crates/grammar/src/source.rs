@@ -9,6 +9,13 @@ use crate::objects::{self, TooManyNames};
 /// Longest texts, in bytes; the longest schemas in use, which may be parts of grammars, are a few hundred kilobytes.
 const LONGEST: usize = 1 << 20;
 const LONGEST_REGEX: usize = 1 << 16;
+/// Properties and options of a JSON schema, at most, and rules and options of a grammar: compiling takes as long as the square
+/// of how many are next to each other. The largest schemas in use have some thousand.
+const MOST_PARTS: usize = 8192;
+const MOST_SIBLINGS: usize = 1024;
+const MOST_RULES: usize = 8192;
+/// What precedes a schema in a grammar.
+const JSON_IN_LARK: &str = "%json";
 /// Deepest brackets of grammars and regular expressions. JSON has a limit of its own, 128.
 const DEEPEST: usize = 200;
 
@@ -57,8 +64,77 @@ impl GrammarSource {
         if kind != Kind::JsonSchema {
             check_depth(kind, text)?;
         }
+        if let Self::Lark(text) = self {
+            check_rules(text)?;
+        }
         Ok(())
     }
+}
+
+/// Refuses grammars of more rules and options than any in use, and schemas within them as [`check_parts`].
+fn check_rules(text: &str) -> Result<()> {
+    let kind = Kind::Lark;
+    let (mut rest, mut rules, mut parts) = (text, 0, 0);
+    while !rest.is_empty() {
+        let end = rest.find(JSON_IN_LARK).unwrap_or(rest.len());
+        rules += rest[..end].bytes().filter(|byte| matches!(byte, b'|' | b'\n')).count();
+        rest = rest[end..].strip_prefix(JSON_IN_LARK).unwrap_or_default();
+        // What is no JSON is left to the compiler, which names the place.
+        let mut schemas = serde_json::Deserializer::from_str(rest).into_iter();
+        if let Some(Ok(schema)) = schemas.next() {
+            parts += count_parts(&schema)?;
+            rest = &rest[schemas.byte_offset()..];
+        }
+    }
+    if rules > MOST_RULES {
+        return Err(Error::TooMany { kind, what: "lines and options", count: rules, most: MOST_RULES });
+    }
+    check_parts(kind, parts)
+}
+
+/// Refuses more properties and options of schemas than in any in use.
+fn check_parts(kind: Kind, count: usize) -> Result<()> {
+    if count > MOST_PARTS {
+        return Err(Error::TooMany { kind, what: "properties and options", count, most: MOST_PARTS });
+    }
+    Ok(())
+}
+
+/// Returns how many properties, options and definitions a schema has.
+///
+/// # Errors
+/// If more than in any in use are next to each other.
+fn count_parts(schema: &Value) -> Result<usize> {
+    let kind = Kind::JsonSchema;
+    let (mut count, mut left) = (0, vec![schema]);
+    while let Some(value) = left.pop() {
+        match value {
+            Value::Array(items) => left.extend(items),
+            Value::Object(keywords) => {
+                for (keyword, part) in keywords.iter().filter(|(keyword, _)| !is_value(keyword)) {
+                    let siblings = match (keyword.as_str(), part) {
+                        ("properties" | "patternProperties", Value::Object(parts)) => parts.len(),
+                        ("required" | "anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(parts)) => parts.len(),
+                        ("$defs" | "definitions", Value::Object(parts)) => {
+                            count += parts.len();
+                            0
+                        }
+                        _ => 0,
+                    };
+                    if siblings > MOST_SIBLINGS {
+                        let what = "properties or options next to each other";
+                        return Err(Error::TooMany { kind, what, count: siblings, most: MOST_SIBLINGS });
+                    }
+                    if keyword != "required" {
+                        count += siblings;
+                    }
+                    left.push(part);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(count)
 }
 
 /// Brackets in strings and classes count, too: no grammar in use has so many more that open than that close.
@@ -90,6 +166,7 @@ pub(crate) fn schema(text: &str) -> Result<Value> {
         Value::Bool(true) => json!({}),
         schema => schema,
     };
+    check_parts(Kind::JsonSchema, count_parts(&schema)?)?;
     let mut schema = objects::closed(&without_annotations(schema)).map_err(|_| too_many_names())?;
     check_counts(&schema)?;
     adapt(&mut schema);

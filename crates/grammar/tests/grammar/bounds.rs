@@ -133,6 +133,36 @@ fn grammars_that_are_made_to_harm_are_errors_or_work() {
 }
 
 #[test]
+fn a_form_of_more_parts_than_any_is_refused_before_it_is_compiled() {
+    let grammars = grammars(&byte_level());
+    let properties = |count: usize| {
+        let properties: serde_json::Map<_, _> = (0..count).map(|index| (format!("p{index}"), json!({}))).collect();
+        json!({ "type": "object", "properties": properties })
+    };
+    let any_of = json!({ "anyOf": (0..1025).map(|index| json!({ "const": index })).collect::<Vec<_>>() });
+    let many = json!({ "anyOf": vec![properties(900); 10] });
+    let in_grammar = format!("start: json\njson: %json {}\n", properties(12_000));
+    let rules: String = (0..20_000).map(|index| format!("r{index}: r{} | \"x{index}\"\n", index + 1)).collect();
+    for (source, expected) in [
+        (
+            GrammarSource::JsonSchema(properties(12_000).to_string()),
+            "the JSON schema has 12000 properties or options next to each other, expected at most 1024",
+        ),
+        (GrammarSource::JsonSchema(any_of.to_string()), "1025 properties or options next to each other"),
+        (GrammarSource::JsonSchema(many.to_string()), "9010 properties and options, expected at most 8192"),
+        (GrammarSource::Lark(in_grammar), "12000 properties or options next to each other"),
+        (GrammarSource::Lark(format!("{rules}r20000: \"x\"\nstart: r0")), "lines and options, expected at most 8192"),
+    ] {
+        let error = grammars.compile(&source).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    // Names and values are no parts.
+    let named = json!({ "properties": { "properties": { "const": { "properties": properties(2000) } } } });
+    grammars.compile(&GrammarSource::JsonSchema(named.to_string())).unwrap();
+    grammars.compile(&GrammarSource::JsonSchema(properties(1000).to_string())).unwrap();
+}
+
+#[test]
 fn an_error_names_what_is_wrong_or_not_supported() {
     let grammars = grammars(&byte_level());
     let cases = [
