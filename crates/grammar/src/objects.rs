@@ -11,8 +11,6 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
-use crate::source::is_value;
-
 /// Names that are looked at and added, at most: no schema in use has a tenth of them.
 const MOST_NAMES: usize = 1 << 18;
 /// Keywords whose schemas hold in the place where they are.
@@ -290,6 +288,11 @@ impl<'a> Closer<'a> {
 fn pointer(reference: &str) -> Option<String> {
     let pointer = reference.strip_prefix('#')?;
     (pointer.is_empty() || pointer.starts_with('/')).then(|| pointer.to_owned())
+}
+
+/// Whether a keyword's value is no schema, but compared as it is.
+pub(crate) fn is_value(keyword: &str) -> bool {
+    matches!(keyword, "const" | "enum" | "default" | "examples")
 }
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn count_parts(schema: &Value) -> Result<usize> {
         match value {
             Value::Array(items) => left.extend(items),
             Value::Object(keywords) => {
-                for (keyword, part) in keywords.iter().filter(|(keyword, _)| !is_value(keyword)) {
+                for (keyword, part) in keywords.iter().filter(|(keyword, _)| !objects::is_value(keyword)) {
                     let siblings = match (keyword.as_str(), part) {
                         ("properties" | "patternProperties", Value::Object(parts)) => parts.len(),
                         ("required" | "anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(parts)) => parts.len(),
@@ -196,17 +196,12 @@ fn check_counts(schema: &Value) -> Result<()> {
                 }),
                 _ => keywords
                     .iter()
-                    .filter(|(keyword, _)| !is_value(keyword))
+                    .filter(|(keyword, _)| !objects::is_value(keyword))
                     .try_for_each(|(_, part)| check_counts(part)),
             }
         }
         _ => Ok(()),
     }
-}
-
-/// Whether a keyword's value is no schema, but compared as it is.
-pub(crate) fn is_value(keyword: &str) -> bool {
-    matches!(keyword, "const" | "enum" | "default" | "examples")
 }
 
 /// Returns `schema` as llguidance is to read it, for one that is a part of a Lark grammar: with what
@@ -278,7 +273,7 @@ fn without_annotations(schema: Value) -> Value {
             let kept = keywords.into_iter().filter(|(keyword, value)| restricts(keyword, value));
             let kept = kept.map(|(keyword, value)| {
                 let value = match value {
-                    value if is_value(&keyword) => value,
+                    value if objects::is_value(&keyword) => value,
                     // Its keys are names, not keywords.
                     Value::Object(schemas) if objects::NAMED.contains(&keyword.as_str()) => Value::Object(
                         schemas.into_iter().map(|(name, schema)| (name, without_annotations(schema))).collect(),
@@ -323,7 +318,10 @@ fn narrow_formats(schema: &mut Value) {
                     all.push(json!({ "pattern": pattern }));
                 }
             }
-            keywords.iter_mut().filter(|(keyword, _)| !is_value(keyword)).for_each(|(_, part)| narrow_formats(part));
+            keywords
+                .iter_mut()
+                .filter(|(keyword, _)| !objects::is_value(keyword))
+                .for_each(|(_, part)| narrow_formats(part));
         }
         _ => {}
     }
