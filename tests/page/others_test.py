@@ -8,7 +8,7 @@ import time
 from drivers import PATIENCE, Firefox, WebKit, until
 
 URL = sys.argv[1]
-SETTINGS = {"sampling": {"temperature": 0, "max_tokens": 24}}
+SETTINGS = {"sampling": {"temperature": 0, "max_tokens": 100}}
 STATE = """return {
     isRunning: !document.getElementById('stop').hidden,
     answer: document.querySelector('.message.assistant .body')?.textContent ?? '',
@@ -27,7 +27,7 @@ def streams_an_answer(browser):
     browser.run("""const prompt = document.getElementById('prompt');
         prompt.value = arguments[0];
         prompt.dispatchEvent(new Event('input', { bubbles: true }));
-        document.getElementById('send').click()""", "What is the capital of France?")
+        document.getElementById('send').click()""", "Tell me a long story about a fox.")
     seen, end = [], time.monotonic() + PATIENCE
     while not (state := browser.run(STATE))["isComplete"]:
         assert time.monotonic() < end, f"{browser.name}: {state}"

@@ -67,7 +67,7 @@ function blocks(lines, depth) {
   return made;
 }
 
-// The text of a heading, without the signs that may close it behind a space.
+// The text of a heading, without the signs that may close it after a space.
 function title(text) {
   const whole = text.trimEnd();
   let end = whole.length;

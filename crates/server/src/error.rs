@@ -91,13 +91,13 @@ impl ApiError {
         Self { retry_after: Some(2), ..error }
     }
 
-    /// An error of our own. What is said of it is fixed, since causes name files of this machine: they go to the log by
-    /// [`ApiError::failed`].
+    /// Returns an error of our own. Its message is fixed, since causes name files of this machine: [`ApiError::failed`] writes
+    /// them to the log.
     pub(crate) fn internal(message: &'static str) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", None, message)
     }
 
-    /// An error of our own: the client gets `what` failed, which names nothing of this machine, and the log gets the cause.
+    /// Returns an error of our own. The client gets `what`, which names nothing of this machine, and the log gets the cause.
     pub(crate) fn failed(what: &str, cause: &dyn std::error::Error) -> Self {
         let id = new_id("error-");
         tracing::error!("{id}: {what}: {}", chain(cause));

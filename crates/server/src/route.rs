@@ -37,7 +37,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// A route that wants a key.
+    /// Returns a route that wants a key.
     pub(crate) fn new<T: 'static>(
         method: &'static str,
         path: &'static str,
@@ -48,22 +48,22 @@ impl Entry {
         Self { route: Route { method, path, access: Access::Key }, handler }
     }
 
-    /// A route to read that wants a key.
+    /// Returns a route to read that wants a key.
     pub(crate) fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
         Self::new("GET", path, handler)
     }
 
-    /// A route with a body that wants a key.
+    /// Returns a route with a body that wants a key.
     pub(crate) fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
         Self::new("POST", path, handler)
     }
 
-    /// A route to read that needs no key.
+    /// Returns a route to read that needs no key.
     pub(crate) fn open<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>) -> Self {
         Self::get(path, handler).with(Access::Open)
     }
 
-    /// The same route for requests that have what `access` states.
+    /// Returns the same route for requests that have what `access` states.
     pub(crate) fn with(mut self, access: Access) -> Self {
         self.route.access = access;
         self

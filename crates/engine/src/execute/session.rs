@@ -101,7 +101,7 @@ impl Session {
         }
     }
 
-    /// The salt of its prefixes.
+    /// Returns the salt of its prefixes.
     pub fn salt(&self) -> PrefixSalt {
         self.cache.salt()
     }

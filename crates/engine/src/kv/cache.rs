@@ -72,7 +72,7 @@ impl KvCache {
         Self { memory: Arc::clone(memory), adapters, salt, blocks }
     }
 
-    /// The same pages, shared with and found by sequences with this salt alone.
+    /// Returns the same pages, shared with and found by sequences with this salt alone.
     pub(crate) fn with_salt(self, salt: PrefixSalt) -> Self {
         Self { salt, ..self }
     }
@@ -92,7 +92,7 @@ impl KvCache {
         &self.adapters
     }
 
-    /// The salt of its prefixes.
+    /// Returns the salt of its prefixes.
     pub(crate) fn salt(&self) -> PrefixSalt {
         self.salt
     }

@@ -73,7 +73,7 @@ fn requests_without_a_key_have_one_owner() {
     let server = Server::start();
     let (path, body, place) = endpoints(&secret(0))[0].clone();
     assert_eq!(cached(&server.post(path, &body), place), 0);
-    // A client that sends a key unasked is nobody else.
+    // A client that sends a key unasked has the same owner.
     assert!(cached(&ask(&server, "alice", path, &body), place) >= 256);
 }
 
@@ -139,7 +139,7 @@ fn numbers_of_all_keys_together_have_a_key_of_their_own() {
     assert_eq!(send(&own, "alice", "GET", "/metrics").status, 401);
     assert_eq!(send(&own, "prometheus", "GET", "/v1/models").status, 401);
     assert_eq!(ask(&own, "prometheus", "/v1/completions", &json!({"prompt": "a"})).status, 401);
-    // One key has nobody to see.
+    // Where there is one key, all that is counted is of that key.
     let one = Server::with(|options| options.api_keys = vec!["alice".into(), "alice".into()]);
     assert_eq!(send(&one, "alice", "GET", "/metrics").status, 200);
 }
