@@ -1,25 +1,79 @@
 //! What commands print: JSON or text on stdout, numbers with units.
+//!
+//! Texts of files, models and servers may hold control characters by which a terminal is steered: titles, colours, lines that are
+//! written over, links. So all that goes to a terminal goes through [`printable`], or through [`answer`] as a model writes it.
 
-use std::io::{self, Write};
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// Prints `value` as indented JSON.
 pub fn json(value: &impl Serialize) -> Result<()> {
-    text(&serde_json::to_string_pretty(value).context("cannot write JSON")?)
+    let json = serde_json::to_string_pretty(value).context("cannot write JSON")?;
+    // JSON writes as escapes what is below a space alone; others are within strings, too.
+    text(&escaped(&json, steers_terminal, |letter, escaped| {
+        letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| *escaped += &format!("\\u{unit:04x}"));
+    }))
 }
 
-/// Prints `text` and ends the line.
+/// Prints `text` and ends the line; on a terminal as [`printable`] has it.
 pub fn text(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
+    let text = if stdout.is_terminal() { printable(text) } else { text.into() };
     writeln!(stdout, "{}", text.trim_end_matches('\n'))?;
     Ok(stdout.flush()?)
 }
 
-/// Writes `text` to standard error and ends the line. Errors of writing are ignored.
+/// Writes `text` to standard error, as [`printable`] has it, and ends the line. Errors of writing are ignored.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
+    let _ = writeln!(io::stderr().lock(), "{}", printable(text).trim_end_matches('\n'));
+}
+
+/// Returns `text` with escapes, such as `\u{1b}`, in the place of control characters but line ends and tabs, and of those that change the
+/// direction of letters, which could make one name look like another.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, steers_terminal, |letter, escaped| escaped.extend(letter.escape_unicode()))
+}
+
+fn steers_terminal(letter: char) -> bool {
+    let is_control = letter.is_control() && !matches!(letter, '\n' | '\t');
+    is_control || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escaped(text: &str, escapes: impl Fn(char) -> bool, escape: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    if !text.contains(&escapes) {
+        return text.into();
+    }
+    let mut escaped = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        if escapes(letter) { escape(letter, &mut escaped) } else { escaped.push(letter) }
+    }
+    escaped.into()
+}
+
+/// Prints a model's answer piece by piece on stdout: on a terminal without the control characters that would steer it, elsewhere as it
+/// is.
+pub fn answer(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let is_terminal = stdout.is_terminal();
+    write_answer(&mut stdout, text, is_terminal)
+}
+
+fn write_answer(out: &mut impl Write, text: &str, is_terminal: bool) -> io::Result<()> {
+    // Letters of languages that are written from right to left come with characters of direction; and lines may end in CR LF.
+    let steers = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
+    let text = match is_terminal {
+        true => escaped(text, steers, |letter, escaped| {
+            if letter != '\r' {
+                escaped.extend(letter.escape_unicode());
+            }
+        }),
+        false => text.into(),
+    };
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// Prints what names are, one a line, names in a column of one width.
@@ -83,6 +137,28 @@ pub fn count(count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_text_steers_a_terminal() {
+        let all: String = (0..=0xff_u8).map(char::from).chain("\u{202e}\u{2066}é▁漢\u{200f}".chars()).collect();
+        let shown = printable(&all);
+        assert!(!shown.chars().any(steers_terminal), "{shown:?}");
+        assert!(shown.contains("\\u{1b}") && shown.contains("\\u{9b}") && shown.contains("\\u{202e}"), "{shown:?}");
+        assert!(shown.contains("\t\n") && shown.ends_with("é▁漢\u{200f}"), "{shown:?}");
+        assert!(matches!(printable("plain\ttext\n"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn an_answer_is_escaped_on_a_terminal_alone() {
+        let answer = "a\u{1b}]0;title\u{7}\u{9b}31m\r\n\t\u{202b}b";
+        let written = |is_terminal| {
+            let mut out = Vec::new();
+            write_answer(&mut out, answer, is_terminal).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written(false), answer);
+        assert_eq!(written(true), "a\\u{1b}]0;title\\u{7}\\u{9b}31m\n\t\u{202b}b");
+    }
 
     #[test]
     fn bytes_have_the_largest_unit_that_keeps_them_above_one() {

@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// A spinner with the text `what`; gone when dropped.
 pub fn spinner(what: impl Into<String>) -> Shown {
-    let bar = ProgressBar::new_spinner().with_message(what.into());
+    let bar = ProgressBar::new_spinner().with_message(message(&what.into()));
     bar.enable_steady_tick(TICK);
     Shown(bar)
 }
@@ -82,9 +82,14 @@ fn bytes(what: String) -> impl FnMut(u64, u64) {
 const STEPS: usize = 1000;
 
 fn bar(what: impl Into<String>, total: usize, style: &str) -> Shown {
-    let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(what.into());
+    let bar = ProgressBar::new(total as u64).with_style(template(style)).with_message(message(&what.into()));
     bar.enable_steady_tick(TICK);
     Shown(bar)
+}
+
+/// Returns `what` as a bar shows it: names of files and models may have any characters.
+fn message(what: &str) -> String {
+    output::printable(what).into_owned()
 }
 
 fn template(style: &str) -> ProgressStyle {
@@ -149,7 +154,7 @@ impl Progress for FetchProgress {
                 }
                 None => (ProgressBar::no_length(), "{spinner} {msg} {binary_bytes}, {binary_bytes_per_sec}"),
             };
-            let bar = bar.with_style(template(style)).with_message(file.to_owned());
+            let bar = bar.with_style(template(style)).with_message(message(file));
             bar.enable_steady_tick(TICK);
             // What an earlier pull left is not speed of this one.
             bar.set_position(done);

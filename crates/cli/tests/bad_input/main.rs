@@ -174,6 +174,23 @@ fn files() -> Vec<Case> {
             |gguf| gguf.with("general.architecture", Value::Text("mamba".into())),
             &["general.architecture", "mamba", "llama"],
         ),
+        gguf(
+            "family that steers the terminal",
+            |gguf| gguf.with("general.architecture", Value::Text("\u{1b}]0;title\u{7}\u{202e}".into())),
+            &["general.architecture", r"`\u{1b}]0;title\u{7}\u{202e}`"],
+        ),
+        gguf(
+            "epsilon beyond its range",
+            |gguf| gguf.with("llama.attention.layer_norm_rms_epsilon", Value::F32(3.4e38)),
+            &["epsilon", "3.4e38"],
+        ),
+        case(
+            "model that never ends",
+            &["run", "-m", "/dev/zero", "-p", "Hello"],
+            |_| (),
+            1,
+            &["/dev/zero: ", "regular file"],
+        ),
         gguf("no embedding length", |gguf| gguf.without("llama.embedding_length"), &["llama.embedding_length"]),
         gguf(
             "text where a number belongs",
@@ -662,4 +679,15 @@ fn the_model_without_a_fault_runs() {
     let length = (CONTEXT / 2).to_string();
     let output = place.triad(&["run", "-m", "model.gguf", "-p", "Hello", "-n", &length]);
     assert!(output.status.success() && !stdout(&output).is_empty(), "{}", stderr(&output));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_prompt_may_be_piped_into_the_option_for_a_file() {
+    let place = Place::new();
+    place.write("model.gguf", Gguf::tiny().bytes());
+    let tokenize =
+        |more: &[&str]| stdout(&place.triad_with_input(&[&["tokenize", "-m", "model.gguf"], more].concat(), b"Hello"));
+    assert!(!tokenize(&[]).is_empty());
+    assert_eq!(tokenize(&["-f", "/dev/stdin"]), tokenize(&[]));
 }

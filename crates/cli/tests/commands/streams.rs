@@ -87,3 +87,29 @@ fn a_context_beyond_the_limit_of_the_process_is_an_error_and_no_abort() {
         assert!(clear && names.iter().any(|name| printed.contains(name)), "{printed}");
     }
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn names_in_a_model_file_do_not_steer_the_terminal() {
+    use std::process::{Command, Stdio};
+
+    use crate::support::gguf::{Gguf, Value};
+
+    const SCRIPT: &str = "/usr/bin/script";
+    if !std::path::Path::new(SCRIPT).exists() {
+        eprintln!("skipped: there is no {SCRIPT}");
+        return;
+    }
+    let place = place();
+    let name = "\u{1b}]0;title\u{7}\u{9b}31m";
+    place.write("named.gguf", Gguf::tiny().with("general.name", Value::Text(name.into())).bytes());
+    let triad = place.command(&[]);
+    let info = format!("{} info named.gguf", triad.get_program().display());
+    let mut script = Command::new(SCRIPT);
+    script.args(["-qec", &info, "/dev/null"]).current_dir(place.path("")).stdin(Stdio::null());
+    script.envs(triad.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let shown = stdout(&script.env("PATH", "/usr/bin:/bin").env("SHELL", "/bin/sh").output().unwrap());
+    assert!(shown.contains(r"\u{1b}]0;title\u{7}\u{9b}31m") && !shown.contains(name), "{shown:?}");
+    // Elsewhere it is as it is.
+    assert!(stdout(&place.triad(&["info", "named.gguf"])).contains(name));
+}

@@ -5,7 +5,6 @@ mod form;
 mod speculate;
 mod terminal;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -281,18 +280,12 @@ impl Speaker<'_> {
                 // The first one: all logits of the prompt are there, and nothing is decoded yet.
                 Event::Token { .. } => behind_prompt = behind_prompt.or_else(machine::resident),
                 Event::Text(_) if self.arguments.json => {}
-                Event::Text(text) => show(text)?,
+                Event::Text(text) => output::answer(text)?,
             }
             Ok(())
         });
         Ok((answer.map_err(|error| run_error(error, self.name()))?, behind_prompt))
     }
-}
-
-fn show(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    stdout.flush()
 }
 
 /// What `run --json` prints.
@@ -356,7 +349,7 @@ fn one_answer(speaker: &Speaker, text: &str) -> Result<()> {
             peak_resident_bytes: machine::peak_resident_bytes(),
         })?;
     } else {
-        show("\n")?;
+        output::answer("\n")?;
         output::note(&(statistics(&answer) + &devices(session.engine(), behind_prompt)));
     }
     if answer.finish == Finish::Cancelled {

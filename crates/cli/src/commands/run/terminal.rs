@@ -11,7 +11,7 @@ use triad_engine::speculate::Speculate;
 use triad_engine::{Finish, Session};
 use triad_model::template::Message;
 
-use super::{CHAT_CONTEXT, Speaker, conversation, devices, show, statistics};
+use super::{CHAT_CONTEXT, Speaker, conversation, devices, statistics};
 use crate::{output, processors};
 
 const HELP: &str = "\
@@ -173,7 +173,7 @@ impl Chat<'_> {
         let prompt = self.speaker.encode(&self.messages);
         match prompt.and_then(|prompt| self.speaker.answer((&mut self.session, self.speculate.as_ref()), &prompt)) {
             Ok((answer, behind_prompt)) => {
-                show("\n")?;
+                output::answer("\n")?;
                 processors::note_failures(&self.session);
                 processors::note_hot_rows(self.session.engine());
                 self.statistics = Some(statistics(&answer) + &devices(self.session.engine(), behind_prompt));
