@@ -105,7 +105,6 @@ mod tests {
     use std::fs;
 
     use super::super::{CostTable, Costs};
-    use super::*;
 
     #[test]
     fn a_table_is_read_as_it_was_written_and_a_damaged_one_is_refused_and_then_replaced() {
