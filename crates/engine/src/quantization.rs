@@ -153,7 +153,7 @@ mod tests {
                 let x = extremes.map(|x| if x.is_finite() { x } else { -f32::MAX });
                 let mut rows = QuantizedRows::default();
                 rows.quantize_static(&x, x.len(), clip / INT8_MAX, None, shadow);
-                assert_eq!(rows.scales(), [clip / INT8_MAX]);
+                assert_eq!(rows.view().scales(), [clip / INT8_MAX]);
             }
         }
     }
