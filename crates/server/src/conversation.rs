@@ -7,6 +7,7 @@ use serde_json::Value;
 use triad_engine::GenerateOptions;
 use triad_frontend::chat;
 use triad_frontend::tool_calls::ToolFormat;
+use triad_model::tokenizer::TokenKind;
 
 use crate::adapters;
 use crate::answers::{Answers, Order};
@@ -98,6 +99,7 @@ fn prepare(
     let mut calls = None;
     if tools.is_allowed() {
         let format = ToolFormat::of_template(template.map(|template| template.for_tools().source()));
+        check_words(model, format, tools)?;
         let (kept, which) = tools.form(model, format, form)?;
         options.form = kept;
         calls = Some(CallFormat { format, form: which, is_parallel: tools.is_parallel() });
@@ -108,4 +110,24 @@ fn prepare(
         check_end(&options)?;
     }
     Ok((prompt, options, calls))
+}
+
+/// Refuses functions where calls could not be told from text: where words of the model's calls are control tokens, which have
+/// no text, and no grammar spells them.
+fn check_words(model: &Hosted, format: ToolFormat, tools: &ToolUse) -> ApiResult<()> {
+    let word = match format {
+        ToolFormat::Hermes => "<tool_call>",
+        ToolFormat::Mistral => "[ARGS]",
+        ToolFormat::Llama3 | ToolFormat::Python => return Ok(()),
+    };
+    let tokenizer = model.model().tokenizer()?;
+    let is_control = |token| tokenizer.token_kind(token) == TokenKind::Control;
+    if !tools.is_required() && tokenizer.id(word).is_some_and(is_control) {
+        let message = format!(
+            "the model writes calls with the control token {word}, which is not read: expected tool_choice required, or \
+             the name of a function"
+        );
+        return Err(ApiError::unsupported("tools", message));
+    }
+    Ok(())
 }

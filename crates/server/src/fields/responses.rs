@@ -18,6 +18,8 @@ pub(super) const FIELDS: &[Field] = &[
             with("output", "OV", PART),
             ignored("id", "OV", "nothing is stored"),
             ignored("status", "OV", "items of earlier answers are whole"),
+            refused("summary", "OV", &[], "expected messages: reasoning is not sent back"),
+            refused("encrypted_content", "OV", &[], "expected messages: reasoning is not sent back"),
             ignored("phase", "O", "templates have no word for it"),
         ],
     ),

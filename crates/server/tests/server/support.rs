@@ -28,10 +28,10 @@ const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}{{ messag
                         {{ reasoning_effort or '' }}{% for document in documents or [] %}{{ document.text }}{% endfor %}\
                         {% if add_generation_prompt %}assistant: {% endif %}";
 
-/// A llama of two blocks with random weights.
-pub fn model(folder: &Path) -> Model {
+/// A llama of two blocks with random weights, whose control token for the end of a turn is called `turn`.
+pub fn model(folder: &Path, turn: &str) -> Model {
     let (hidden, width, key_value) = (32, 48, 16);
-    let tokens = (0..=255).map(byte_letter).chain(["ab", "<|turn|>", END].map(str::to_owned)).collect();
+    let tokens = (0..=255).map(byte_letter).chain(["ab", turn, END].map(str::to_owned)).collect();
     let types = (0..VOCAB as i64).map(|token| if token >= i64::from(TURN) { 3 } else { 1 }).collect();
     let text = |text: &str| gguf::Value::String(text.into());
     let mut builder = GgufBuilder::new()
@@ -118,8 +118,13 @@ pub fn byte_letter(byte: u8) -> String {
 
 /// An engine of the model, and the folder that holds its file.
 pub fn engine(kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
+    engine_of("<|turn|>", kv_memory)
+}
+
+/// As [`engine`], of the model whose control token is called `turn`.
+pub fn engine_of(turn: &str, kv_memory: Option<usize>) -> (Engine, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let model = Arc::new(model(folder.path()));
+    let model = Arc::new(model(folder.path(), turn));
     let session = SessionOptions { context: CONTEXT, chunk: 64, ..SessionOptions::default() };
     (Engine::new(&model, EngineOptions { session, kv_memory, ..EngineOptions::default() }).unwrap(), folder)
 }

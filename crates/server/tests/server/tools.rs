@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Server, add, events};
+use triad_server::{HostedModel, LoadedModel};
+
+use crate::support::{NAME, Server, add, engine_of, events};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -151,6 +153,19 @@ fn a_function_that_is_demanded_by_its_name_is_called_once_in_every_form() {
         });
         let message = server.post("/v1/messages", &body).good();
         assert_eq!((&message["stop_reason"], message["content"].as_array().unwrap().len()), (&json!("tool_use"), 1));
+    }
+}
+
+#[test]
+fn functions_whose_calls_could_not_be_read_are_refused() {
+    let (engine, folder) = engine_of("<tool_call>", None);
+    let loaded = engine.clone();
+    let load = move || Ok(LoadedModel { engine: loaded.clone(), adapters: Vec::new() });
+    let hosted = HostedModel { name: NAME.into(), bytes: 0, load: Box::new(load) };
+    let server = Server::of((engine, folder), vec![hosted], |_| {});
+    assert_eq!(server.post(CHAT, &chat(json!({}))).error(400)["param"], "tools");
+    for more in [json!({"tool_choice": "none"}), json!({"tool_choice": "required", "parallel_tool_calls": false})] {
+        server.post(CHAT, &chat(more)).good();
     }
 }
 
