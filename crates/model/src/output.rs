@@ -181,6 +181,24 @@ pub fn write_own(path: &Path, content: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
+/// Makes a file at `path` with this content, which its owner alone can read.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if there is one; if it cannot be written.
+pub(crate) fn write_new_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut output = OutputFile::own_private(path)?;
+    output.write_all(content)?;
+    output.file().sync_all()?;
+    match output.0 {
+        Sink::Replacing { mut part, file, target } => {
+            let path = part.0.take().expect("the file is not finished");
+            parts().remove(path.to_path_buf().as_path());
+            NamedTempFile::from_parts(file, path).persist_noclobber(target).map(drop).map_err(|failed| failed.error)
+        }
+        Sink::Through(_) => unreachable!("files of the program replace what is there"),
+    }
+}
+
 /// Opens the file at `path` for reading and writing; makes it if there is none. What is no plain file of this user with
 /// this name alone, as a link, is replaced by an empty file.
 ///
@@ -234,6 +252,18 @@ fn is_own(metadata: &fs::Metadata) -> bool {
 #[cfg(not(unix))]
 fn is_own(metadata: &fs::Metadata) -> bool {
     metadata.is_file()
+}
+
+/// Returns whether this is a plain file of this user, which others cannot read.
+#[cfg(unix)]
+pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
+    is_own(metadata) && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 == 0
+}
+
+/// Returns whether this is a plain file.
+#[cfg(not(unix))]
+pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
+    is_own(metadata)
 }
 
 /// Has the file opened only if its name is no link, and without waiting for whoever reads a pipe.
