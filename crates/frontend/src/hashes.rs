@@ -5,7 +5,8 @@
 //! The hashes are kept in `hashes` in the cache, those of a package that must not be written as well:
 //! a small file for each package or model, named by its path. A file counts as unchanged while its size, the times of
 //! its last changes, and its number on its device are what they were when it was hashed. Where nothing can be written,
-//! files are hashed every time.
+//! files are hashed every time; so are those on a file system in memory, where a change by a mapping leaves these times
+//! as they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -98,6 +99,9 @@ impl Hashes {
 
     /// The hash of the file at `path`, if the file has not changed since.
     pub fn known(&self, path: &Path) -> Option<&str> {
+        if !has_dependable_times(path) {
+            return None;
+        }
         let hashed = self.files.get(&path.canonicalize().ok()?)?;
         (State::of(path).ok()? == hashed.state).then_some(&hashed.sha256)
     }
@@ -110,6 +114,7 @@ impl Hashes {
         if let Some(known) = self.known(path) {
             return Ok(known.to_owned());
         }
+        settle(path);
         let state = || State::of(path).map_err(|source| Error::File { what: "read", path: path.into(), source });
         let mut before = state()?;
         let settles = before.unsettled();
@@ -119,6 +124,7 @@ impl Hashes {
         }
         let sha256 = FileDigest::read(path, progress)?.sha256;
         if settles.is_some()
+            && has_dependable_times(path)
             && state()? == before
             && let Ok(path) = path.canonicalize()
         {
@@ -154,6 +160,28 @@ impl Hashes {
     }
 }
 
+/// Returns whether each change of the file at `path` shows in its times.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn has_dependable_times(path: &Path) -> bool {
+    /// Types of file systems in memory (tmpfs, ramfs, hugetlbfs), which note no change by a mapping.
+    const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+    // These types have 32 bits; the field has as many as a word.
+    rustix::fs::statfs(path).is_ok_and(|system| !IN_MEMORY.contains(&(system.f_type as u32)))
+}
+
+/// Returns whether each change of the file at `path` shows in its times.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn has_dependable_times(_: &Path) -> bool {
+    true
+}
+
+/// Has what was changed in the file at `path` by a mapping written to the disk. Only then a later change by the same mapping
+/// shows in the file's times.
+fn settle(path: &Path) {
+    // Where that is not possible, nothing was changed, or no system call tells more.
+    let _ = fs::File::open(path).and_then(|file| file.sync_all());
+}
+
 /// Opens the package at `path`. Files that changed since their hashes were last checked are checked again; `read` is called
 /// with the bytes that were read of them and the bytes of all that are to be read.
 ///
@@ -186,7 +214,8 @@ mod tests {
             (sha256, bytes)
         };
         assert_eq!(read(), (package::sha256(b"one"), 3));
-        assert_eq!(read(), (package::sha256(b"one"), 0));
+        let again = if has_dependable_times(&file) { 0 } else { 3 };
+        assert_eq!(read(), (package::sha256(b"one"), again));
         // Of the same size, at once.
         fs::write(&file, "two").unwrap();
         assert_eq!(read(), (package::sha256(b"two"), 3));
@@ -201,6 +230,25 @@ mod tests {
         fs::write(records.read_dir().unwrap().next().unwrap().unwrap().path(), "{").unwrap();
         assert_eq!(read().1, 3, "a damaged record is none");
         assert_eq!(records.read_dir().unwrap().count(), 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_in_memory_is_read_each_time_since_a_mapping_changes_it_without_its_times() {
+        let Ok(folder) = tempfile::tempdir_in("/dev/shm") else {
+            eprintln!("skipped: there is no /dev/shm");
+            return;
+        };
+        let (file, records) = (folder.path().join("weights"), tempfile::tempdir().unwrap());
+        fs::write(&file, "one").unwrap();
+        for _ in 0..2 {
+            let mut bytes = 0;
+            let mut hashes = Hashes::kept_in(Some(records.path().to_owned()), folder.path());
+            assert_eq!(hashes.known(&file), None);
+            hashes.sha256(&file, &mut |read| bytes += read).unwrap();
+            hashes.save();
+            assert_eq!(bytes, 3);
+        }
     }
 
     #[test]

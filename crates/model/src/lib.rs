@@ -5,10 +5,11 @@
 //! [`description::ModelDescription`], the only thing the engine reads. [`dequantize`] turns stored
 //! formats into f32. [`tokenizer`] and [`template`] turn a conversation into tokens and back;
 //! [`fetch`] finds a model by name. [`adapter`] reads what a model was fine-tuned by, where that is kept apart from it.
-//! [`output`] is how every file of Triad is written.
-//! All of them open their files by [`files`].
+//! All of them open their files by [`files`]. [`output`] is how every file of Triad is written,
+//! [`seal`] how a machine recognizes what it made itself.
 
 pub mod adapter;
+mod cache_folder;
 pub mod checkpoint;
 pub mod dequantize;
 pub mod description;
@@ -21,6 +22,7 @@ pub mod gguf;
 pub mod mapped;
 pub mod output;
 pub mod safetensors;
+pub mod seal;
 pub mod template;
 pub mod tensor;
 pub mod tensor_map;

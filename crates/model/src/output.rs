@@ -9,7 +9,7 @@
 //! that name is replaced, and a link is not followed. [`open_own`] is for the few files that later runs go on with.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -117,11 +117,8 @@ impl OutputFile {
     fn replacing(target: PathBuf, mode: u32) -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(UNFINISHED[0]).suffix(UNFINISHED[1]);
-        let permissions = permissions(mode);
-        if let Some(permissions) = permissions {
-            builder.permissions(permissions);
-        }
-        let (file, part) = builder.tempfile_in(folder(&target))?.into_parts();
+        // Opened here: errors of `tempfile_in` name the random path.
+        let (file, part) = builder.make_in(folder(&target), |path| new_file(path, mode))?.into_parts();
         parts().insert(part.to_path_buf());
         let part = Unfinished(Some(part));
         keep_permissions(&target, &file)?;
@@ -184,6 +181,24 @@ pub fn write_own(path: &Path, content: &[u8]) -> io::Result<()> {
     file.finish()
 }
 
+/// Makes a file at `path` with this content, which its owner alone can read.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] if there is one; if it cannot be written.
+pub(crate) fn write_new_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut output = OutputFile::own_private(path)?;
+    output.write_all(content)?;
+    output.file().sync_all()?;
+    match output.0 {
+        Sink::Replacing { mut part, file, target } => {
+            let path = part.0.take().expect("the file is not finished");
+            parts().remove(path.to_path_buf().as_path());
+            NamedTempFile::from_parts(file, path).persist_noclobber(target).map(drop).map_err(|failed| failed.error)
+        }
+        Sink::Through(_) => unreachable!("files of the program replace what is there"),
+    }
+}
+
 /// Opens the file at `path` for reading and writing; makes it if there is none. What is no plain file of this user with
 /// this name alone, as a link, is replaced by an empty file.
 ///
@@ -239,6 +254,18 @@ fn is_own(metadata: &fs::Metadata) -> bool {
     metadata.is_file()
 }
 
+/// Returns whether this is a plain file of this user, which others cannot read.
+#[cfg(unix)]
+pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
+    is_own(metadata) && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 == 0
+}
+
+/// Returns whether this is a plain file.
+#[cfg(not(unix))]
+pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
+    is_own(metadata)
+}
+
 /// Has the file opened only if its name is no link, and without waiting for whoever reads a pipe.
 #[cfg(unix)]
 fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
@@ -252,15 +279,16 @@ fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
+/// Makes the file at `path`, where there must be none, with the permissions of `mode` that the user's mask leaves.
 #[cfg(unix)]
-#[expect(clippy::unnecessary_wraps, reason = "other systems have none")]
-fn permissions(mode: u32) -> Option<Permissions> {
-    Some(std::os::unix::fs::PermissionsExt::from_mode(mode))
+fn new_file(path: &Path, mode: u32) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().read(true).write(true).create_new(true).mode(mode).open(path)
 }
 
 #[cfg(not(unix))]
-fn permissions(_: u32) -> Option<Permissions> {
-    None
+fn new_file(path: &Path, _: u32) -> io::Result<File> {
+    File::options().read(true).write(true).create_new(true).open(path)
 }
 
 /// Gives `file` the permissions of the plain file at `target`, if there is one.
@@ -269,7 +297,7 @@ fn keep_permissions(target: &Path, file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.is_file() => {
-            file.set_permissions(Permissions::from_mode(metadata.permissions().mode() & 0o777))
+            file.set_permissions(fs::Permissions::from_mode(metadata.permissions().mode() & 0o777))
         }
         _ => Ok(()),
     }
@@ -356,6 +384,14 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(names(folder.path()), ["figure.svg"]);
         assert!(parts().iter().all(|part| !part.starts_with(folder.path())));
+    }
+
+    #[test]
+    fn an_error_names_no_random_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = OutputFile::create(&folder.path().join("none/figure.svg")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(!error.to_string().contains("none"), "{error}");
     }
 
     #[test]
@@ -467,7 +503,7 @@ mod tests {
             let mode = |name: &str| fs::metadata(path(name)).unwrap().permissions().mode() & 0o777;
             fs::write(path("plain"), "").unwrap();
             fs::write(path("kept"), "").unwrap();
-            fs::set_permissions(path("kept"), Permissions::from_mode(0o640)).unwrap();
+            fs::set_permissions(path("kept"), fs::Permissions::from_mode(0o640)).unwrap();
             for name in ["new", "kept"] {
                 write(&path(name), "content").unwrap();
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use triad_engine::execute::{self, Comparison};
-use triad_engine::package::Package;
+use triad_engine::package::{Contents, Package};
 use triad_engine::{Cancel, EngineOptions, Error, LoadOptions, Model, SessionOptions};
 use triad_plan::schedule::Policy;
 
@@ -17,6 +17,9 @@ use crate::processors::{self, Processors};
 use crate::{output, progress};
 
 /// Check every file of a package by its hash, and what several processors compute from it.
+///
+/// Lists the files that have hashes, those that runs on a machine made from the package and check when they read them, and
+/// those that are no part of the package and are not read.
 ///
 /// With --processors, prompts of a token, a chunk less one, a chunk, a chunk and one, and three chunks and a half run one
 /// chunk after the other, and on these processors by every policy: the logits of the last token are to be the same, bit
@@ -47,7 +50,7 @@ pub struct Arguments {
 /// Chunks that are on their way at once: all that the longest prompt has.
 const CHUNKS_IN_FLIGHT: usize = 4;
 
-/// Prints OK, or fails with the first file that differs, or with what the processors got wrong.
+/// Prints OK and what is in the package, or fails with the first file that differs, or with what the processors got wrong.
 pub fn run(arguments: &Arguments) -> Result<()> {
     arguments.devices.check(arguments.processors.is_some())?;
     let package = Package::open(&arguments.package)?;
@@ -55,8 +58,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     package.verify()?;
     drop(spinner);
     let name = arguments.package.display();
-    let Some(processors) = &arguments.processors else { return output::text(&format!("{name}: OK")) };
-    output::text(&format!("{name}: OK, {}", compare(arguments, &package, processors)?))
+    let compared = match &arguments.processors {
+        Some(processors) => format!(", {}", compare(arguments, &package, processors)?),
+        None => String::new(),
+    };
+    output::text(&format!("{name}: OK{compared}\n{}", contents(&package.contents()?)))
+}
+
+/// Who vouches for what is in a package.
+fn contents(contents: &Contents) -> String {
+    let Contents { hashed, made_here, others } = contents;
+    let lines = [
+        ("as their hashes say", hashed),
+        ("made by runs, which check them", made_here),
+        ("no part of the package, not read", others),
+    ];
+    let lines = lines.into_iter().filter(|(_, names)| !names.is_empty());
+    lines.map(|(what, names)| format!("  {what}: {}", names.join(", "))).collect::<Vec<_>>().join("\n")
 }
 
 /// The verdict in words, where it is a good one.

@@ -86,6 +86,13 @@ pub fn cases() -> Vec<Case> {
             &["\"blocks.0.", "is missing"],
         ),
         package(
+            "package with a file that it does not name",
+            run,
+            "chat_template.jinja",
+            |_| b"{{ 'planted' }}".to_vec(),
+            &["package/chat_template.jinja: no part of the package", "expected none, remove it"],
+        ),
+        package(
             "costs that are no times",
             &["run", "-m", "package", "-p", "Hello", "--processors", "cpu,npu"],
             "costs.json",

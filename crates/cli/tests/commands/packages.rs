@@ -20,7 +20,13 @@ fn a_model_is_prepared_verified_shown_and_run() {
     let report = package(&place, &["--prune", "0.5"]);
     assert_eq!((&report["package"], &report["calibration_tokens"]), (&Json::from("package"), &Json::from(100)));
     assert_eq!(report["preparation"]["options"]["prune"]["rate"], 0.5);
-    assert_eq!(succeed(&place.triad(&["verify", "package"])), "package: OK\n");
+    let hashed = "as their hashes say: package.json, package.json.sha256, tokenizer.gguf, weights.safetensors";
+    assert_eq!(succeed(&place.triad(&["verify", "package"])), format!("package: OK\n  {hashed}\n"));
+    for name in ["costs.json", "notes.txt"] {
+        std::fs::write(place.path("package").join(name), "{}").unwrap();
+    }
+    let others = "  made by runs, which check them: costs.json\n  no part of the package, not read: notes.txt\n";
+    assert!(succeed(&place.triad(&["verify", "package"])).ends_with(others));
     let info = json(&place.triad(&["info", "package", "--json"]));
     assert_eq!((&info["shadows"], &info["model"]["name"]), (&Json::from(2), &Json::from("tiny")));
     let text = succeed(&place.triad(&["info", "package"]));

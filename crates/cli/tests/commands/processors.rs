@@ -199,10 +199,8 @@ fn a_package_is_verified_on_several_processors() {
     let place = packaged();
     let verify = ["verify", "package", "--chunk", "4"];
     let verdict = succeed(&place.triad(&[&verify[..], &PROCESSORS].concat()));
-    assert_eq!(
-        verdict,
-        "package: OK, and prompts of 1, 3, 4, 5, 14 tokens have the same logits, bit for bit, on cpu,npu by all 6 policies\n"
-    );
+    let same = "have the same logits, bit for bit, on cpu,npu by all 6 policies\n";
+    assert!(verdict.starts_with(&format!("package: OK, and prompts of 1, 3, 4, 5, 14 tokens {same}")), "{verdict}");
 }
 
 /// ONNX Runtime's CPU provider as NPU, or `None` where the environment names no library.
@@ -591,7 +589,7 @@ fn compiled_graphs_are_kept_in_the_package() {
     assert_ne!(std::fs::read(graph).unwrap(), b"another one's", "a damaged one is built again");
     run("5");
     assert_eq!(compiled(&place).len(), 2 * first.len(), "other graphs for another chunk length");
-    assert_eq!(succeed(&place.triad(&["verify", "package"])), "package: OK\n");
+    assert!(succeed(&place.triad(&["verify", "package"])).contains("made by runs, which check them: compiled\n"));
     succeed(&place.triad(&["prepare", "model.gguf", "-o", "package", "--tokens", "100", "--force"]));
     assert!(!place.path("package/compiled").exists(), "none of them is of the new weights");
 }

@@ -7,12 +7,13 @@ use super::table::{Measurements, Table};
 use super::{Costs, Engine, Execution, Session};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::package;
 
 /// The costs of several sets of processors, by name; in a package they are `costs.json`.
 pub type CostTable = Table<Costs>;
 
 impl Measurements for Costs {
-    const FILE: &str = "costs.json";
+    const FILE: &str = package::COSTS;
 }
 
 /// Has each engine run a prompt that fills its context, `repeat` times in order and, on several processors, as often out of

@@ -1,4 +1,7 @@
 //! What was measured on several lists of processors, as files of a package keep it.
+//!
+//! Next to each file is this machine's [`seal`] of it: what another machine measured, or somebody put there, does not decide
+//! where a model is computed.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
@@ -6,13 +9,15 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use triad_model::files;
-use triad_model::output;
+use triad_model::{files, output, seal};
 
 use crate::error::{Error, Result};
 
 /// Bytes of a file of measurements, at most.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// What seals of measurements are for.
+const PURPOSE: &str = "measurements";
 
 /// What is measured on a list of processors, and kept in a package.
 pub trait Measurements: Serialize + DeserializeOwned {
@@ -38,7 +43,12 @@ impl<T: Measurements> Table<T> {
         package.join(T::FILE)
     }
 
-    /// The table of a package; an empty one where nothing was measured.
+    /// The path of the seal of the file at `path`.
+    fn seal(path: &Path) -> PathBuf {
+        path.with_added_extension("seal")
+    }
+
+    /// The table of a package; an empty one where nothing was measured on this machine.
     ///
     /// # Errors
     /// If it can't be read, or is none of this version.
@@ -51,11 +61,22 @@ impl<T: Measurements> Table<T> {
         };
         let table = match read() {
             Ok(bytes) if bytes.len() as u64 > MOST_BYTES => Err(format!("expected at most {MOST_BYTES} bytes").into()),
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(Into::into),
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(_) if !Self::is_sealed(&path, &bytes) => Ok(Self::default()),
+                table => table.map_err(Into::into),
+            },
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
             Err(error) => return Err(Error::File { path, problem: "cannot read the file", source: error.into() }),
         };
         table.map_err(|source| Error::Measurements { path, source })
+    }
+
+    /// Whether the file at `path` with these `bytes` has a seal of this machine.
+    fn is_sealed(path: &Path, bytes: &[u8]) -> bool {
+        let file = fs::File::open(Self::seal(path));
+        let mut found = Vec::new();
+        let read = file.and_then(|file| file.take(size_of::<seal::Seal>() as u64 + 1).read_to_end(&mut found));
+        read.is_ok() && seal::is_sealed(PURPOSE, &[T::FILE.as_bytes(), bytes], &found)
     }
 
     /// The table of a package, for those who measure. A file that is damaged or of another version is replaced by an empty
@@ -93,7 +114,9 @@ impl<T: Measurements> Table<T> {
         let write = || {
             let mut json = serde_json::to_vec_pretty(self)?;
             json.push(b'\n');
-            output::write_own(&path, &json)
+            // Until both are there, the one does not fit the other, and nothing counts as measured.
+            output::write_own(&path, &json)?;
+            output::write_own(&Self::seal(&path), &seal::seal(PURPOSE, &[T::FILE.as_bytes(), &json]))
         };
         let written = write();
         written.map_err(|error| Error::File { path, problem: "cannot write the file", source: error.into() })
@@ -121,6 +144,25 @@ mod tests {
         assert!(refused.contains("costs.json") && refused.contains("triad profile"), "{refused}");
         assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (CostTable::default(), true));
         assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+    }
+
+    #[test]
+    fn what_another_machine_measured_or_somebody_changed_counts_as_not_measured() {
+        let package = tempfile::tempdir().unwrap();
+        let path = CostTable::path(package.path());
+        let mut table = CostTable::default();
+        table.set("cpu,npu", Costs::default());
+        table.save(package.path()).unwrap();
+        let written = fs::read_to_string(&path).unwrap();
+        fs::write(&path, written.replace("cpu,npu", "cpu,gpu")).unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        fs::write(&path, written).unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), table);
+        let seal = CostTable::seal(&path);
+        fs::write(&seal, [7; 32]).unwrap();
+        assert_eq!(CostTable::open(package.path()).unwrap(), CostTable::default());
+        fs::remove_file(seal).unwrap();
+        assert_eq!(CostTable::open_or_replace(package.path()).unwrap(), (CostTable::default(), false));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //!
 //! ```text
 //! magic and version   8 bytes
-//! key                 32 bytes, of the model's weights and of which inputs keep a shadow
+//! key                 32 bytes, this machine's seal of the model's weights and of which inputs keep a shadow
 //! for each of these inputs, block after block, [channels, out_features of all layers that read it + 16]:
-//!     the weights of the layers, one behind the other, and 16 bytes of a hash of them, of their place and the key
+//!     the weights of the layers, one after the other, and 16 bytes of a hash of them, of their place and of a secret
 //! ```
 //!
-//! Every row that is read is compared with its hash: whatever happens to the file, no other numbers are used.
+//! Every row that is read is compared with its hash: whatever happens to the file, no other numbers are used. Key and secret
+//! are [seals](triad_model::seal), so that no other machine's file is read, nor one that somebody put there. The secret is in
+//! no file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -20,6 +22,7 @@ use triad_kernels::int8::unpack;
 use triad_model::description::ModelDescription;
 use triad_model::files;
 use triad_model::output::OutputFile;
+use triad_model::seal;
 use triad_plan::graph::Role;
 
 use crate::linear::layers;
@@ -27,7 +30,7 @@ use crate::linear_input::LinearInput;
 use crate::weights::{Block, Int8Matrix, Weight, Weights};
 
 /// What the file begins with.
-const MAGIC: [u8; 8] = *b"triadrw1";
+const MAGIC: [u8; 8] = *b"triadrw2";
 /// Bytes of magic and key.
 const HEADER: u64 = 40;
 /// Bytes of the hash behind each row.
@@ -35,8 +38,8 @@ const CHECK: usize = 16;
 /// Channels that one task transposes.
 const TILE: usize = 64;
 
-/// What a file belongs to.
-type Key = [u8; 32];
+/// What a file belongs to, or the secret in the hashes of its rows.
+type Key = seal::Seal;
 
 /// Where the rows of an input are in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +68,7 @@ impl Place {
 pub struct ChannelRows {
     file: File,
     path: PathBuf,
-    key: Key,
+    secret: Key,
     /// By block and input.
     places: Vec<[Option<Place>; LinearInput::ALL.len()]>,
 }
@@ -83,11 +86,11 @@ impl ChannelRows {
         kept: &dyn Fn(usize, LinearInput) -> bool,
     ) -> io::Result<Self> {
         let places = places(description, kept);
-        let key = key(weights_name, &places);
+        let (key, secret) = (key("the key", weights_name, &places), key("the secret", weights_name, &places));
         if let Ok(file) = files::open(path)
             && is_whole(&file, &key, length(&places)).unwrap_or(false)
         {
-            return Ok(Self { file, path: path.to_owned(), key, places });
+            return Ok(Self { file, path: path.to_owned(), secret, places });
         }
         let mut output = OutputFile::own(path)?;
         let mut writer = BufWriter::new(&mut output);
@@ -97,7 +100,7 @@ impl ChannelRows {
             for (input, place) in LinearInput::ALL.into_iter().zip(of_block) {
                 let Some(place) = place else { continue };
                 let matrices = Self::readers(description, index, &weights.blocks[index], input);
-                writer.write_all(&by_channel(&matrices, place, &key))?;
+                writer.write_all(&by_channel(&matrices, place, &secret))?;
                 matrices.iter().for_each(|matrix| matrix.release());
             }
         }
@@ -105,7 +108,7 @@ impl ChannelRows {
         drop(writer);
         // What was not yet on the disk when the power failed is found by its hash.
         let file = output.finish_early()?;
-        Ok(Self { file, path: path.to_owned(), key, places })
+        Ok(Self { file, path: path.to_owned(), secret, places })
     }
 
     /// The matrices of a block that read an input, in the order of their outputs.
@@ -158,7 +161,7 @@ impl ChannelRows {
         }
         for (channel, row) in channels.iter().zip(rows.chunks_exact(record)) {
             let (row, check) = row.split_at(place.features);
-            if *check != hash(&self.key, place, *channel, row) {
+            if *check != hash(&self.secret, place, *channel, row) {
                 let message = format!("the row of channel {channel} at byte {} is not what was written", place.start);
                 return Err(io::Error::new(ErrorKind::InvalidData, message));
             }
@@ -199,11 +202,9 @@ fn length(places: &[[Option<Place>; LinearInput::ALL.len()]]) -> u64 {
     places.iter().flatten().flatten().last().map_or(HEADER, Place::end)
 }
 
-fn key(weights_name: &str, places: &[[Option<Place>; LinearInput::ALL.len()]]) -> Key {
-    let mut hash = Sha256::new_with_prefix(MAGIC);
-    hash.update(weights_name);
-    hash.update(format!("{places:?}"));
-    hash.finalize().into()
+fn key(purpose: &str, weights_name: &str, places: &[[Option<Place>; LinearInput::ALL.len()]]) -> Key {
+    let places = format!("{places:?}");
+    seal::seal("rows of shadows", &[purpose.as_bytes(), &MAGIC, weights_name.as_bytes(), places.as_bytes()])
 }
 
 /// Whether the file has the length and the key that it should have.
@@ -218,7 +219,7 @@ fn is_whole(file: &File, key: &Key, length: u64) -> io::Result<bool> {
 }
 
 /// The rows of an input with their hashes, as they are in the file.
-fn by_channel(matrices: &[&Int8Matrix], place: &Place, key: &Key) -> Vec<u8> {
+fn by_channel(matrices: &[&Int8Matrix], place: &Place, secret: &Key) -> Vec<u8> {
     let row_major = matrices.iter().map(|matrix| {
         let view = matrix.view();
         let mut values = vec![0; view.out_features * view.in_features];
@@ -238,14 +239,15 @@ fn by_channel(matrices: &[&Int8Matrix], place: &Place, key: &Key) -> Vec<u8> {
         }
         for (index, row) in rows.chunks_exact_mut(record).enumerate() {
             let (row, check) = row.split_at_mut(place.features);
-            check.copy_from_slice(&hash(key, place, (first + index) as u32, row));
+            check.copy_from_slice(&hash(secret, place, (first + index) as u32, row));
         }
     });
     rows
 }
 
-fn hash(key: &Key, place: &Place, channel: u32, row: &[u8]) -> [u8; CHECK] {
-    let mut hash = Sha256::new_with_prefix(key);
+/// Returns a hash that nobody computes without the secret: it is cut short, so that nothing can be added to what was hashed.
+fn hash(secret: &Key, place: &Place, channel: u32, row: &[u8]) -> [u8; CHECK] {
+    let mut hash = Sha256::new_with_prefix(secret);
     hash.update(place.start.to_le_bytes());
     hash.update(channel.to_le_bytes());
     hash.update(row);

@@ -3,6 +3,7 @@
 use std::fs;
 
 use proptest::prelude::*;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use triad_kernels::int8::{QuantizedRows, shadow_apart};
 
@@ -174,6 +175,27 @@ fn a_file_of_another_model_or_length_is_made_anew() {
     let before = modified(rows.path());
     rows.open().unwrap();
     assert_eq!(modified(rows.path()), before, "a whole one is used");
+}
+
+#[test]
+fn rows_that_somebody_put_there_with_hashes_of_their_own_are_never_used() {
+    let rows = Rows::new("llama");
+    let place = rows.open().unwrap().place(0, LinearInput::Attention).unwrap();
+    let mut bytes = fs::read(rows.path()).unwrap();
+    let (header, records) = bytes.split_at_mut(40);
+    for (channel, record) in (0u32..).zip(records.chunks_exact_mut(place.record()).take(place.channels)) {
+        let (row, check) = record.split_at_mut(place.features);
+        row.iter_mut().for_each(|weight| *weight ^= 1);
+        // By all that the file says of itself.
+        let mut hash = Sha256::new_with_prefix(&header[8..]);
+        hash.update(40u64.to_le_bytes());
+        hash.update(channel.to_le_bytes());
+        hash.update(row);
+        check.copy_from_slice(&hash.finalize()[..16]);
+    }
+    fs::write(rows.path(), bytes).unwrap();
+    let error = rows.open().unwrap().read(&place, &[0, 5], &mut Vec::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
 }
 
 #[test]

@@ -7,8 +7,11 @@
 //!   weights.safetensors  what the kernels compute with, in place                                   (tensors)
 //!   tokenizer.gguf       or tokenizer.json, tokenizer_config.json, chat_template.jinja
 //!   shadow-rows.bin      the weights of shadows by channel, made by a run that needs them; can be deleted at any time
-//!   compiled/            graphs that an NPU's provider compiled, with their hashes; can be deleted at any time
+//!   compiled/            graphs that an NPU's provider compiled; can be deleted at any time
 //! ```
+//!
+//! `package.json` names every file that is read as a part of the package. The last two, and measurements (`costs.json`,
+//! `products.json`), are made by runs and have a [seal](triad_model::seal) of the machine that made them.
 //!
 //! [`Package::open`] maps the weights and checks everything but the hashes, in milliseconds; `read` makes
 //! [`Weights`](crate::weights::Weights) of them. [`Package::verify`] checks the hashes. The crate `triad-prepare` writes
@@ -43,10 +46,27 @@ pub const MANIFEST_DIGEST: &str = "package.json.sha256";
 pub const WEIGHTS: &str = "weights.safetensors";
 /// A hash, two spaces and a name: more is not read, whatever there is.
 const MAX_DIGEST_BYTES: u64 = 1 << 10;
-/// The folder of what is made from the package on the device where it runs; no part of the package.
+/// What is made from the package on the machine where it runs; no part of the package, and sealed.
+const MADE_HERE: [&str; 4] = [COMPILED, SHADOW_ROWS, COSTS, PRODUCTS];
+/// The file of what subgraphs take.
+pub(crate) const COSTS: &str = "costs.json";
+/// The file of what products take.
+pub(crate) const PRODUCTS: &str = "products.json";
+/// The folder of compiled graphs.
 const COMPILED: &str = "compiled";
-/// The file of [`hot_rows`](crate::hot_rows); no part of the package.
+/// The file of [`hot_rows`](crate::hot_rows).
 const SHADOW_ROWS: &str = "shadow-rows.bin";
+
+/// What is in the folder of a package, by who vouches for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Files of the package: [`Package::verify`] compares them with their hashes.
+    pub hashed: Vec<String>,
+    /// What runs made: they check it when they read it.
+    pub made_here: Vec<String>,
+    /// No part of the package, never read.
+    pub others: Vec<String>,
+}
 
 /// An opened package: checked, its weights mapped and not read, until [`Package::read_into_huge_pages`].
 #[derive(Debug)]
@@ -90,6 +110,7 @@ impl Package {
                 return Err(Error::new(ErrorKind::Malformed, message).at(path));
             }
         }
+        refuse_unlisted(path, &manifest)?;
         let file = MappedFile::open(path.join(WEIGHTS))?;
         let header = read::header(file.bytes(), &manifest).map_err(|error| error.at(path.join(WEIGHTS)))?;
         Ok(Self { path: path.into(), manifest, file, header })
@@ -120,13 +141,13 @@ impl Package {
     }
 
     /// Where graphs that are compiled for a device are kept: a folder in the package at `path`, made when the first one
-    /// is. Whoever writes there checks what it reads; [`Package::verify`] does not look there.
+    /// is. What reads there checks seals; [`Package::verify`] does not look there.
     pub fn compiled(path: &Path) -> PathBuf {
         path.join(COMPILED)
     }
 
-    /// Where the rows of shadows are kept ([`ChannelRows`](crate::hot_rows::ChannelRows)), if a run needed them. Whoever reads
-    /// there checks what it reads; [`Package::verify`] does not look there.
+    /// Where the rows of shadows are kept ([`ChannelRows`](crate::hot_rows::ChannelRows)), if a run needed them. What reads
+    /// there checks seals; [`Package::verify`] does not look there.
     pub fn shadow_rows(path: &Path) -> PathBuf {
         path.join(SHADOW_ROWS)
     }
@@ -144,9 +165,35 @@ impl Package {
     /// Where tokenizer and chat template are read from.
     ///
     /// # Errors
-    /// If one of their files cannot be read or is not what its name promises.
+    /// If one of their files cannot be read or is not what its name promises, or `package.json` does not name it.
     pub fn source(&self) -> Result<Source> {
+        refuse_unlisted(&self.path, &self.manifest)?;
         Source::open_text(&self.path)
+    }
+
+    /// Returns the names of what is in the folder, ascending.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn contents(&self) -> Result<Contents> {
+        let failed = |error| Error::new(ErrorKind::Io, "cannot read the folder").caused_by(error).at(&self.path);
+        let mut contents = Contents::default();
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+            let made = name.strip_suffix(".seal").unwrap_or(&name);
+            let kind = if [MANIFEST, MANIFEST_DIGEST].contains(&&*name) || self.manifest.files.contains_key(&name) {
+                &mut contents.hashed
+            } else if MADE_HERE.contains(&made) {
+                &mut contents.made_here
+            } else {
+                &mut contents.others
+            };
+            kind.push(name);
+        }
+        for names in [&mut contents.hashed, &mut contents.made_here, &mut contents.others] {
+            names.sort();
+        }
+        Ok(contents)
     }
 
     /// Bytes of all files but `package.json`.
@@ -180,5 +227,18 @@ impl Package {
         }
         let files = self.manifest.files.iter().map(|(name, file)| (self.path.join(name), file.sha256.clone()));
         Ok([(manifest, digest.to_owned())].into_iter().chain(files).collect())
+    }
+}
+
+/// Refuses a file that would be read as a part of the package and has no hash in its manifest.
+fn refuse_unlisted(path: &Path, manifest: &Manifest) -> Result<()> {
+    let unlisted = Source::TEXT_FILES.iter().filter(|name| !manifest.files.contains_key(**name));
+    match unlisted.map(|name| path.join(name)).find(|path| path.symlink_metadata().is_ok()) {
+        Some(path) => {
+            let message =
+                format!("no part of the package: {MANIFEST} does not name this file; expected none, remove it");
+            Err(Error::new(ErrorKind::Malformed, message).at(path))
+        }
+        None => Ok(()),
     }
 }

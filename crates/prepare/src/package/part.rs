@@ -49,7 +49,8 @@ impl Part {
         cancel: &Cancel,
         waiting: &mut dyn FnMut(),
     ) -> Result<Opened> {
-        let linked = if destination.is_dir() { destination.canonicalize().ok() } else { None };
+        let is_link = destination.is_symlink() && destination.is_dir();
+        let linked = if is_link { destination.canonicalize().ok() } else { None };
         let destination = linked.as_deref().unwrap_or(destination);
         let folder = folder_of(destination).ok_or_else(|| {
             Error::new(ErrorKind::Io, "expected the name of a folder that is to be made").at(destination)

@@ -200,6 +200,30 @@ fn weights_of_another_model_are_refused() {
 }
 
 #[test]
+fn a_file_that_the_package_does_not_name_is_refused_where_it_would_be_read_and_told_apart_where_not() {
+    let place = Place::new();
+    let package = place.package();
+    let path = |name: &str| package.path().join(name);
+    assert_eq!(package.manifest().files.keys().collect::<Vec<_>>(), ["tokenizer.gguf", "weights.safetensors"]);
+    for name in ["chat_template.jinja", "tokenizer.json", "tokenizer_config.json"] {
+        fs::write(path(name), "{{ 'planted' }}").unwrap();
+        let error = load(package.path()).unwrap_err();
+        assert!(error.contains(name) && error.contains("package.json does not name this file"), "{error}");
+        fs::remove_file(path(name)).unwrap();
+    }
+    for name in ["notes.txt", "costs.json", "costs.json.seal", "shadow-rows.bin", "config.json", "compiled.txt"] {
+        fs::write(path(name), "").unwrap();
+    }
+    fs::create_dir(path("compiled")).unwrap();
+    load(package.path()).unwrap();
+    package.verify().unwrap();
+    let contents = package.contents().unwrap();
+    assert_eq!(contents.hashed, ["package.json", "package.json.sha256", "tokenizer.gguf", "weights.safetensors"]);
+    assert_eq!(contents.made_here, ["compiled", "costs.json", "costs.json.seal", "shadow-rows.bin"]);
+    assert_eq!(contents.others, ["compiled.txt", "config.json", "notes.txt"]);
+}
+
+#[test]
 fn a_missing_file_is_named() {
     let place = Place::new();
     let package = place.package();

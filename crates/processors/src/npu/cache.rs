@@ -1,7 +1,8 @@
 //! Compiled graphs in a folder, so that a device compiles each once.
 //!
-//! A graph's name is a hash of all that it depends on; beside it is a file with the hash of what it should contain. A
-//! file that is not what it should be is built again. The folder has a limit ([`evict`]): what was used longest ago
+//! A graph's name is a hash of all that it depends on, the machine included; next to it is a file with this machine's
+//! [`seal`] of name and content. A graph without the right one is built again: no other machine's is run, nor what somebody
+//! put there. The folder has a limit ([`evict`]): what was used longest ago
 //! makes way.
 
 use std::fs::{self, File, FileTimes};
@@ -10,38 +11,47 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
+use triad_model::{output, seal};
 
 use crate::error::{Error, Result};
 
 /// Rises with every change of what is stored or of what a name depends on.
-const FORMAT: &str = "2";
+const FORMAT: &str = "3";
+/// What seals of graphs are for.
+const PURPOSE: &str = "a compiled graph";
+/// How files with seals end.
+const SEAL: &str = "seal";
+/// How the hashes ended that versions before kept in the place of seals.
+const OLD_HASH: &str = "sha256";
 
 /// The path of one compiled graph, which may not be there yet.
 #[derive(Debug)]
 pub(super) struct Entry {
+    name: String,
     graph: PathBuf,
-    hash: PathBuf,
+    seal: PathBuf,
 }
 
 impl Entry {
     /// Of what `parts` describe.
     pub fn new(folder: &Path, parts: &[&[u8]]) -> Self {
-        let mut digest = Sha256::new();
+        // The names of two machines that share a folder differ.
+        let mut digest = Sha256::new_with_prefix(seal::seal("names of compiled graphs", &[]));
         for part in [FORMAT.as_bytes()].iter().chain(parts) {
             // Lengths keep parts apart.
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part);
         }
         let name = hexadecimal(&digest.finalize());
-        Self { graph: folder.join(format!("{name}.onnx")), hash: folder.join(format!("{name}.sha256")) }
+        let path = |extension| folder.join(format!("{name}.{extension}"));
+        Self { graph: path("onnx"), seal: path(SEAL), name }
     }
 
     /// The compiled graph, if it is there and as it was written.
     pub fn read(&self) -> Option<Vec<u8>> {
         let graph = fs::read(&self.graph).ok()?;
-        let hash = fs::read_to_string(&self.hash).ok()?;
-        if hexadecimal(&Sha256::digest(&graph)) != hash {
+        let found = fs::read(&self.seal).ok()?;
+        if !seal::is_sealed(PURPOSE, &[self.name.as_bytes(), &graph], &found) {
             return None;
         }
         // Not every file system notes reads by itself. Where it can't be noted, the graph is compiled again some day.
@@ -62,17 +72,14 @@ impl Entry {
         };
         let graph = beside.path().join("graph.onnx");
         let compiled = compile(Some(&graph))?;
-        Ok((compiled, self.keep(folder, &graph).err().map(failed)))
+        Ok((compiled, self.keep(&graph).err().map(failed)))
     }
 
     /// Moves what was compiled to its place.
-    fn keep(&self, folder: &Path, graph: &Path) -> io::Result<()> {
-        let hash = hexadecimal(&Sha256::digest(fs::read(graph)?));
-        let hash_file = NamedTempFile::new_in(folder)?;
-        fs::write(&hash_file, hash)?;
+    fn keep(&self, graph: &Path) -> io::Result<()> {
+        let seal = seal::seal(PURPOSE, &[self.name.as_bytes(), &fs::read(graph)?]);
         fs::rename(graph, &self.graph)?;
-        hash_file.persist(&self.hash)?;
-        Ok(())
+        output::write_own(&self.seal, &seal)
     }
 }
 
@@ -102,9 +109,9 @@ pub(super) fn evict(folder: &Path, limit: u64, start: SystemTime) {
         if bytes <= limit || used + LATE >= start {
             break;
         }
-        // Without its hash a graph is none, should its own removal fail.
-        let removed = fs::remove_file(path.with_extension("sha256")).and_then(|()| fs::remove_file(&path));
-        if removed.is_ok() {
+        // Without its seal a graph is none, should its own removal fail.
+        let _ = [SEAL, OLD_HASH].map(|extension| fs::remove_file(path.with_extension(extension)));
+        if fs::remove_file(&path).is_ok() {
             bytes -= size;
         }
     }
@@ -123,7 +130,7 @@ mod tests {
     /// A graph of ten bytes that was written a day ago and used `ago`.
     fn graph(folder: &Path, name: &str, ago: Duration) {
         fs::write(folder.join(format!("{name}.onnx")), [0; 10]).unwrap();
-        fs::write(folder.join(format!("{name}.sha256")), "").unwrap();
+        fs::write(folder.join(format!("{name}.seal")), "").unwrap();
         let times = FileTimes::new().set_modified(SystemTime::now() - 24 * HOUR).set_accessed(SystemTime::now() - ago);
         File::options().write(true).open(folder.join(format!("{name}.onnx"))).unwrap().set_times(times).unwrap();
     }
@@ -146,9 +153,9 @@ mod tests {
         evict(folder, 40, start);
         assert_eq!(names(folder).len(), 8, "all of them are within the limit");
         evict(folder, 25, start);
-        assert_eq!(names(folder), ["a.onnx", "a.sha256", "now.onnx", "now.sha256"]);
+        assert_eq!(names(folder), ["a.onnx", "a.seal", "now.onnx", "now.seal"]);
         evict(folder, 0, start);
-        assert_eq!(names(folder), ["now.onnx", "now.sha256"], "what this run uses stays");
+        assert_eq!(names(folder), ["now.onnx", "now.seal"], "what this run uses stays");
         evict(&folder.join("none"), 0, start);
     }
 
@@ -166,6 +173,30 @@ mod tests {
         evict(folder.path(), 8, SystemTime::now() + HOUR);
         assert_eq!(entry.read().unwrap(), b"compiled");
         assert_eq!(names(folder.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_graph_that_this_machine_did_not_compile_under_its_name_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let entries = [b"one", b"two"].map(|graph| Entry::new(folder.path(), &[graph]));
+        for (entry, content) in entries.iter().zip(["compiled one", "compiled two"]) {
+            entry.write(|path| Ok(fs::write(path.unwrap(), content).is_ok())).unwrap();
+            assert_eq!(entry.read().unwrap(), content.as_bytes());
+        }
+        let seal = fs::read(&entries[0].seal).unwrap();
+        for (graph, seal) in [
+            // With a hash that everybody can compute, with none, and as it was compiled for another one.
+            ("planted", hexadecimal(&Sha256::digest("planted")).into_bytes()),
+            ("planted", Sha256::digest("planted").to_vec()),
+            ("planted", Vec::new()),
+            ("planted", seal),
+            ("compiled two", fs::read(&entries[1].seal).unwrap()),
+        ] {
+            fs::write(&entries[0].graph, graph).unwrap();
+            fs::write(&entries[0].seal, seal).unwrap();
+            fs::write(entries[0].graph.with_extension("sha256"), hexadecimal(&Sha256::digest(graph))).unwrap();
+            assert_eq!(entries[0].read(), None, "{graph}");
+        }
     }
 
     #[test]

@@ -283,7 +283,7 @@ fn median(mut seconds: Vec<f64>) -> f64 {
 pub type ProductTable = Table<ProductCosts>;
 
 impl Measurements for ProductCosts {
-    const FILE: &str = "products.json";
+    const FILE: &str = crate::package::PRODUCTS;
 }
 
 #[cfg(test)]
