@@ -1,15 +1,14 @@
 //! From messages to tokens.
 
 use serde_json::{Value, json};
-use triad_engine::Model;
-use triad_model::template::{ChatTemplate, Message};
-use triad_model::tokenizer::Special;
+use std::sync::Arc;
+
+use triad_engine::{Cancel, Model};
+use triad_model::template::{ChatTemplate, Message, Stop};
+use triad_model::tokenizer::{Encoded, Special};
 
 use crate::error::{Error, Result};
 use crate::tool_calls::{self, Tool};
-
-/// Bytes of text for each token of context that are looked at before the whole text is; see [`encode_text`].
-const BYTES_PER_TOKEN: usize = 16;
 
 /// The tokens of a conversation after which the model answers, at most `context`: by the chat template of the model, which
 /// the user calls `name`. A model without one continues the last message as plain text.
@@ -20,7 +19,7 @@ pub fn encode(model: &Model, name: &str, messages: &[Message], context: usize) -
     match model.chat_template() {
         Some(template) => {
             let text = template.render(messages, true).map_err(|error| error.at(name))?;
-            encode_text(model, &text, Special::Parsed, context)
+            encode_text(model, &text, Special::Parsed, (context, &Cancel::new()))
         }
         None => encode_plain(model, messages, context),
     }
@@ -31,22 +30,22 @@ pub fn encode(model: &Model, name: &str, messages: &[Message], context: usize) -
 /// of earlier calls may be the text of an object, as OpenAI's are.
 ///
 /// # Errors
-/// As [`encode`]; if a message is no object with a role.
+/// As [`encode`]; if a message is no object with a role, or `cancel` is set meanwhile.
 pub fn encode_with_tools(
     model: &Model,
     name: &str,
     messages: &[Value],
     tools: &[Tool],
-    context: usize,
+    (context, cancel): (usize, &Cancel),
 ) -> Result<Vec<u32>> {
     match model.chat_template() {
         Some(template) => {
-            let text = render_with_tools(template, name, (messages, tools), true)?;
-            encode_text(model, &text, Special::Parsed, context)
+            let text = render_with_tools(template, name, (messages, tools), (true, cancel))?;
+            encode_text(model, &text, Special::Parsed, (context, cancel))
         }
         None => {
             let last = messages.last().map_or("", |message| message["content"].as_str().unwrap_or_default());
-            encode_text(model, last, Special::AsText, context)
+            encode_text(model, last, Special::AsText, (context, cancel))
         }
     }
 }
@@ -55,19 +54,21 @@ pub fn encode_with_tools(
 /// `name`; with `add_generation_prompt` it ends where the model's answer begins.
 ///
 /// # Errors
-/// If the template fails, or a message is no object with a role.
+/// If the template fails, a message is no object with a role, or `cancel` is set meanwhile.
 pub fn render_with_tools(
     template: &ChatTemplate,
     name: &str,
     (messages, tools): (&[Value], &[Tool]),
-    add_generation_prompt: bool,
+    (add_generation_prompt, cancel): (bool, &Cancel),
 ) -> Result<String> {
+    let cancel = cancel.clone();
+    let stop: Stop = Arc::new(move || cancel.is_cancelled());
     let text = if tool_calls::template_lists_tools(template.source()) {
         let messages: Vec<_> = messages.iter().map(with_objects).collect();
         let tools: Vec<_> = tools.iter().map(Tool::to_json).collect();
-        template.render_with_tools(&messages, &tools, add_generation_prompt)
+        template.render_with_tools(&messages, &tools, add_generation_prompt, Some(stop))
     } else {
-        template.render(&plain_messages(messages, tools)?, add_generation_prompt)
+        template.render_until(&plain_messages(messages, tools)?, add_generation_prompt, Some(stop))
     };
     Ok(text.map_err(|error| error.at(name))?)
 }
@@ -132,28 +133,27 @@ fn plain_messages(messages: &[Value], tools: &[Tool]) -> Result<Vec<Message>> {
 /// As [`encode_text`].
 pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Result<Vec<u32>> {
     let last = messages.last().map_or("", |message| message.content.as_str());
-    encode_text(model, last, Special::AsText, context)
+    encode_text(model, last, Special::AsText, (context, &Cancel::new()))
 }
 
 /// The tokens of `text`, which are at most `context`.
 ///
-/// A text that is far too long is refused after reading its beginning, not after minutes.
+/// A text that is far too long is refused by its length, or as soon as that many tokens are there.
 ///
 /// # Errors
-/// If the model has no tokenizer, or the tokens are too many.
-pub fn encode_text(model: &Model, text: &str, special: Special, context: usize) -> Result<Vec<u32>> {
-    let tokenizer = model.tokenizer()?;
-    let start = text.floor_char_boundary(context.saturating_mul(BYTES_PER_TOKEN));
-    if start < text.len() {
-        // Where the text is cut, a few tokens may be others than in the whole.
-        let least = tokenizer.encode(&text[..start], special)?.len().saturating_sub(8);
-        if least > context {
-            return Err(Error::PromptTooLong { tokens: least, more: true, context });
+/// If the model has no tokenizer, the tokens are too many, or `cancel` is set meanwhile.
+pub fn encode_text(
+    model: &Model,
+    text: &str,
+    special: Special,
+    (context, cancel): (usize, &Cancel),
+) -> Result<Vec<u32>> {
+    match model.tokenizer()?.encode_within(text, special, context, &|| cancel.is_cancelled())? {
+        Encoded::Whole(tokens) if tokens.len() > context => {
+            Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context })
         }
+        Encoded::Whole(tokens) => Ok(tokens),
+        Encoded::TooMany(tokens) => Err(Error::PromptTooLong { tokens, more: true, context }),
+        Encoded::Stopped => Err(triad_engine::Error::Cancelled.into()),
     }
-    let tokens = tokenizer.encode(text, special)?;
-    if tokens.len() > context {
-        return Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context });
-    }
-    Ok(tokens)
 }

@@ -86,5 +86,7 @@ fn a_prompt_that_is_too_long_is_refused_with_its_tokens() {
     assert_eq!(encode("abca").unwrap(), [0, 1, 2, 0]);
     let error = |text: &str| encode(text).unwrap_err().to_string();
     assert_eq!(error("abcab"), "the prompt has 5 tokens, but the context is 4");
-    assert_eq!(error(&"abc".repeat(1000)), "the prompt has more than 56 tokens, but the context is 4");
+    assert_eq!(error(&"abc".repeat(1000)), "the prompt has 3000 tokens, but the context is 4");
+    // It is not read to its end.
+    assert_eq!(error(&"abc ".repeat(1000)), "the prompt has more than 6 tokens, but the context is 4");
 }

@@ -121,14 +121,16 @@ pub(crate) async fn complete(
     let mut options = sampling.options(&model, Some(request.max_tokens.unwrap_or(MAX_TOKENS)), log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
     let special = if request.parse_special.unwrap_or(false) { Special::Parsed } else { Special::AsText };
-    let prompts = encode(&model, ("prompt", request.prompt), special).await?;
-    options.form = forms::prepare(&model, form, &options).await?;
+    // Nothing is computed before.
+    let place = model.enter(client)?;
+    let prompts = encode((&model, &place), ("prompt", request.prompt), special).await?;
+    options.form = forms::prepare((&model, &place), form, &options).await?;
     let echo = request.echo.unwrap_or(false);
     let texts = Texts::new(&model, &prompts, choices, (echo, log_probabilities.is_some()))?;
     let scores_prompt = echo && log_probabilities.is_some();
     let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
     let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
-    let answers = order.begin().await?;
+    let answers = order.begin(place).await?;
     if sampling.streams() {
         return Ok(sse::respond(answers, TextStream { texts, includes_usage: sampling.includes_usage() }));
     }

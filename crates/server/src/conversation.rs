@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value;
-use triad_engine::GenerateOptions;
+use triad_engine::{Cancel, GenerateOptions};
 use triad_frontend::chat;
 use triad_frontend::tool_calls::ToolFormat;
 use triad_model::template::ChatTemplate;
@@ -13,13 +13,14 @@ use triad_model::template::ChatTemplate;
 use crate::adapters;
 use crate::answers::{Answers, Order};
 use crate::app::App;
-use crate::blocking::of_model;
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{AskedForm, check_end};
 use crate::hosted::Hosted;
 use crate::pieces::{CallFormat, PieceReader};
+use crate::prepare::Work;
 use crate::reply::Reply;
 use crate::sampling::Sampling;
+use crate::text::bytes;
 use crate::tools::ToolUse;
 
 /// A conversation that is to be answered.
@@ -65,34 +66,52 @@ impl Conversation<'_> {
         let choices = sampling.choices(&model)?;
         let options = sampling.options(&model, max_tokens, log_probabilities)?;
         let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
-        let prepared = of_model(&model, move |model| prepare(model, &messages, (&tools, form.as_ref()), options));
-        let (prompt, options, format) = prepared.await?;
+        check_template(&model, &tools)?;
+        // Nothing is computed before.
+        let place = model.enter(client)?;
+        let tools = Arc::new(tools);
+        let text = Work::Text(bytes(&messages) + tools.bytes());
+        let of_prompt = Arc::clone(&tools);
+        let encode = move |model: &Hosted, cancel: &Cancel| {
+            let (listed, within) = (of_prompt.listed(), (model.context(), cancel));
+            let prompt = chat::encode_with_tools(model.model(), model.name(), &messages, listed, within);
+            prompt.map_err(|error| ApiError::from(error).with_param("messages"))
+        };
+        let prompt = model.preparers().prepare((&model, &place), text, encode).await?;
+        let (options, format) = if tools.is_allowed() || form.is_some() {
+            let work = Work::Form(tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len()));
+            let compile = move |model: &Hosted, _: &Cancel| compile(model, (&tools, form.as_ref()), options);
+            model.preparers().prepare((&model, &place), work, compile).await?
+        } else {
+            (options, None)
+        };
         let reply = Reply::new(prefixes.answer, &model, [prompt.len()], choices);
         let readers = (0..choices).map(|_| PieceReader::new(format, prefixes.call)).collect();
         let prompts = vec![prompt];
         let scores_prompt = false;
         let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
-        Ok(Begun { reply, answers: order.begin().await?, readers })
+        Ok(Begun { reply, answers: order.begin(place).await?, readers })
     }
 }
 
-/// The tokens of the prompt, the options with the form of the answer, and how calls in it are found.
-fn prepare(
-    model: &Hosted,
-    messages: &[Value],
-    (tools, form): (&ToolUse, Option<&AskedForm>),
-    mut options: GenerateOptions,
-) -> ApiResult<(Vec<u32>, GenerateOptions, Option<CallFormat>)> {
-    let template = model.model().chat_template();
-    if tools.is_allowed() && template.is_none() {
+/// Refuses functions of which the model can't be told.
+fn check_template(model: &Hosted, tools: &ToolUse) -> ApiResult<()> {
+    if tools.is_allowed() && model.model().chat_template().is_none() {
         let message = "the model has no chat template, by which it could be told of functions";
         return Err(ApiError::unsupported("tools", message));
     }
-    let prompt = chat::encode_with_tools(model.model(), model.name(), messages, tools.listed(), model.context());
-    let prompt = prompt.map_err(|error| ApiError::from(error).with_param("messages"))?;
+    Ok(())
+}
+
+/// The options with the form of the answer, and how calls in it are found.
+fn compile(
+    model: &Hosted,
+    (tools, form): (&ToolUse, Option<&AskedForm>),
+    mut options: GenerateOptions,
+) -> ApiResult<(GenerateOptions, Option<CallFormat>)> {
     let mut calls = None;
     if tools.is_allowed() {
-        let format = ToolFormat::of_template(template.map(ChatTemplate::source));
+        let format = ToolFormat::of_template(model.model().chat_template().map(ChatTemplate::source));
         let (kept, which) = tools.form(model, format, form)?;
         options.form = kept;
         calls = Some(CallFormat { format, form: which, is_parallel: tools.is_parallel() });
@@ -102,5 +121,5 @@ fn prepare(
     if options.form.is_some() {
         check_end(&options)?;
     }
-    Ok((prompt, options, calls))
+    Ok((options, calls))
 }

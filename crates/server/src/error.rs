@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use triad_engine::Error as EngineError;
 use triad_frontend::Error as FrontendError;
+use triad_model::ErrorKind;
 use utoipa::ToSchema;
 
 /// An answer that is an error.
@@ -135,6 +136,7 @@ impl From<EngineError> for ApiError {
             EngineError::NoTokenizer { .. } => Self::invalid(message),
             // A limit that the request's own schema or grammar reached.
             EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
+            EngineError::Model(error) if error.kind() == ErrorKind::Exhausted => Self::unavailable(message),
             // What a template or tokenizer refuses is in the request.
             EngineError::Model(_) => Self::invalid(message),
             EngineError::KvMemoryFull { .. } => Self::unavailable(message),

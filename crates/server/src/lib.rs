@@ -16,6 +16,7 @@
 //! | [`sampling`], [`forms`] | what requests say about the choice of tokens, and about the form of answers |
 //! | [`messages`], [`tools`] | conversations and functions as requests have them |
 //! | [`pieces`] | answers as text and calls of functions |
+//! | [`prepare`] | threads that prepare requests: templates, tokens, forms |
 //! | [`answers`] | from an order to the parts of its answers |
 //! | [`page`], [`timelines`] | the page at `/`, and how prompts were computed, which it shows |
 #![forbid(unsafe_code)]
@@ -48,6 +49,7 @@ mod openapi;
 mod options;
 mod page;
 mod pieces;
+mod prepare;
 mod prompt_timelines;
 mod prompts;
 mod props;

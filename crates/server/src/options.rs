@@ -28,6 +28,8 @@ pub struct ServerOptions {
     pub connections: usize,
     /// Bytes of the body of a request at most.
     pub body_bytes: usize,
+    /// Bytes that bodies of requests take together, with what is parsed of them, at most.
+    pub bodies_bytes: usize,
     /// The folder of saved sessions; none are saved without.
     pub sessions: Option<PathBuf>,
     /// How long a client may take to send a request, or to read a part of an answer.
@@ -49,6 +51,7 @@ impl Default for ServerOptions {
             queue: 64,
             connections: 512,
             body_bytes: 8 << 20,
+            bodies_bytes: 256 << 20,
             sessions: None,
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),

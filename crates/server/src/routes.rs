@@ -9,8 +9,8 @@ use axum::{Router, middleware};
 use crate::app::App;
 use crate::error::ApiError;
 use crate::{
-    anthropic, chat, completions, embeddings, guard, metrics, models, openapi, page, props, responses, sessions, text,
-    timelines,
+    anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props, responses, sessions,
+    text, timelines,
 };
 
 /// All of the server.
@@ -35,6 +35,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .route("/apply-template", post(text::apply_template))
         .route("/props", get(props::props))
         .route("/metrics", get(metrics::metrics))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(app), body::read))
         .merge(page::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)

@@ -18,14 +18,15 @@ use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::blocking::{blocking, of_model};
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::guard::Client;
 use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, messages};
+use crate::prepare::{CancelOnDrop, Work};
 use crate::queue::{Full, Need, Permit};
-use crate::text::template;
+use crate::text::{bytes, template};
 use crate::tools::{ChatTool, ToolUse};
 
 /// Saved sessions, at most.
@@ -110,23 +111,30 @@ pub(crate) async fn save(
     let model = app.model(model.as_deref()).await?;
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(tools, None, None)?;
+    let place = model.enter(client)?;
     let tokens = match (given, prompt) {
         (Some(given), None) => {
             let messages = messages(given)?;
-            of_model(&model, move |model| {
-                let text = template(model, &messages, tools.listed(), false)?;
-                Ok(chat::encode_text(model.model(), &text, Special::Parsed, model.context())?)
-            })
-            .await?
+            let work = Work::Text(bytes(&messages));
+            let encode = move |model: &Hosted, cancel: &Cancel| {
+                let text = template(model, (&messages, tools.listed()), false, cancel)?;
+                Ok(chat::encode_text(model.model(), &text, Special::Parsed, (model.context(), cancel))?)
+            };
+            model.preparers().prepare((&model, &place), work, encode).await?
         }
         (None, Some(text)) => {
-            let encode =
-                move |model: &Hosted| Ok(chat::encode_text(model.model(), &text, Special::AsText, model.context())?);
-            of_model(&model, encode).await?
+            let work = Work::Text(text.len());
+            let encode = move |model: &Hosted, cancel: &Cancel| {
+                Ok(chat::encode_text(model.model(), &text, Special::AsText, (model.context(), cancel))?)
+            };
+            model.preparers().prepare((&model, &place), work, encode).await?
         }
         _ => return Err(ApiError::field("messages", "expected either messages or prompt")),
     };
-    let permit = admit(&model, client, model.need(&tokens, Some(0), 1)?).await?;
+    let permit = place.admit(model.need(&tokens, Some(0), 1)?).await;
+    // Dropped with this future, where the client goes away.
+    let cancel = CancelOnDrop(Cancel::new());
+    let stop = cancel.0.clone();
     let saved = blocking(move || {
         let is_new = !path.exists();
         if is_new && files(&folder)?.len() >= MOST {
@@ -135,7 +143,7 @@ pub(crate) async fn save(
         }
         let mut session = model.engine().session();
         let known = session.reuse(&tokens);
-        session.prefill(&tokens[known..], &Cancel::new(), |_| {})?;
+        session.prefill(&tokens[known..], &stop, |_| {})?;
         session.share();
         session.save(&path)?;
         drop((session, permit));

@@ -6,17 +6,19 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use triad_engine::Cancel;
 use triad_frontend::chat;
 use triad_frontend::tool_calls::Tool;
 use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::blocking::of_model;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
+use crate::guard::Client;
 use crate::hosted::Hosted;
 use crate::messages::{ChatMessage, messages};
+use crate::prepare::Work;
 use crate::tools::{ChatTool, ToolUse};
 
 /// Tokens of a request, at most.
@@ -52,7 +54,11 @@ pub(crate) struct Tokens {
     post, path = "/tokenize", tag = "text", request_body = TokenizeRequest,
     responses((status = 200, body = Tokens), (status = 400, body = ErrorBody))
 )]
-pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Tokens>> {
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Tokens>> {
     let request: TokenizeRequest = body.parse()?;
     let model = app.model(request.model.as_deref()).await?;
     let special = if request.parse_special.unwrap_or(false) { Special::Parsed } else { Special::AsText };
@@ -60,11 +66,19 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Api
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(request.tools, None, None)?;
     let tokenized = match (request.content, request.messages) {
-        (Some(text), None) => of_model(&model, move |model| encode(model, &text, special)).await?,
+        (Some(text), None) => {
+            let work = Work::Text(text.len());
+            let encode = move |model: &Hosted, cancel: &Cancel| encode(model, &text, special, cancel);
+            model.preparers().enter((&model, client), work, encode).await?
+        }
         (None, Some(given)) => {
             let messages = messages(given)?;
-            let render = move |model: &Hosted| template(model, &messages, tools.listed(), true);
-            of_model(&model, move |model| encode(model, &render(model)?, Special::Parsed)).await?
+            let work = Work::Text(bytes(&messages));
+            let encode = move |model: &Hosted, cancel: &Cancel| {
+                let text = template(model, (&messages, tools.listed()), true, cancel)?;
+                encode(model, &text, Special::Parsed, cancel)
+            };
+            model.preparers().enter((&model, client), work, encode).await?
         }
         _ => return Err(ApiError::field("content", "expected either content or messages")),
     };
@@ -91,7 +105,11 @@ pub(crate) struct Text {
     post, path = "/detokenize", tag = "text", request_body = DetokenizeRequest,
     responses((status = 200, body = Text), (status = 400, body = ErrorBody))
 )]
-pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Text>> {
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Text>> {
     let DetokenizeRequest { model, tokens } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
     let tokenizer = model.model().tokenizer()?;
@@ -102,7 +120,9 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> A
     if tokens.len() > MOST_TOKENS {
         return Err(ApiError::field("tokens", format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len())));
     }
-    Ok(Json(Text { content: tokenizer.decode(&tokens) }))
+    let work = Work::Text(tokens.len());
+    let decode = move |model: &Hosted, _: &Cancel| Ok(model.model().tokenizer()?.decode(&tokens));
+    Ok(Json(Text { content: model.preparers().enter((&model, client), work, decode).await? }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -123,30 +143,46 @@ pub(crate) struct Prompt {
     post, path = "/apply-template", tag = "text", request_body = TemplateRequest,
     responses((status = 200, body = Prompt), (status = 400, body = ErrorBody))
 )]
-pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Prompt>> {
+pub(crate) async fn apply_template(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Prompt>> {
     let TemplateRequest { model, messages: given, tools } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
     let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, None, None)?);
-    let prompt = of_model(&model, move |model| template(model, &messages, tools.listed(), true)).await?;
-    Ok(Json(Prompt { prompt }))
+    let work = Work::Text(bytes(&messages));
+    let render = move |model: &Hosted, cancel: &Cancel| template(model, (&messages, tools.listed()), true, cancel);
+    Ok(Json(Prompt { prompt: model.preparers().enter((&model, client), work, render).await? }))
 }
 
 /// The text of a conversation; with `add_generation_prompt` it ends where the model's answer begins.
 ///
 /// # Errors
-/// If the model has no template, or it refuses the conversation.
+/// If the model has no template, it refuses the conversation, or `cancel` is set meanwhile.
 pub(crate) fn template(
     model: &Hosted,
-    messages: &[Value],
-    tools: &[Tool],
+    (messages, tools): (&[Value], &[Tool]),
     add_generation_prompt: bool,
+    cancel: &Cancel,
 ) -> ApiResult<String> {
     let template = model.model().chat_template();
     let template = template.ok_or_else(|| ApiError::invalid("the model has no chat template"))?;
-    let text = chat::render_with_tools(template, model.name(), (messages, tools), add_generation_prompt);
+    let text = chat::render_with_tools(template, model.name(), (messages, tools), (add_generation_prompt, cancel));
     text.map_err(|error| ApiError::from(error).with_param("messages"))
 }
 
-fn encode(model: &Hosted, text: &str, special: Special) -> ApiResult<Vec<u32>> {
-    Ok(chat::encode_text(model.model(), text, special, MOST_TOKENS)?)
+fn encode(model: &Hosted, text: &str, special: Special, cancel: &Cancel) -> ApiResult<Vec<u32>> {
+    Ok(chat::encode_text(model.model(), text, special, (MOST_TOKENS, cancel))?)
+}
+
+/// The bytes of the texts of messages, about.
+pub(crate) fn bytes(messages: &[Value]) -> usize {
+    let of_one = |value: &Value| match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => bytes(values),
+        Value::Object(fields) => fields.values().map(|value| bytes(std::slice::from_ref(value))).sum(),
+        _ => 1,
+    };
+    messages.iter().map(of_one).sum()
 }

@@ -7,6 +7,7 @@ mod completions;
 mod embeddings;
 mod forms;
 mod guard;
+mod little_memory;
 mod many;
 mod models;
 mod others;
