@@ -5,7 +5,7 @@ use std::ptr;
 
 use triad_engine::sampler::SamplerOptions;
 use triad_engine::speculate::Speculate;
-use triad_engine::{Event, Finish, GenerateOptions, Model};
+use triad_engine::{Cancel, Event, Finish, GenerateOptions, Model};
 use triad_frontend::{Error, chat};
 
 use crate::model::{TriadCancel, TriadMessage, cancel_of, conversation};
@@ -180,7 +180,7 @@ pub extern "C" fn triad_session_chat(
         let (session, messages) = (reference("session", session)?, conversation(messages, count)?);
         let listener = Listener { cancel, on_text, user, generation };
         generate(session, options, &listener, |model, context| {
-            chat::encode_with_tools(model, &session.name, &messages, &[], context)
+            chat::encode_with_tools(model, &session.name, &messages, &[], (context, &Cancel::new()))
         })
     })
 }

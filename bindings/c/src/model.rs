@@ -188,7 +188,12 @@ pub extern "C" fn triad_model_apply_template(
         let messages = conversation(messages, count)?;
         let template = model.engine.model().chat_template();
         let missing = || Failure::new(TriadStatus::Model, format!("{} has no chat template", model.name));
-        let rendered = chat::render_with_tools(template.ok_or_else(missing)?, &model.name, (&messages, &[]), true)?;
+        let rendered = chat::render_with_tools(
+            template.ok_or_else(missing)?,
+            &model.name,
+            (&messages, &[]),
+            (true, &Cancel::new()),
+        )?;
         give_text("text", text, &rendered)
     })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use triad_engine::{Engine, Model as EngineModel, SessionOptions};
+use triad_engine::{Cancel, Engine, Model as EngineModel, SessionOptions};
 use triad_evaluate::{Dataset, EvaluateOptions, Task, evaluate};
 use triad_frontend::chat;
 use triad_frontend::open::{OpenOptions, open};
@@ -110,7 +110,8 @@ impl Model {
         let messages = conversation(messages)?;
         let template = self.model().chat_template();
         let template = template.ok_or_else(|| TriadError::new_err(format!("{} has no chat template", self.name)))?;
-        chat::render_with_tools(template, &self.name, (&messages, &[]), add_generation_prompt).map_err(error::frontend)
+        chat::render_with_tools(template, &self.name, (&messages, &[]), (add_generation_prompt, &Cancel::new()))
+            .map_err(error::frontend)
     }
 
     /// An empty conversation.

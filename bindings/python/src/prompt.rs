@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::Value;
-use triad_engine::Model;
+use triad_engine::{Cancel, Model};
 use triad_frontend::chat;
 use triad_model::fetch;
 use triad_model::tokenizer::Special;
@@ -44,9 +44,9 @@ impl Prompt {
     /// Its tokens, at most `context`.
     pub fn encode(self, model: &Model, name: &str, context: usize) -> PyResult<Vec<u32>> {
         match self {
-            Self::Text(text) => chat::encode_text(model, &text, Special::AsText, context),
+            Self::Text(text) => chat::encode_text(model, &text, Special::AsText, (context, &Cancel::new())),
             Self::Tokens(tokens) => Ok(tokens),
-            Self::Chat(messages) => chat::encode_with_tools(model, name, &messages, &[], context),
+            Self::Chat(messages) => chat::encode_with_tools(model, name, &messages, &[], (context, &Cancel::new())),
         }
         .map_err(error::frontend)
     }

@@ -1,16 +1,15 @@
 //! From messages to tokens.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
-use triad_engine::Model;
-use triad_model::template::{ChatTemplate, Message, RenderOptions};
-use triad_model::tokenizer::Special;
+use triad_engine::{Cancel, Model};
+use triad_model::template::{ChatTemplate, Message, RenderOptions, Stop};
+use triad_model::tokenizer::{Encoded, Special};
 
 use crate::error::{Error, Result};
 use crate::letters;
 use crate::tool_calls::{self, Tool};
-
-/// Bytes of text for each token of context that are looked at before the whole text is; see [`encode_text`].
-const BYTES_PER_TOKEN: usize = 16;
 
 /// The tokens of a conversation after which the model answers, at most `context`: by the chat template of the model, which
 /// the user calls `name`. A model without one continues the last message as plain text.
@@ -34,7 +33,7 @@ pub fn encode_messages(
     let messages = messages.iter().map(|Message { role, content }| json!({ "role": role, "content": content }));
     let messages: Vec<_> = messages.collect();
     let conversation = Conversation { messages: &messages, keeps_letters, ..Conversation::default() };
-    encode_conversation(model, name, &conversation, context)
+    encode_conversation(model, name, &conversation, (context, &Cancel::new()))
 }
 
 /// A conversation in OpenAI's form, from which a prompt is made.
@@ -72,29 +71,26 @@ pub enum PromptEnd {
 /// A model without one continues the last message as plain text.
 ///
 /// # Errors
-/// If the template fails, the model has no tokenizer, or the tokens are too many; if a message is no object with a role.
+/// If the template fails, the model has no tokenizer, or the tokens are too many; if a message is no object with a role, or
+/// `cancel` is set meanwhile.
 pub fn encode_conversation(
     model: &Model,
     name: &str,
     conversation: &Conversation<'_>,
-    context: usize,
+    (context, cancel): (usize, &Cancel),
 ) -> Result<Vec<u32>> {
     let Some(template) = model.chat_template() else {
         let last = conversation.messages.last().map_or_else(String::new, content);
-        return encode_text(model, &last, Special::AsText, context);
+        return encode_text(model, &last, Special::AsText, (context, cancel));
     };
     if !conversation.keeps_letters {
-        let text = render_conversation(template, name, conversation)?;
-        return encode_text(model, &text, Special::Parsed, context);
+        let text = render_conversation(template, name, conversation, cancel)?;
+        return encode_text(model, &text, Special::Parsed, (context, cancel));
     }
     let marks = letters::marks(model.tokenizer()?, conversation.messages)?;
     let messages: Vec<_> = conversation.messages.iter().map(|message| letters::marked(&marks, message)).collect();
-    let text = render_conversation(template, name, &Conversation { messages: &messages, ..*conversation })?;
-    let tokens = marks.encode(&text)?;
-    if tokens.len() > context {
-        return Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context });
-    }
-    Ok(tokens)
+    let text = render_conversation(template, name, &Conversation { messages: &messages, ..*conversation }, cancel)?;
+    whole(marks.encode_within(&text, context, &|| cancel.is_cancelled())?, context)
 }
 
 /// Returns the tokens of `messages` in OpenAI's form, as [`encode_conversation`] does, with `tools` that the model may call.
@@ -106,9 +102,9 @@ pub fn encode_with_tools(
     name: &str,
     messages: &[Value],
     tools: &[Tool],
-    context: usize,
+    within: (usize, &Cancel),
 ) -> Result<Vec<u32>> {
-    encode_conversation(model, name, &Conversation { messages, tools, ..Conversation::default() }, context)
+    encode_conversation(model, name, &Conversation { messages, tools, ..Conversation::default() }, within)
 }
 
 /// Returns the text of a conversation with `tools` that the model may call, by the `template` of the model that the user
@@ -120,17 +116,22 @@ pub fn render_with_tools(
     template: &ChatTemplate,
     name: &str,
     (messages, tools): (&[Value], &[Tool]),
-    add_generation_prompt: bool,
+    (add_generation_prompt, cancel): (bool, &Cancel),
 ) -> Result<String> {
     let end = if add_generation_prompt { PromptEnd::Answer } else { PromptEnd::Messages };
-    render_conversation(template, name, &Conversation { messages, tools, end, ..Conversation::default() })
+    render_conversation(template, name, &Conversation { messages, tools, end, ..Conversation::default() }, cancel)
 }
 
 /// Returns the text of a conversation, by the `template` of the model that the user calls `name`.
 ///
 /// # Errors
-/// If the template fails, or a message is no object with a role.
-pub fn render_conversation(template: &ChatTemplate, name: &str, conversation: &Conversation<'_>) -> Result<String> {
+/// If the template fails, a message is no object with a role, or `cancel` is set meanwhile.
+pub fn render_conversation(
+    template: &ChatTemplate,
+    name: &str,
+    conversation: &Conversation<'_>,
+    cancel: &Cancel,
+) -> Result<String> {
     let Conversation { messages, tools, documents, variables, end, .. } = *conversation;
     let template = if tools.is_empty() { template } else { template.for_tools() };
     let lists_tools = tool_calls::template_lists_tools(template.source());
@@ -147,7 +148,9 @@ pub fn render_conversation(template: &ChatTemplate, name: &str, conversation: &C
         continue_final_message: end == PromptEnd::LastMessage,
         variables,
     };
-    Ok(template.render_conversation(&messages, &options).map_err(|error| error.at(name))?)
+    let cancel = cancel.clone();
+    let stop: Stop = Arc::new(move || cancel.is_cancelled());
+    Ok(template.render_conversation(&messages, &options, Some(stop)).map_err(|error| error.at(name))?)
 }
 
 /// A message whose calls have objects as arguments, as templates write them.
@@ -235,17 +238,17 @@ fn content(message: &Value) -> String {
 /// As [`encode_text`].
 pub fn encode_plain(model: &Model, messages: &[Message], context: usize) -> Result<Vec<u32>> {
     let last = messages.last().map_or("", |message| message.content.as_str());
-    encode_text(model, last, Special::AsText, context)
+    encode_text(model, last, Special::AsText, (context, &Cancel::new()))
 }
 
-/// The tokens of `text`, which are at most `context`.
+/// Returns the tokens of `text`, which are at most `context`.
 ///
-/// A text that is far too long is refused after reading its beginning, not after minutes.
+/// A text that is far too long is refused by its length, or as soon as that many tokens are there.
 ///
 /// # Errors
-/// If the model has no tokenizer, or the tokens are too many.
-pub fn encode_text(model: &Model, text: &str, special: Special, context: usize) -> Result<Vec<u32>> {
-    encode_around(model, text, (special, special == Special::AsText), context)
+/// If the model has no tokenizer, the tokens are too many, or `cancel` is set meanwhile.
+pub fn encode_text(model: &Model, text: &str, special: Special, within: (usize, &Cancel)) -> Result<Vec<u32>> {
+    encode_around(model, text, (special, special == Special::AsText), within)
 }
 
 /// As [`encode_text`], with BOS and EOS where `adds_special` and the model expects them.
@@ -255,21 +258,20 @@ pub fn encode_text(model: &Model, text: &str, special: Special, context: usize) 
 pub fn encode_around(
     model: &Model,
     text: &str,
-    (special, adds_special): (Special, bool),
-    context: usize,
+    reading: (Special, bool),
+    (context, cancel): (usize, &Cancel),
 ) -> Result<Vec<u32>> {
-    let tokenizer = model.tokenizer()?;
-    let start = text.floor_char_boundary(context.saturating_mul(BYTES_PER_TOKEN));
-    if start < text.len() {
-        // Where the text is cut, a few tokens may be others than in the whole.
-        let least = tokenizer.encode_around(&text[..start], special, adds_special)?.len().saturating_sub(8);
-        if least > context {
-            return Err(Error::PromptTooLong { tokens: least, more: true, context });
+    whole(model.tokenizer()?.encode_within(text, reading, context, &|| cancel.is_cancelled())?, context)
+}
+
+/// Returns the tokens of a text that is to have at most `context`.
+fn whole(encoded: Encoded, context: usize) -> Result<Vec<u32>> {
+    match encoded {
+        Encoded::Whole(tokens) if tokens.len() > context => {
+            Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context })
         }
+        Encoded::Whole(tokens) => Ok(tokens),
+        Encoded::TooMany(tokens) => Err(Error::PromptTooLong { tokens, more: true, context }),
+        Encoded::Stopped => Err(triad_engine::Error::Cancelled.into()),
     }
-    let tokens = tokenizer.encode_around(text, special, adds_special)?;
-    if tokens.len() > context {
-        return Err(Error::PromptTooLong { tokens: tokens.len(), more: false, context });
-    }
-    Ok(tokens)
 }

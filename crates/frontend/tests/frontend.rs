@@ -88,7 +88,9 @@ fn a_prompt_that_is_too_long_is_refused_with_its_tokens() {
     assert_eq!(encode("abca").unwrap(), [0, 1, 2, 0]);
     let error = |text: &str| encode(text).unwrap_err().to_string();
     assert_eq!(error("abcab"), "the prompt has 5 tokens, but the context is 4");
-    assert_eq!(error(&"abc".repeat(1000)), "the prompt has more than 56 tokens, but the context is 4");
+    assert_eq!(error(&"abc".repeat(1000)), "the prompt has 3000 tokens, but the context is 4");
+    // It is not read to its end.
+    assert_eq!(error(&"abc ".repeat(1000)), "the prompt has more than 6 tokens, but the context is 4");
 }
 
 #[test]
@@ -102,12 +104,12 @@ fn a_template_without_a_system_role_has_the_functions_in_the_first_message_of_th
     let messages = [json!({"role": "user", "content": "Hi"}), json!({"role": "user", "content": "Ho"})];
     for source in [&refuses, drops] {
         let template = ChatTemplate::new(source, None, None).unwrap();
-        let text = chat::render_with_tools(&template, "tiny", (&messages, &tools), false).unwrap();
+        let text = chat::render_with_tools(&template, "tiny", (&messages, &tools), (false, &Cancel::new())).unwrap();
         assert!(text.starts_with("[user: You may call") && text.contains("</tool_call>\n\nHi][user: Ho]"), "{text}");
         assert!(text.contains("\"name\":\"f\""), "{text}");
     }
     let template = ChatTemplate::new(of(""), None, None).unwrap();
-    let text = chat::render_with_tools(&template, "tiny", (&messages, &tools), false).unwrap();
+    let text = chat::render_with_tools(&template, "tiny", (&messages, &tools), (false, &Cancel::new())).unwrap();
     assert!(text.starts_with("[system: You may call") && text.ends_with("][user: Hi][user: Ho]"), "{text}");
 }
 
@@ -124,7 +126,7 @@ fn an_earlier_call_without_arguments_has_an_object_without_fields() {
             [(of_tools, "{}"), (plain, "<tool_call>\n{\"name\":\"f\",\"arguments\":{}}\n</tool_call>")]
         {
             let template = ChatTemplate::new(source, None, None).unwrap();
-            let text = chat::render_with_tools(&template, "tiny", (&messages, &[]), false).unwrap();
+            let text = chat::render_with_tools(&template, "tiny", (&messages, &[]), (false, &Cancel::new())).unwrap();
             assert_eq!(text, expected, "{arguments}");
         }
     }

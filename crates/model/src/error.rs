@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Template,
     /// Text could not be turned into tokens or back.
     Tokenizer,
+    /// The system has no thread or memory left for it.
+    Exhausted,
 }
 
 fn location(path: Option<&Path>) -> String {

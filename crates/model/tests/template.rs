@@ -102,7 +102,7 @@ fn a_template_that_writes_without_end_is_stopped() {
 fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     let too_much = |source: &str| {
         let error = error(source);
-        let refusals = ["more text than any conversation needs", "repeated string is too large"];
+        let refusals = ["than any conversation needs", "repeated string is too large"];
         assert!(refusals.iter().any(|refusal| error.contains(refusal)), "{source}: {error}");
     };
     let doubled = |step: &str| {
@@ -149,6 +149,118 @@ fn a_template_that_builds_without_end_is_stopped_before_memory_is() {
     too_much("{{ ([1] * 90000000) | list | length }}");
     let raw = "a".repeat(50_000);
     too_much(&format!("{{% set x %}}{{% for i in range(9999) %}}{raw}{{% endfor %}}{{% endset %}}"));
+}
+
+/// A list that holds itself `depth` times over: it takes little memory, and has 2 to the power of `depth` elements.
+fn doubled(depth: usize) -> String {
+    format!(
+        "{{% set ns = namespace(x=[1], y=[1]) %}}{{% for i in range({depth}) %}}{{% set ns.x = [ns.x, ns.x] %}}\
+         {{% set ns.y = [ns.y, ns.y] %}}{{% endfor %}}"
+    )
+}
+
+#[test]
+fn a_step_of_a_template_is_short_whatever_it_compares() {
+    for use_of_it in [
+        "{{ ns.x == ns.y }}",
+        "{{ ns.x != ns.y }}",
+        "{{ ns.x < ns.y }}",
+        "{{ ns.x <= ns.y < ns.x }}",
+        "{{ ns.x in [ns.y] }}",
+        "{{ ns.x is eq(ns.y) }}",
+        "{{ [ns.x] | select('eq', ns.y) | list | length }}",
+        "{{ [ns.x, ns.y] | unique | list | length }}",
+        "{{ [ns.x, ns.y] | sort | length }}",
+        "{{ [ns.x, ns.y] | max | length }}",
+        "{{ [{'a': ns.x}, {'a': ns.y}] | groupby('a') | length }}",
+        "{{ {ns.x: 1}[ns.y] }}",
+        "{{ {'a': 1}.get(ns.x) }}",
+        "{{ [ns.x].count(ns.y) }}",
+        "{% for x in [ns.x, ns.y] %}{{ loop.changed(x) }}{% endfor %}",
+        "{{ ns.x in 'text' }}",
+    ] {
+        let error = error(&format!("{}{use_of_it}", doubled(40)));
+        assert!(error.contains("larger value than any conversation needs"), "{use_of_it}: {error}");
+    }
+    // Each of them is light, and all together are not.
+    for many in ["[ns.x] * 9999", "[[ns.x] * 99] * 999", "dict(a=[ns.x] * 9999)", "(ns.x, ns.x) * 999"] {
+        let error = error(&format!("{}{{% set all = {many} %}}{{{{ all == 1 }}}}", doubled(14)));
+        assert!(error.contains("larger value than any conversation needs"), "{many}: {error}");
+    }
+    assert!(error("{{ (['aa'] * 9999) | sum(start='') }}").contains("sum"));
+    assert!(error("{{ debug() }}").contains("debug"));
+}
+
+#[test]
+fn a_template_of_short_steps_without_end_is_stopped_by_its_clock() {
+    let many = vec![Message::new("user", "hi"); 4096];
+    let source = "{% set a, b = range(9999) | list, range(9999) | list %}{% for m in messages %}{% for i in range(900) %}\
+                  {% set same = a == b %}{% endfor %}{% endfor %}";
+    let error = ChatTemplate::new(source, None, None).unwrap().render(&many, true).unwrap_err().to_string();
+    assert!(error.contains("it takes longer than 5 seconds"), "{error}");
+}
+
+#[test]
+fn a_rendering_that_is_not_wanted_any_more_ends() {
+    let template = ChatTemplate::new("{% for m in messages %}{{ m.role }}{% endfor %}", None, None).unwrap();
+    let messages = [serde_json::json!({"role": "user", "content": "hi"})];
+    let stop = |stop: bool| Some(std::sync::Arc::new(move || stop) as triad_model::template::Stop);
+    assert_eq!(template.render_with_tools(&messages, &[], true, stop(false)).unwrap(), "user");
+    let error = template.render_with_tools(&messages, &[], true, stop(true)).unwrap_err();
+    assert!(error.to_string().contains("cancelled"), "{error}");
+}
+
+#[test]
+fn no_value_of_a_template_is_deeper_than_the_stack() {
+    let many = vec![Message::new("user", "hi"); 64];
+    // What becomes no deeper is done less often.
+    for (begin, step, end) in [
+        ("[]", "[ns.a]", ""),
+        ("[]", "(ns.a,)", ""),
+        ("[]", "{'a': ns.a}", ""),
+        ("[]", "dict(a=ns.a)", ""),
+        ("[]", "namespace(a=ns.a)", ""),
+        ("[]", "[ns.a] | list", ""),
+        ("[1]", "ns.a | zip(ns.a) | list", ""),
+        ("{'a': 1}", "dict(ns.a, a=ns.a)", ""),
+        ("[]", "ns", "{{ ns }}"),
+        ("[]", "[ns]", "{{ ns.a == [ns] }}"),
+        ("[1, 2, 3]", "ns.a[:]", "{{ ns.a }}"),
+        ("[1, 2, 3]", "ns.a * 1", "{{ ns.a }}"),
+        ("[1, 2, 3]", "ns.a + []", "{{ ns.a }}"),
+        ("[1, 2, 3]", "ns.a | reverse", "{{ ns.a }}"),
+        ("[1, 2, 3]", "ns.a | map('int')", "{{ ns.a }}"),
+    ] {
+        let source = format!(
+            "{{% set ns = namespace(a={begin}) %}}{{% for m in messages %}}{{% for i in range(900) %}}\
+             {{% set ns.a = {step} %}}{{% endfor %}}{{% endfor %}}{end}"
+        );
+        let messages = if end.is_empty() { &many[..] } else { &many[..2] };
+        match ChatTemplate::new(source, None, None).unwrap().render(messages, true) {
+            Ok(text) => assert!(["[1, 2, 3]", "[3, 2, 1]"].contains(&&*text), "{step}: {text}"),
+            Err(error) => {
+                let error = error.to_string();
+                let reasons = ["200 deep", "namespace within another value", "conversation needs"];
+                assert!(reasons.iter().any(|reason| error.contains(reason)), "{step}: {error}");
+            }
+        }
+    }
+    // A variable of one's own is none of another one's: a namespace may be an argument.
+    let passed =
+        "{% macro f(state) %}{{ state.x }}{% endmacro %}{% set ns = namespace(x=3) %}{{ f(state=ns) }}{{ f(ns) }}";
+    assert_eq!(outcome(passed).unwrap(), "33");
+}
+
+#[test]
+fn a_tag_of_more_words_than_any_is_an_error_that_names_the_line() {
+    let long = format!("a\n{{{{ 1{} }}}}", " + 1".repeat(2000));
+    assert!(error(&long).contains("line 2: a tag has more than 2048 words"));
+    let elifs = format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(600));
+    assert!(error(&elifs).contains("600 tags elif"));
+    assert!(error("{{ f(*[1]) }}").contains("(*list)"));
+    // Text has no words, nor has a string.
+    assert_eq!(outcome(&"a b c ".repeat(5000)).unwrap().len(), 30_000);
+    assert_eq!(outcome(&format!("{{{{ '{}' }}}}", "a b ".repeat(5000))).unwrap().len(), 20_000);
 }
 
 #[test]
@@ -201,9 +313,15 @@ fn the_deepest_template_that_is_accepted_does_not_overflow_the_stack() {
         ("", "{'a':", "1"),
         ("", "1 if 1 else ", "1"),
     ] {
-        let _ = outcome(&format!("{{{{ {before}{}{after} }}}}", link.repeat(LONGEST / link.len())));
+        // Longer than any that is accepted, and as long as it may be.
+        for length in [LONGEST / link.len(), 2040, 1020, 510] {
+            let _ = outcome(&format!("{{{{ {before}{}{after} }}}}", link.repeat(length.min(LONGEST / link.len()))));
+        }
     }
-    let _ = outcome(&format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(LONGEST / 12 - 2)));
+    for length in [LONGEST / 12 - 2, 512] {
+        let _ = outcome(&format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(length)));
+    }
+    let _ = outcome("{% macro f(n) %}{{ f([n]) }}{% endmacro %}{{ f(1) }}");
     let _ = outcome(&"{% if 1 %}".repeat(LONGEST / 10));
     let nest = "{% set ns = namespace(a=[]) %}{% for i in range(9999) %}{% set ns.a = [ns.a] %}{% endfor %}";
     let _ = outcome(&format!("{nest}{{{{ ns.a }}}}"));

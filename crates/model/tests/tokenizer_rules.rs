@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use triad_model::ErrorKind;
 use triad_model::gguf::{self, Metadata, Value};
-use triad_model::tokenizer::{Special, TokenKind, Tokenizer, TokenizerKind};
+use triad_model::tokenizer::{Encoded, Special, TokenKind, Tokenizer, TokenizerKind};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/tokenizer").join(name)
@@ -35,6 +35,49 @@ fn sentence_piece() -> Tokenizer {
 
 fn string(text: &str) -> Value {
     Value::String(text.into())
+}
+
+#[test]
+fn a_text_of_more_tokens_than_are_wanted_is_not_encoded_to_its_end() {
+    let spaces = " ".repeat(8_000_000);
+    let words = "word ".repeat(100_000);
+    for tokenizer in [byte_level(), sentence_piece()] {
+        let unread = || panic!("it was begun");
+        let outcome = tokenizer.encode_within(&spaces, (Special::AsText, true), 1000, &unread).unwrap();
+        assert!(matches!(outcome, Encoded::TooMany(least) if least > 1000), "{outcome:?}");
+        let looks = std::cell::Cell::new(0);
+        let count = || {
+            looks.set(looks.get() + 1);
+            false
+        };
+        let outcome = tokenizer.encode_within(&words[..1100], (Special::AsText, true), 100, &count).unwrap();
+        assert!(matches!(outcome, Encoded::TooMany(101..120)) && looks.get() < 120, "{outcome:?} {}", looks.get());
+        let whole = tokenizer.encode(&words, Special::AsText).unwrap();
+        let most = whole.len();
+        assert_eq!(
+            tokenizer.encode_within(&words, (Special::AsText, true), most, &count).unwrap(),
+            Encoded::Whole(whole)
+        );
+    }
+    let folder = Tokenizer::from_folder(&golden("bpe-gpt-2"), None, &[]).unwrap();
+    let outcome = folder.encode_within(&words, (Special::AsText, true), 100, &|| false).unwrap();
+    assert!(matches!(outcome, Encoded::TooMany(101..)), "{outcome:?}");
+}
+
+#[test]
+fn encoding_ends_when_it_is_no_longer_wanted_within_a_word_too() {
+    let (word, words) = (" ".repeat(1_000_000), "word ".repeat(100_000));
+    for tokenizer in [byte_level(), sentence_piece()] {
+        for text in [&word, &words] {
+            let looks = std::cell::Cell::new(0);
+            let stop = || {
+                looks.set(looks.get() + 1);
+                looks.get() > 1
+            };
+            let outcome = tokenizer.encode_within(text, (Special::AsText, true), usize::MAX, &stop).unwrap();
+            assert_eq!((outcome, looks.get()), (Encoded::Stopped, 2));
+        }
+    }
 }
 
 #[test]

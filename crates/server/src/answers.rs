@@ -11,11 +11,12 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::AbortHandle;
 use triad_engine::{Adapters, Cancel, Event, Finish, GenerateOptions, LogProbabilities, Session, Timing, generate};
 
+use crate::blocking::{no_thread, spawn};
 use crate::error::{ApiError, ApiResult};
 use crate::guard::Caller;
 use crate::hosted::Hosted;
 use crate::prompt_timelines::PromptTimeline;
-use crate::queue::{Full, Permit};
+use crate::queue::{Permit, Place};
 
 /// Parts that wait for a client, at most.
 const PARTS: usize = 1024;
@@ -83,16 +84,16 @@ impl Drop for Answers {
 }
 
 impl Order {
-    /// Waits until the first prompt is admitted, and begins.
+    /// Waits in its `place` until the first prompt is admitted, and begins.
     ///
     /// # Errors
-    /// If a prompt is empty or does not fit, or too many requests wait.
-    pub(crate) async fn begin(self) -> ApiResult<Answers> {
+    /// If a prompt is empty or does not fit.
+    pub(crate) async fn begin(self, place: Place) -> ApiResult<Answers> {
         let need = |prompt: &Vec<u32>| self.model.need(prompt, self.options.max_tokens, self.choices);
         let needs: Vec<_> = self.prompts.iter().map(need).collect::<ApiResult<_>>()?;
         let Some(first) = needs.first() else { return Err(ApiError::field("prompt", "there is none")) };
         let queue = Arc::clone(self.model.queue());
-        let permit = queue.admit(self.client.address, *first).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+        let permit = place.admit(*first).await;
         self.model.metrics().admitted(self.arrived.elapsed());
         let (sender, parts) = mpsc::channel(PARTS);
         let cancel = Cancel::new();
@@ -109,7 +110,12 @@ impl Order {
                     let (sender, cancel) = (sender.clone(), cancel.clone());
                     let outlet = Outlet { sender, cancel, time_out: order.time_out };
                     let order = Arc::clone(&order);
-                    tokio::task::spawn_blocking(move || order.answer(prompt, &outlet, permit));
+                    let failed = (outlet.sender.clone(), outlet.cancel.clone());
+                    if let Err(error) = spawn(move || order.answer(prompt, &outlet, permit)) {
+                        let (sender, cancel) = failed;
+                        let _ = sender.send(Part::Failed(error)).await;
+                        return cancel.cancel();
+                    }
                 }
             }
         });
@@ -153,11 +159,19 @@ impl Order {
                 .into_iter()
                 .enumerate()
                 .map(|(choice, mut session)| {
-                    scope.spawn(move || self.one(&mut session, prompt, (first + choice, cached), outlet))
+                    let work = move || self.one(&mut session, prompt, (first + choice, cached), outlet);
+                    std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| {
+                        // The others have no one to be sent with.
+                        outlet.cancel.cancel();
+                        no_thread()
+                    })
                 })
                 .collect();
-            let ends = threads.into_iter().map(|thread| {
-                thread.join().unwrap_or_else(|_| Err(ApiError::internal("a thread that computed an answer panicked")))
+            // An answer without a thread says why there is none, not the others that were cancelled for it.
+            let (lacking, threads): (Vec<_>, Vec<_>) = threads.into_iter().partition(Result::is_err);
+            let ends = lacking.into_iter().chain(threads).map(|thread| {
+                let panicked = || ApiError::internal("a thread that computed an answer panicked");
+                thread?.join().unwrap_or_else(|_| Err(panicked()))
             });
             // All of them, before the first error.
             ends.collect::<Vec<_>>().into_iter().collect()

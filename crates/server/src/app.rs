@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
+
+use crate::body::Bodies;
 use crate::catalog::{Catalog, HostedModel};
 use crate::counters::Metrics;
 use crate::engines::Engines;
@@ -14,24 +17,31 @@ pub(crate) struct App {
     pub(crate) options: ServerOptions,
     metrics: Metrics,
     catalog: Arc<Catalog>,
+    bodies: Bodies,
 }
 
 impl App {
-    /// With the first of the models in memory.
+    /// With the first of the models in memory; `threads` answer requests with large bodies.
     ///
     /// # Errors
     /// If there is no model, two have one name, the first can't be loaded, or one takes more memory than it may.
-    pub(crate) fn new(options: ServerOptions, models: Vec<HostedModel>) -> Result<Self, StartError> {
+    pub(crate) fn new(options: ServerOptions, models: Vec<HostedModel>, threads: Handle) -> Result<Self, StartError> {
         let mut metrics = Metrics::new();
         let catalog = Arc::new(Catalog::new(options.clone(), &metrics, models)?);
         catalog.load_first()?;
         metrics.watch(Box::new(Engines(Arc::clone(&catalog))));
-        Ok(Self { options, metrics, catalog })
+        let bodies = Bodies::new(options.bodies_bytes, threads);
+        Ok(Self { options, metrics, catalog, bodies })
     }
 
     /// What is counted.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// Returns the memory for the bodies of requests.
+    pub(crate) fn bodies(&self) -> &Bodies {
+        &self.bodies
     }
 
     /// All models.

@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
+use crate::blocking::{blocking, spawn};
 use crate::counters::{Metrics, ModelMetrics};
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::{Hosted, LoadedModel};
 use crate::names::now;
 use crate::options::{ServerOptions, StartError};
+use crate::prepare::Preparers;
 
 /// How often whoever waits for room looks whether models are used no more.
 const LOOK: Duration = Duration::from_millis(20);
@@ -45,6 +47,8 @@ pub(crate) struct Catalog {
     pub(crate) created: u64,
     options: ServerOptions,
     metrics: Vec<ModelMetrics>,
+    /// Shared by all models.
+    preparers: Arc<Preparers>,
     loaded: Mutex<Loaded>,
     /// Held by whoever loads one: two at once could take more memory than there may be.
     loading: Arc<tokio::sync::Mutex<()>>,
@@ -76,7 +80,8 @@ impl Catalog {
         let loaded = Loaded { models: vec![None; models.len()], asked: vec![0; models.len()], requests: 0 };
         let metrics = models.iter().map(|model| metrics.of_model(&model.name)).collect();
         let loading = Arc::default();
-        Ok(Self { models, created: now(), options, metrics, loaded: Mutex::new(loaded), loading })
+        let preparers = Arc::new(Preparers::new(options.queue));
+        Ok(Self { preparers, models, created: now(), options, metrics, loaded: Mutex::new(loaded), loading })
     }
 
     /// Names of all models, and whether each is in memory.
@@ -123,8 +128,7 @@ impl Catalog {
         self.make_room(index).await?;
         let catalog = Arc::clone(self);
         // Goes on where the client goes away: the next one is likely to ask for the same.
-        let loaded = tokio::task::spawn_blocking(move || catalog.load_alone(index, loading)).await;
-        loaded.unwrap_or_else(|_| Err(ApiError::internal("loading the model panicked")))
+        blocking(move || catalog.load_alone(index, loading)).await
     }
 
     /// Drops models whose files another program changed: what they compute is refused, and the next request loads them again.
@@ -133,7 +137,7 @@ impl Catalog {
         let changed: Vec<_> = self.lock().models.iter_mut().filter_map(|model| model.take_if(is_changed)).collect();
         if !changed.is_empty() {
             // Its threads end with an engine, which takes a moment.
-            std::thread::spawn(move || drop(changed));
+            let _ = spawn(move || drop(changed));
         }
     }
 
@@ -182,7 +186,9 @@ impl Catalog {
             idle[..first_kept.unwrap_or(idle.len())].iter().map(|other| loaded.models[*other].take()).collect()
         };
         // Its threads end with an engine, which takes a moment.
-        let _ = tokio::task::spawn_blocking(move || drop(dropped)).await;
+        if let Ok(end) = spawn(move || drop(dropped)) {
+            let _ = end.await;
+        }
         Ok(())
     }
 
@@ -194,7 +200,8 @@ impl Catalog {
 
     fn load(&self, index: usize) -> Result<Arc<Hosted>, LoadError> {
         let HostedModel { name, load, .. } = &self.models[index];
-        let hosted = Arc::new(Hosted::new(name.clone(), load()?, &self.options, self.metrics[index].clone()));
+        let of_server = (&self.options, &self.preparers);
+        let hosted = Arc::new(Hosted::new(name.clone(), load()?, of_server, self.metrics[index].clone()));
         let mut loaded = self.lock();
         loaded.requests += 1;
         loaded.asked[index] = loaded.requests;

@@ -121,14 +121,16 @@ pub(crate) async fn complete(
     let max_tokens = limit(request.n_predict, request.max_tokens)?.or(default);
     let mut options = sampling.options(&model, max_tokens, log_probabilities)?;
     let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
-    let prompts = encode(&model, ("prompt", request.prompt), text.reading(&model)).await?;
-    options.form = forms::prepare(&model, form, &options).await?;
+    // Nothing is computed before.
+    let place = model.enter(client.address)?;
+    let prompts = encode((&model, &place), ("prompt", request.prompt), text.reading(&model)).await?;
+    options.form = forms::prepare((&model, &place), form, &options).await?;
     let echo = request.echo.unwrap_or(false);
     let texts = Texts::new((&model, client), &prompts, choices, (echo, log_probabilities.is_some()))?;
     let scores_prompt = echo && log_probabilities.is_some();
     let (arrived, time_out) = (Instant::now(), app.options.client_time_out);
     let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
-    let answers = order.begin().await?;
+    let answers = order.begin(place).await?;
     if sampling.streams() {
         return Ok(sse::respond(answers, TextStream { texts, includes_usage: sampling.includes_usage() }));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::Value;
-use triad_engine::GenerateOptions;
+use triad_engine::{Cancel, GenerateOptions};
 use triad_frontend::chat;
 use triad_frontend::tool_calls::ToolFormat;
 use triad_model::tokenizer::TokenKind;
@@ -12,12 +12,13 @@ use triad_model::tokenizer::TokenKind;
 use crate::adapters;
 use crate::answers::{Answers, Order};
 use crate::app::App;
-use crate::blocking::of_model;
 use crate::error::{ApiError, ApiResult};
 use crate::forms::{AskedForm, check_end};
 use crate::guard::Caller;
 use crate::hosted::Hosted;
+use crate::messages::bytes;
 use crate::pieces::{CallFormat, PieceReader};
+use crate::prepare::Work;
 use crate::prompt_fields::PromptOptions;
 use crate::reply::Reply;
 use crate::sampling::Sampling;
@@ -69,37 +70,62 @@ impl Conversation<'_> {
         let choices = sampling.choices(&model)?;
         let options = sampling.options(&model, max_tokens, log_probabilities)?;
         let adapters = adapters::asked(&model, sampling.lora.as_deref())?;
-        let prepared = move |model: &Hosted| prepare(model, (&messages, &prompt), (&tools, form.as_ref()), options);
-        let prepared = of_model(&model, prepared);
-        let (prompt, options, format) = prepared.await?;
+        check_tools(&model, &tools)?;
+        // Nothing is computed before.
+        let place = model.enter(client.address)?;
+        let tools = Arc::new(tools);
+        let text = Work::Text(bytes(&messages) + prompt.bytes() + tools.bytes());
+        let of_prompt = Arc::clone(&tools);
+        let encode = move |model: &Hosted, cancel: &Cancel| {
+            let conversation = prompt.conversation(&messages, of_prompt.listed(), model.keeps_letters());
+            let within = (model.context(), cancel);
+            let prompt = chat::encode_conversation(model.model(), model.name(), &conversation, within);
+            prompt.map_err(|error| ApiError::from(error).with_param("messages"))
+        };
+        let prompt = model.preparers().prepare((&model, &place), text, encode).await?;
+        let (options, format) = if tools.is_allowed() || form.is_some() {
+            let work = Work::Form(tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len()));
+            let compile = move |model: &Hosted, _: &Cancel| compile(model, (&tools, form.as_ref()), options);
+            model.preparers().prepare((&model, &place), work, compile).await?
+        } else {
+            (options, None)
+        };
         let reply = Reply::new(prefixes.answer, (&model, client.owner), [prompt.len()], choices);
         let readers = (0..choices).map(|_| PieceReader::new(format, prefixes.call)).collect();
         let prompts = vec![prompt];
         let scores_prompt = false;
         let order = Order { model, prompts, choices, options, adapters, scores_prompt, client, arrived, time_out };
-        Ok(Begun { reply, answers: order.begin().await?, readers })
+        Ok(Begun { reply, answers: order.begin(place).await?, readers })
     }
 }
 
-/// The tokens of the prompt, the options with the form of the answer, and how calls in it are found.
-fn prepare(
-    model: &Hosted,
-    (messages, prompt): (&[Value], &PromptOptions),
-    (tools, form): (&ToolUse, Option<&AskedForm>),
-    mut options: GenerateOptions,
-) -> ApiResult<(Vec<u32>, GenerateOptions, Option<CallFormat>)> {
-    let template = model.model().chat_template();
-    if tools.is_allowed() && template.is_none() {
+/// Refuses functions that the model can't be told of, or whose calls could not be told from text.
+fn check_tools(model: &Hosted, tools: &ToolUse) -> ApiResult<()> {
+    if !tools.is_allowed() {
+        return Ok(());
+    }
+    if model.model().chat_template().is_none() {
         let message = "the model has no chat template, by which it could be told of functions";
         return Err(ApiError::unsupported("tools", message));
     }
-    let conversation = prompt.conversation(messages, tools.listed(), model.keeps_letters());
-    let prompt = chat::encode_conversation(model.model(), model.name(), &conversation, model.context());
-    let prompt = prompt.map_err(|error| ApiError::from(error).with_param("messages"))?;
+    check_words(model, call_format(model), tools)
+}
+
+/// Returns the form in which the model writes calls.
+fn call_format(model: &Hosted) -> ToolFormat {
+    let template = model.model().chat_template();
+    ToolFormat::of_template(template.map(|template| template.for_tools().source()))
+}
+
+/// The options with the form of the answer, and how calls in it are found.
+fn compile(
+    model: &Hosted,
+    (tools, form): (&ToolUse, Option<&AskedForm>),
+    mut options: GenerateOptions,
+) -> ApiResult<(GenerateOptions, Option<CallFormat>)> {
     let mut calls = None;
     if tools.is_allowed() {
-        let format = ToolFormat::of_template(template.map(|template| template.for_tools().source()));
-        check_words(model, format, tools)?;
+        let format = call_format(model);
         let (kept, which) = tools.form(model, format, form)?;
         options.form = kept;
         calls = Some(CallFormat { format, form: which, is_parallel: tools.is_parallel() });
@@ -109,7 +135,7 @@ fn prepare(
     if options.form.is_some() {
         check_end(&options)?;
     }
-    Ok((prompt, options, calls))
+    Ok((options, calls))
 }
 
 /// Refuses functions where calls could not be told from text: where words of the model's calls are control tokens, which have

@@ -20,8 +20,8 @@ use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
 use crate::guard::Client;
 use crate::hosted::Hosted;
+use crate::prepare::CancelOnDrop;
 use crate::prompts::{Prompts, TextFields, encode};
-use crate::queue::Full;
 
 /// What is asked for.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -127,13 +127,14 @@ pub(crate) async fn create(
         return Err(ApiError::unsupported("dimensions", format!("this model's vectors have {hidden}")));
     }
     let field = input.0;
-    let texts = encode(&model, input, text.reading(&model)).await?;
+    let place = model.enter(client.address)?;
+    let texts = encode((&model, &place), input, text.reading(&model)).await?;
     let tokens = texts.iter().map(Vec::len).sum();
     let needs = texts.iter().map(|text| model.need(text, Some(0), 1).map_err(|error| error.with_param(field)));
     let most = needs.collect::<ApiResult<Vec<_>>>()?.into_iter().max_by_key(|need| need.pages);
     let Some(most) = most else { return Err(ApiError::field("input", "there is none")) };
     // One behind the other, in the place of one answer.
-    let permit = model.queue().admit(client.address, most).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+    let permit = place.admit(most).await;
     // Dropped with this future, where the client goes away.
     let cancel = CancelOnDrop(Cancel::new());
     let (pooling, format) = (request.pooling.unwrap_or_default(), request.encoding_format.unwrap_or_default());
@@ -150,14 +151,6 @@ pub(crate) async fn create(
     let data = vectors.into_iter().enumerate().map(embedding).collect();
     let usage = EmbeddingUsage { prompt_tokens: tokens, total_tokens: tokens };
     Ok(Json(Embeddings { object: "list", data, model: model.name().to_owned(), usage }))
-}
-
-struct CancelOnDrop(Cancel);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 /// A vector of length 1.

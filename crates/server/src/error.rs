@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use triad_engine::Error as EngineError;
 use triad_frontend::Error as FrontendError;
+use triad_model::ErrorKind;
 use utoipa::ToSchema;
 
 use crate::names::new_id;
@@ -147,6 +148,7 @@ impl From<EngineError> for ApiError {
             EngineError::NoTokenizer { .. } => Self::invalid(error.to_string()),
             // A limit that the request's own schema or grammar reached.
             EngineError::Constraint(_) => Self::invalid(message).with_code("form_not_kept"),
+            EngineError::Model(error) if error.kind() == ErrorKind::Exhausted => Self::unavailable(message),
             // What a template or tokenizer refuses is in the request, unless it is in a file.
             EngineError::Model(cause) if cause.path().is_none() => Self::invalid(message),
             // How much others hold of it is theirs.

@@ -11,9 +11,10 @@ use triad_engine::constraint::Form;
 use triad_grammar::{Error as GrammarError, GrammarSource};
 use utoipa::ToSchema;
 
-use crate::blocking::of_model;
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
+use crate::prepare::Work;
+use crate::queue::Place;
 
 /// Texts of `choice`, at most.
 const MOST_TEXTS: usize = 1024;
@@ -282,23 +283,24 @@ pub(crate) fn compile(model: &Hosted, field: &str, source: &GrammarSource) -> Ap
 
 fn refused(field: &str, error: &GrammarError) -> ApiError {
     match error {
-        GrammarError::Busy { .. } => ApiError::unavailable(error.to_string()),
+        GrammarError::Busy { .. } | GrammarError::NoThread { .. } => ApiError::unavailable(error.to_string()),
         error => ApiError::field(field, error.to_string()),
     }
 }
 
-/// Compiles the form of answers with `options`, where no connection waits for it.
+/// Compiles the form of answers with `options`, for a request that has a `place`.
 ///
 /// # Errors
 /// As [`AskedForm::compile`]; if the answers are to go on behind their end.
 pub(crate) async fn prepare(
-    model: &Arc<Hosted>,
+    (model, place): (&Arc<Hosted>, &Place),
     form: Option<AskedForm>,
     options: &GenerateOptions,
 ) -> ApiResult<Option<Arc<dyn Form>>> {
     let Some(form) = form else { return Ok(None) };
     check_end(options)?;
-    of_model(model, move |model| form.compile(model)).await.map(Some)
+    let work = Work::Form(form.source.text().len());
+    model.preparers().prepare((model, place), work, move |model, _| form.compile(model)).await.map(Some)
 }
 
 /// Refuses answers that have a form and are to go on behind their end, where no token is allowed.

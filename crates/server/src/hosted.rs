@@ -1,5 +1,6 @@
 //! A model that is served.
 
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use triad_engine::sampler::SamplerOptions;
@@ -10,8 +11,9 @@ use triad_kernels::attention::PAGE;
 use crate::counters::ModelMetrics;
 use crate::error::{ApiError, ApiResult};
 use crate::options::ServerOptions;
+use crate::prepare::Preparers;
 use crate::prompt_timelines::Timelines;
-use crate::queue::{Need, Queue};
+use crate::queue::{Full, Need, Place, Queue};
 
 /// A model in memory.
 #[derive(Debug)]
@@ -33,12 +35,18 @@ pub(crate) struct Hosted {
     keeps_letters: bool,
     metrics: ModelMetrics,
     timelines: Timelines,
+    preparers: Arc<Preparers>,
     /// Made for the first answer that has a form.
     grammars: OnceLock<triad_grammar::Result<Grammars>>,
 }
 
 impl Hosted {
-    pub(crate) fn new(name: String, model: LoadedModel, options: &ServerOptions, metrics: ModelMetrics) -> Self {
+    pub(crate) fn new(
+        name: String,
+        model: LoadedModel,
+        (options, preparers): (&ServerOptions, &Arc<Preparers>),
+        metrics: ModelMetrics,
+    ) -> Self {
         let LoadedModel { engine, adapters } = model;
         let KvUse { budget, page_bytes, .. } = engine.usage().kv;
         let most = Need { slots: options.parallel, pages: budget / page_bytes.max(1) };
@@ -53,6 +61,7 @@ impl Hosted {
             engine,
             adapters,
             timelines: Timelines::default(),
+            preparers: Arc::clone(preparers),
             grammars: OnceLock::new(),
         }
     }
@@ -76,6 +85,19 @@ impl Hosted {
 
     pub(crate) fn queue(&self) -> &Arc<Queue> {
         &self.queue
+    }
+
+    /// Takes a place for a request of `client`, before anything is computed for it.
+    ///
+    /// # Errors
+    /// If too many wait.
+    pub(crate) fn enter(&self, client: IpAddr) -> ApiResult<Place> {
+        self.queue.enter(client).map_err(|Full(waiting)| ApiError::full(waiting))
+    }
+
+    /// Returns what prepares its requests.
+    pub(crate) fn preparers(&self) -> &Preparers {
+        &self.preparers
     }
 
     /// What is counted of it.

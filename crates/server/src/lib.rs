@@ -17,6 +17,7 @@
 //! | [`sampling`], [`forms`], [`prompt_fields`] | the choice of tokens, the form of answers, and the prompt, as requests state them |
 //! | [`messages`], [`tools`] | conversations and functions as requests have them |
 //! | [`pieces`] | answers as text and calls of functions |
+//! | [`prepare`] | threads that prepare requests: templates, tokens, forms |
 //! | [`answers`] | from an order to the parts of its answers |
 //! | [`page`], [`timelines`] | the page at `/`, and how prompts were computed, which it shows |
 #![forbid(unsafe_code)]
@@ -51,6 +52,7 @@ mod options;
 mod owner;
 mod page;
 mod pieces;
+mod prepare;
 mod prompt_fields;
 mod prompt_timelines;
 mod prompts;

@@ -25,6 +25,11 @@ use crate::routes;
 
 /// Threads that pass bytes on; what computes has its own.
 const THREADS: usize = 2;
+/// Threads that read requests with large bodies, so that no other connection waits for it.
+const THREADS_OF_LARGE: usize = 2;
+/// How long a thread that computes stays for the next request: as long as the server. One that was started once need not be
+/// started where memory is short.
+const KEEP_ALIVE: Duration = Duration::from_secs(u32::MAX as u64);
 /// Bytes of the head of a request, at most.
 const HEAD_BYTES: usize = 64 << 10;
 
@@ -57,21 +62,27 @@ pub fn serve(
     ready: impl FnOnce(SocketAddr),
 ) -> Result<(), StartError> {
     options.check()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-    let runtime = runtime.map_err(|source| StartError::Threads { source })?;
+    let threads = |count| {
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        let threads = threads.worker_threads(count).thread_keep_alive(KEEP_ALIVE).enable_all().build();
+        threads.map_err(|source| StartError::Threads { source })
+    };
+    let (runtime, of_large) = (threads(THREADS)?, threads(THREADS_OF_LARGE)?);
+    let handle = of_large.handle().clone();
     let time_out = options.shutdown_time_out;
     let done = runtime.block_on(async {
         let address = SocketAddr::new(options.host, options.port);
         let failed = |source| StartError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let app = tokio::task::spawn_blocking(|| App::new(options, models)).await;
+        let app = tokio::task::spawn_blocking(|| App::new(options, models, handle)).await;
         let app = Arc::new(app.map_err(|error| StartError::Threads { source: error.into() })??);
         ready(address);
         accept(&listener, &app, shutdown.0.subscribe()).await;
         Ok(())
     });
     // Threads that compute end with their answers, which are cancelled where connections were closed.
+    of_large.shutdown_timeout(time_out);
     runtime.shutdown_timeout(time_out);
     done
 }

@@ -240,3 +240,14 @@ fn texts(field: &str, parts: Vec<ContentPart>) -> ApiResult<Vec<String>> {
     });
     texts.collect()
 }
+
+/// Returns the bytes of the texts of messages, about.
+pub(crate) fn bytes(messages: &[Value]) -> usize {
+    let of_one = |value: &Value| match value {
+        Value::String(text) => text.len(),
+        Value::Array(values) => bytes(values),
+        Value::Object(fields) => fields.values().map(|value| bytes(std::slice::from_ref(value))).sum(),
+        _ => 1,
+    };
+    messages.iter().map(of_one).sum()
+}

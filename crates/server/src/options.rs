@@ -37,6 +37,8 @@ pub struct ServerOptions {
     /// Whether names of control tokens in texts of requests stay letters, unless a request asks for the tokens. Else they are
     /// these tokens, as in llama.cpp's server, and a text may end its own turn of a conversation.
     pub keeps_letters: bool,
+    /// Bytes that bodies of requests take together, with what is parsed of them, at most.
+    pub bodies_bytes: usize,
     /// The folder of saved sessions; none are saved without.
     pub sessions: Option<PathBuf>,
     /// How long a client may take to send a request, or to read a part of an answer.
@@ -61,6 +63,7 @@ impl Default for ServerOptions {
             connections: 512,
             body_bytes: 8 << 20,
             keeps_letters: false,
+            bodies_bytes: 256 << 20,
             sessions: None,
             client_time_out: Duration::from_secs(30),
             shutdown_time_out: Duration::from_secs(10),

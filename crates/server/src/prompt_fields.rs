@@ -8,6 +8,7 @@ use triad_model::template::ChatTemplate;
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
+use crate::messages::bytes;
 
 /// Variables of templates that are no client's to set.
 const RESERVED: [&str; 5] = ["messages", "tools", "documents", "add_generation_prompt", "continue_final_message"];
@@ -110,6 +111,12 @@ impl PromptOptions {
             return Err(ApiError::field("continue_final_message", message));
         }
         Ok(())
+    }
+
+    /// Returns the bytes of the texts that it gives to a template, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let variables = self.variables.iter().map(|(name, value)| name.len() + bytes(std::slice::from_ref(value)));
+        variables.sum::<usize>() + bytes(&self.documents)
     }
 
     /// Returns the conversation from which the prompt is made.

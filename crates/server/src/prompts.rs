@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use triad_engine::Cancel;
 use triad_frontend::chat;
 use triad_model::tokenizer::Special;
 use utoipa::ToSchema;
 
-use crate::blocking::of_model;
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
+use crate::prepare::Work;
+use crate::queue::Place;
 
 /// Prompts of a request, at most.
 const MOST_PROMPTS: usize = 1024;
@@ -46,18 +48,34 @@ impl TextFields {
     }
 }
 
-/// The tokens of all prompts, which are in the field of this name.
+impl Prompts {
+    /// Prompts, and bytes of the longest text.
+    fn size(&self) -> (usize, usize) {
+        match self {
+            Self::Text(text) => (1, text.len()),
+            Self::Tokens(_) => (1, 0),
+            Self::Texts(texts) => (texts.len(), texts.iter().map(String::len).max().unwrap_or(0)),
+            Self::TokenLists(lists) => (lists.len(), 0),
+        }
+    }
+}
+
+/// The tokens of all prompts, which are in the field of this name, of a request that has a `place`.
 ///
 /// # Errors
 /// If there are none or too many, or one has a token that the model does not have.
 pub(crate) async fn encode(
-    model: &Arc<Hosted>,
+    (model, place): (&Arc<Hosted>, &Place),
     (field, prompts): (&'static str, Prompts),
     reading: (Special, bool),
 ) -> ApiResult<Vec<Vec<u32>>> {
-    let prompts: Vec<Vec<u32>> = of_model(model, move |model| {
+    let (count, longest) = prompts.size();
+    if count == 0 || count > MOST_PROMPTS {
+        return Err(ApiError::field(field, format!("{count} prompts, expected 1 to {MOST_PROMPTS}")));
+    }
+    let work = move |model: &Hosted, cancel: &Cancel| {
         let text = |text: String| {
-            let encoded = chat::encode_around(model.model(), &text, reading, model.context());
+            let encoded = chat::encode_around(model.model(), &text, reading, (model.context(), cancel));
             encoded.map_err(|error| ApiError::from(error).with_param(field))
         };
         match prompts {
@@ -66,11 +84,8 @@ pub(crate) async fn encode(
             Prompts::Tokens(prompt) => Ok(vec![prompt]),
             Prompts::TokenLists(prompts) => Ok(prompts),
         }
-    })
-    .await?;
-    if prompts.is_empty() || prompts.len() > MOST_PROMPTS {
-        return Err(ApiError::field(field, format!("{} prompts, expected 1 to {MOST_PROMPTS}", prompts.len())));
-    }
+    };
+    let prompts: Vec<Vec<u32>> = model.preparers().prepare((model, place), Work::Text(longest), work).await?;
     let vocab = model.model().description().vocab;
     match prompts.iter().flatten().find(|token| **token as usize >= vocab) {
         Some(token) => Err(ApiError::field(field, format!("token {token} is outside the vocabulary of {vocab}"))),

@@ -3,6 +3,9 @@
 //! A [`Permit`] is a share of an engine: so many answers at once, and so many pages of keys and values at most, so that no
 //! answer that has begun runs out of them. Where nothing is free, requests wait in the order of their arrival, those of
 //! different clients in turns. The next one of them waits until there is room for it, however large it is: nobody overtakes.
+//!
+//! What a request takes is known once its prompt is tokenized. It has a [`Place`] before that, so that nothing is computed
+//! for a request that is refused. The same queue shares the threads that [`prepare`](crate::prepare) requests.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -34,6 +37,8 @@ pub(crate) struct Queue {
 
 struct State {
     free: Need,
+    /// Places of requests that do not know yet what they need.
+    places: usize,
     /// Clients that wait, the next one first, each with its requests in their order.
     clients: VecDeque<(IpAddr, VecDeque<Waiting>)>,
 }
@@ -50,7 +55,7 @@ pub(crate) struct Full(pub(crate) usize);
 impl Queue {
     /// For an engine that has `most` in all; `most_waiting` requests may wait for it.
     pub(crate) fn new(most: Need, most_waiting: usize) -> Arc<Self> {
-        let state = State { free: most, clients: VecDeque::new() };
+        let state = State { free: most, places: 0, clients: VecDeque::new() };
         Arc::new(Self { most, most_waiting, state: Mutex::new(state) })
     }
 
@@ -59,10 +64,25 @@ impl Queue {
         self.most
     }
 
-    /// Requests that wait, and answers that are computed.
+    /// Requests that wait or are prepared, and answers that are computed.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.lock();
-        (state.waiting(), self.most.slots - state.free.slots)
+        (state.places + state.waiting(), self.most.slots - state.free.slots)
+    }
+
+    /// Takes a place for a request of `client`. Requests with places and those that wait are together at most as many as
+    /// may wait and as are free slots.
+    ///
+    /// # Errors
+    /// If there are as many.
+    pub(crate) fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Place, Full> {
+        let mut state = self.lock();
+        let there = state.places + state.waiting();
+        if there >= self.most_waiting + state.free.slots {
+            return Err(Full(there));
+        }
+        state.places += 1;
+        Ok(Place { queue: Arc::clone(self), client })
     }
 
     /// Waits until `need`, which is at most [`Queue::most`], is free. Dropping the future leaves the queue.
@@ -70,15 +90,15 @@ impl Queue {
     /// # Errors
     /// If as many wait as may.
     pub(crate) async fn admit(self: &Arc<Self>, client: IpAddr, need: Need) -> Result<Permit, Full> {
-        self.enter(client, need, Some(self.most_waiting)).await
+        self.wait(client, need, Some(self.most_waiting)).await
     }
 
     /// As [`Queue::admit`] for a part of a request that has been admitted: it waits however many do.
     pub(crate) async fn admit_part(self: &Arc<Self>, client: IpAddr, need: Need) -> Permit {
-        self.enter(client, need, None).await.expect("no bound refuses it")
+        self.wait(client, need, None).await.expect("no bound refuses it")
     }
 
-    async fn enter(self: &Arc<Self>, client: IpAddr, need: Need, bound: Option<usize>) -> Result<Permit, Full> {
+    async fn wait(self: &Arc<Self>, client: IpAddr, need: Need, bound: Option<usize>) -> Result<Permit, Full> {
         // Dropped behind the receiver, so that it finds the request left.
         let mut leave = Leave { queue: self, is_waiting: false };
         let granted = {
@@ -170,6 +190,34 @@ impl Drop for Leave<'_> {
             // Others may have waited behind it.
             state.grant(self.queue);
         }
+    }
+}
+
+/// The place of a request that has been let in, given back when it is dropped.
+pub(crate) struct Place {
+    queue: Arc<Queue>,
+    client: IpAddr,
+}
+
+impl Place {
+    /// Whose request it is.
+    pub(crate) fn client(&self) -> IpAddr {
+        self.client
+    }
+
+    /// Waits until `need`, which is at most [`Queue::most`], is free. Dropping the future leaves the queue.
+    pub(crate) async fn admit(self, need: Need) -> Permit {
+        let (queue, client) = (Arc::clone(&self.queue), self.client);
+        let waits = queue.admit_part(client, need);
+        // The request gives its place back for one among those that wait.
+        drop(self);
+        waits.await
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.queue.lock().places -= 1;
     }
 }
 
@@ -269,6 +317,27 @@ mod tests {
         let mut part = pin!(queue.admit_part(client(2), ONE));
         assert!(part.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert_eq!(queue.counts(), (2, 1));
+    }
+
+    #[test]
+    fn a_place_is_had_before_anything_is_computed_and_no_more_than_may_wait() {
+        let queue = queue(1, 9, 1);
+        let (first, second) = (queue.enter(client(1)).unwrap(), queue.enter(client(2)).unwrap());
+        assert_eq!(queue.enter(client(3)).err(), Some(Full(2)));
+        // One of them is computed, the other one waits.
+        let mut first = Box::pin(first.admit(ONE));
+        let mut context = Context::from_waker(Waker::noop());
+        let Poll::Ready(permit) = first.as_mut().poll(&mut context) else { panic!("it waits") };
+        let mut second = Box::pin(second.admit(ONE));
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        assert_eq!(queue.counts(), (1, 1));
+        assert_eq!(queue.enter(client(3)).err(), Some(Full(1)));
+        // A request that leaves gives its place back, whether it waits or is prepared.
+        drop(second);
+        drop(queue.enter(client(3)).unwrap());
+        assert_eq!(queue.counts(), (0, 1));
+        drop(permit);
+        assert_eq!((queue.counts(), queue.lock().free), ((0, 0), queue.most()));
     }
 
     #[test]

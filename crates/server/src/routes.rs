@@ -14,8 +14,8 @@ use crate::error::ApiError;
 use crate::guard::Guard;
 use crate::route::{Access, Entry, Route};
 use crate::{
-    anthropic, chat, completions, embeddings, guard, metrics, models, openapi, page, props, responses, sessions, text,
-    timelines,
+    anthropic, body, chat, completions, embeddings, guard, metrics, models, openapi, page, props, responses, sessions,
+    text, timelines,
 };
 
 /// Returns all of the server.
@@ -73,6 +73,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         table().into_iter().fold(Router::new(), |router, Entry { route, handler }| router.route(route.path, handler));
     let guard = Guard { app: Arc::clone(app), access, methods: methods() };
     router
+        .route_layer(middleware::from_fn_with_state(Arc::clone(app), body::read))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(guard, guard::guard))

@@ -17,17 +17,18 @@ use triad_frontend::chat;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::blocking::{blocking, of_model};
+use crate::blocking::blocking;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::guard::{Caller, Client};
 use crate::hosted::Hosted;
-use crate::messages::{ChatMessage, messages};
+use crate::messages::{ChatMessage, bytes, messages};
 use crate::owner::Owner;
+use crate::prepare::{CancelOnDrop, Work};
 use crate::prompt_fields::PromptOptions;
 use crate::prompts::TextFields;
 use crate::queue::{Full, Need, Permit};
-use crate::text::conversation_tokens;
+use crate::text::{conversation_tokens, no_template};
 use crate::tools::{ChatTool, ToolUse};
 
 /// Saved sessions of an owner, at most.
@@ -112,27 +113,33 @@ pub(crate) async fn save(
     let model = app.model(model.as_deref()).await?;
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(tools, None, None)?;
+    let place = model.enter(client.address)?;
     let tokens = match (given, prompt) {
         (Some(given), None) => {
             let messages = messages(given)?;
-            of_model(&model, move |model| {
-                model.model().chat_template().ok_or_else(|| ApiError::invalid("the model has no chat template"))?;
-                let options = PromptOptions::of_messages();
-                conversation_tokens(model, (&messages, tools.listed()), &options, model.context())
-            })
-            .await?
+            let work = Work::Text(bytes(&messages));
+            let encode = move |model: &Hosted, cancel: &Cancel| {
+                model.model().chat_template().ok_or_else(no_template)?;
+                let (options, within) = (PromptOptions::of_messages(), (model.context(), cancel));
+                conversation_tokens(model, (&messages, tools.listed()), &options, within)
+            };
+            model.preparers().prepare((&model, &place), work, encode).await?
         }
         (None, Some(text)) => {
+            let work = Work::Text(text.len());
             // As `/v1/completions` reads it, which is to find it.
-            let encode = move |model: &Hosted| {
+            let encode = move |model: &Hosted, cancel: &Cancel| {
                 let reading = TextFields::default().reading(model);
-                Ok(chat::encode_around(model.model(), &text, reading, model.context())?)
+                Ok(chat::encode_around(model.model(), &text, reading, (model.context(), cancel))?)
             };
-            of_model(&model, encode).await?
+            model.preparers().prepare((&model, &place), work, encode).await?
         }
         _ => return Err(ApiError::field("messages", "expected either messages or prompt")),
     };
-    let permit = admit(&model, client, model.need(&tokens, Some(0), 1)?).await?;
+    let permit = place.admit(model.need(&tokens, Some(0), 1)?).await;
+    // Dropped with this future, where the client goes away.
+    let cancel = CancelOnDrop(Cancel::new());
+    let stop = cancel.0.clone();
     let saved = blocking(move || {
         let is_new = !path.exists();
         if is_new && files(&folder)?.len() >= MOST {
@@ -143,7 +150,7 @@ pub(crate) async fn save(
         let mut session = model.engine().session();
         session.set_salt(client.owner.salt());
         let known = session.reuse(&tokens);
-        session.prefill(&tokens[known..], &Cancel::new(), |_| {})?;
+        session.prefill(&tokens[known..], &stop, |_| {})?;
         session.share();
         session.save(&path)?;
         drop((session, permit));

@@ -6,17 +6,19 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use triad_engine::Cancel;
 use triad_frontend::chat;
 use triad_frontend::tool_calls::Tool;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::blocking::of_model;
 use crate::body::JsonBody;
 use crate::error::{ApiError, ApiResult, ErrorBody};
 use crate::fields;
+use crate::guard::Client;
 use crate::hosted::Hosted;
-use crate::messages::{ChatMessage, messages};
+use crate::messages::{ChatMessage, bytes, messages};
+use crate::prepare::Work;
 use crate::prompt_fields::{PromptFields, PromptOptions};
 use crate::prompts::TextFields;
 use crate::sampling::one_of;
@@ -68,7 +70,11 @@ pub(crate) struct Tokens {
     post, path = "/tokenize", tag = "text", request_body = TokenizeBody,
     responses((status = 200, body = Tokens), (status = 400, body = ErrorBody))
 )]
-pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Tokens>> {
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Tokens>> {
     body.check(&fields::TOKENIZE)?;
     let (request, prompt): (TokenizeRequest, PromptFields) = (body.parse()?, body.parse()?);
     let text: TextFields = body.parse()?;
@@ -79,22 +85,25 @@ pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: JsonBody) -> Api
     let with_pieces = request.with_pieces.unwrap_or(false);
     // Wrong ones are refused beside a text, too, which has no use for them.
     let tools = ToolUse::of_chat(request.tools, None, None)?;
+    let caller = (&model, client.address);
     let tokenized = match (one_of(("prompt", request.prompt), ("content", request.content))?, request.messages) {
         (Some(text), None) => {
-            let encode = move |model: &Hosted| {
-                Ok(chat::encode_around(model.model(), &text, (special, adds_special), MOST_TOKENS)?)
+            let work = Work::Text(text.len());
+            let encode = move |model: &Hosted, cancel: &Cancel| {
+                Ok(chat::encode_around(model.model(), &text, (special, adds_special), (MOST_TOKENS, cancel))?)
             };
-            of_model(&model, encode).await?
+            model.preparers().enter(caller, work, encode).await?
         }
         (None, Some(given)) => {
             let messages = messages(given)?;
             prompt.check(&messages)?;
-            of_model(&model, move |model| {
+            let work = Work::Text(bytes(&messages) + prompt.bytes());
+            let encode = move |model: &Hosted, cancel: &Cancel| {
                 // A model without one continues the last message as plain text, and has no template to show.
                 model.model().chat_template().ok_or_else(no_template)?;
-                conversation_tokens(model, (&messages, tools.listed()), &prompt, MOST_TOKENS)
-            })
-            .await?
+                conversation_tokens(model, (&messages, tools.listed()), &prompt, (MOST_TOKENS, cancel))
+            };
+            model.preparers().enter(caller, work, encode).await?
         }
         _ => return Err(ApiError::field("content", "expected either content or messages")),
     };
@@ -121,7 +130,11 @@ pub(crate) struct Text {
     post, path = "/detokenize", tag = "text", request_body = DetokenizeRequest,
     responses((status = 200, body = Text), (status = 400, body = ErrorBody))
 )]
-pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Text>> {
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Text>> {
     body.check(&fields::DETOKENIZE)?;
     let DetokenizeRequest { model, tokens } = body.parse()?;
     let model = app.model(model.as_deref()).await?;
@@ -133,7 +146,9 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: JsonBody) -> A
     if tokens.len() > MOST_TOKENS {
         return Err(ApiError::field("tokens", format!("{} tokens, expected at most {MOST_TOKENS}", tokens.len())));
     }
-    Ok(Json(Text { content: tokenizer.decode(&tokens) }))
+    let work = Work::Text(tokens.len());
+    let decode = move |model: &Hosted, _: &Cancel| Ok(model.model().tokenizer()?.decode(&tokens));
+    Ok(Json(Text { content: model.preparers().enter((&model, client.address), work, decode).await? }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -165,7 +180,11 @@ pub(crate) struct Prompt {
     post, path = "/apply-template", tag = "text", request_body = TemplateBody,
     responses((status = 200, body = Prompt), (status = 400, body = ErrorBody))
 )]
-pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) -> ApiResult<Json<Prompt>> {
+pub(crate) async fn apply_template(
+    State(app): State<Arc<App>>,
+    Client(client): Client,
+    body: JsonBody,
+) -> ApiResult<Json<Prompt>> {
     body.check(&fields::CHAT)?;
     let TemplateRequest { model, messages: given, tools, tool_choice } = body.parse()?;
     let prompt: PromptFields = body.parse()?;
@@ -173,30 +192,31 @@ pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: JsonBody) 
     let (messages, tools) = (messages(given)?, ToolUse::of_chat(tools, tool_choice.as_ref(), None)?);
     let options = prompt.read(model.model().chat_template())?;
     options.check(&messages)?;
-    let prompt = of_model(&model, move |model| {
+    let work = Work::Text(bytes(&messages) + options.bytes());
+    let render = move |model: &Hosted, cancel: &Cancel| {
         let template = model.model().chat_template().ok_or_else(no_template)?;
         let conversation = options.conversation(&messages, tools.listed(), false);
-        let text = chat::render_conversation(template, model.name(), &conversation);
+        let text = chat::render_conversation(template, model.name(), &conversation, cancel);
         text.map_err(|error| ApiError::from(error).with_param("messages"))
-    });
-    Ok(Json(Prompt { prompt: prompt.await? }))
+    };
+    Ok(Json(Prompt { prompt: model.preparers().enter((&model, client.address), work, render).await? }))
 }
 
-fn no_template() -> ApiError {
+pub(crate) fn no_template() -> ApiError {
     ApiError::invalid("the model has no chat template")
 }
 
 /// Returns the tokens of a conversation, at most `most`.
 ///
 /// # Errors
-/// If the template refuses the conversation, or the tokens are too many.
+/// If the template refuses the conversation, the tokens are too many, or the request is cancelled meanwhile.
 pub(crate) fn conversation_tokens(
     model: &Hosted,
     (messages, tools): (&[Value], &[Tool]),
     options: &PromptOptions,
-    most: usize,
+    within: (usize, &Cancel),
 ) -> ApiResult<Vec<u32>> {
     let conversation = options.conversation(messages, tools, model.keeps_letters());
-    let tokens = chat::encode_conversation(model.model(), model.name(), &conversation, most);
+    let tokens = chat::encode_conversation(model.model(), model.name(), &conversation, within);
     tokens.map_err(|error| ApiError::from(error).with_param("messages"))
 }

@@ -257,6 +257,12 @@ impl ToolUse {
         self.is_parallel
     }
 
+    /// The bytes of their schemas and descriptions, about.
+    pub(crate) fn bytes(&self) -> usize {
+        let of_one = |tool: &Tool| tool.name.len() + crate::text::bytes(std::slice::from_ref(&tool.parameters));
+        self.tools.iter().map(of_one).sum()
+    }
+
     /// Those that the prompt lists: none where none may be called.
     pub(crate) fn listed(&self) -> &[Tool] {
         if self.is_allowed() { &self.tools } else { &[] }

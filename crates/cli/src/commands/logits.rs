@@ -55,7 +55,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let context = model.description().context;
     let tokens = match (&arguments.tokens, text) {
         (Some(tokens), _) => tokens.clone(),
-        (None, text) => chat::encode_text(&model, &text.unwrap_or_default(), Special::AsText, context)?,
+        (None, text) => {
+            chat::encode_text(&model, &text.unwrap_or_default(), Special::AsText, (context, &Cancel::new()))?
+        }
     };
     ensure!(tokens.len() <= context, "there are {} tokens, but the context is {context}", tokens.len());
     let logits = compute(&model, &tokens, arguments)?;

@@ -4,8 +4,10 @@
 //! that makes text or lists pays for it from a [`Budget`] before it is done: operators, which are compiled into the filters
 //! of [`install`] in place of the engine's own instructions ([`rewrite`]); what is written, captured or not; filters,
 //! methods and functions. What a value holds in common with others is paid for once, what is written of it every time.
+//!
+//! The instructions have others between them that look at the clock and weigh what is built: see [`steps`](super::steps).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::io;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use minijinja::machinery::{CodeGenerator, Instruction, Instructions, parse};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, Value, functions};
+
+use super::steps::{Clock, Place};
 
 /// Bytes that an element of a list takes beside its text, and an entry of a map.
 const ELEMENT: usize = 32;
@@ -27,6 +31,11 @@ const ADD: &str = "+";
 const CONCATENATE: &str = "~";
 const MULTIPLY: &str = "*";
 const SLICE: &str = "[:]";
+/// Filters that return what they are given, once it was looked at.
+const TICK: &str = "!";
+const HOLD: &str = "[]";
+const HOLD_ARGUMENTS: &str = "()";
+const HOLD_IN_NAMESPACE: &str = ".=";
 
 /// Filters whose result is about as large as their input.
 const FILTERS: [&str; 39] = [
@@ -73,6 +82,33 @@ const FILTERS: [&str; 39] = [
 /// Those of them, and methods, that make lists of what they are given, texts included.
 const LISTS: [&str; 12] =
     ["chain", "list", "map", "max", "min", "reject", "reverse", "select", "sort", "sum", "unique", "zip"];
+/// Filters that compare each element with many others.
+const SORTS: [&str; 6] = ["dictsort", "groupby", "max", "min", "sort", "unique"];
+/// Tests that take as long as their arguments are large.
+const TESTS: [&str; 22] = [
+    "eq",
+    "equalto",
+    "==",
+    "ne",
+    "!=",
+    "lt",
+    "lessthan",
+    "<",
+    "le",
+    "<=",
+    "gt",
+    "greaterthan",
+    ">",
+    "ge",
+    ">=",
+    "in",
+    "lower",
+    "upper",
+    "startingwith",
+    "endingwith",
+    "sameas",
+    "iterable",
+];
 /// Those of them that take lists and maps as such. The others write them as text first.
 const TAKE_LISTS: [&str; 29] = [
     "attr",
@@ -106,37 +142,47 @@ const TAKE_LISTS: [&str; 29] = [
     "values",
 ];
 
-/// Bytes that may still be built, shared by all that build.
+/// Bytes that may still be built, shared by all that build, and the time that is left.
 #[derive(Clone, Debug)]
-pub(super) struct Budget(Arc<AtomicUsize>);
+pub(super) struct Budget {
+    left: Arc<AtomicUsize>,
+    clock: Clock,
+}
 
 impl Budget {
-    /// A budget of `bytes`.
-    pub(super) fn new(bytes: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(bytes)))
+    /// A budget of `bytes` until the end that `clock` knows.
+    pub(super) fn new(bytes: usize, clock: Clock) -> Self {
+        Self { left: Arc::new(AtomicUsize::new(bytes)), clock }
     }
 
     /// Pays for `bytes`.
     fn spend(&self, bytes: usize) -> Result<(), Error> {
-        let spent = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let spent = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         spent.map(drop).map_err(|_| too_much())
     }
 
     /// Refuses what could not be paid for.
     fn check(&self, bytes: usize) -> Result<(), Error> {
-        if bytes <= self.0.load(Ordering::Relaxed) { Ok(()) } else { Err(too_much()) }
+        if bytes <= self.left.load(Ordering::Relaxed) { Ok(()) } else { Err(too_much()) }
     }
 
     /// Pays for the text of `value`, and returns it. Lists that hold themselves many times over have far longer texts than
     /// they take memory: no more is written than is left.
     fn text(&self, value: &Value) -> Result<String, Error> {
+        self.clock.check()?;
         let mut text = Text { text: String::new(), budget: self };
         write!(text, "{value}").map_err(|_| too_much())?;
         Ok(text.text)
     }
 
-    /// Pays for a value that was built.
-    fn pay(&self, value: Value) -> Result<Value, Error> {
+    /// Pays for a value that was built. What would be computed when it is looked at is computed now: chains of such values
+    /// are as deep as they are long.
+    fn pay(&self, mut value: Value) -> Result<Value, Error> {
+        self.clock.check()?;
+        if value.kind() == ValueKind::Iterable {
+            value = self.list(value.try_iter()?)?;
+        }
+        self.clock.hold(&value, Place::Any)?;
         let bytes = match value.kind() {
             ValueKind::String => value.as_str().map_or(0, str::len),
             ValueKind::Seq => {
@@ -148,6 +194,24 @@ impl Budget {
         };
         self.spend(bytes)?;
         Ok(value)
+    }
+
+    /// Returns the result of an operator, which has paid for it, as a list where it is one.
+    fn pay_list(&self, value: Value) -> Result<Value, Error> {
+        self.clock.check()?;
+        let value = if value.kind() == ValueKind::Iterable { self.list(value.try_iter()?)? } else { value };
+        self.clock.hold(&value, Place::Any)?;
+        Ok(value)
+    }
+
+    /// Returns a list of `values`, as far as it can be paid for.
+    fn list(&self, values: impl Iterator<Item = Value>) -> Result<Value, Error> {
+        let mut list = Vec::new();
+        for value in values {
+            self.check(ELEMENT.saturating_mul(list.len()))?;
+            list.push(value);
+        }
+        Ok(Value::from(list))
     }
 }
 
@@ -196,29 +260,79 @@ pub(super) fn compile<'s>(name: &'s str, source: &'s str, syntax: SyntaxConfig) 
     let mut generator = CodeGenerator::new(name, source);
     generator.compile_stmt(&tree);
     let (instructions, blocks) = generator.finish();
-    let blocks = blocks.into_iter().map(|(block, instructions)| (block, rewrite(&instructions))).collect();
-    Ok((rewrite(&instructions), blocks))
+    let blocks = blocks.into_iter().map(|(block, instructions)| Ok((block, rewrite(&instructions)?)));
+    Ok((rewrite(&instructions)?, blocks.collect::<Result<_, Error>>()?))
 }
 
-/// The same instructions, with operators and plain text that pay.
-fn rewrite<'s>(instructions: &Instructions<'s>) -> Instructions<'s> {
-    let all = || (0..).map_while(|index| Some((index, instructions.get(index)?)));
-    // Plain text becomes two instructions, so that what is behind it moves.
+/// Returns the same instructions, with operators and plain text that pay, and with steps between them that look at the
+/// clock and at what was built.
+fn rewrite<'s>(instructions: &Instructions<'s>) -> Result<Instructions<'s>, Error> {
+    let all: Vec<_> = (0..).map_while(|index| instructions.get(index)).collect();
+    let targets: BTreeSet<_> = all.iter().filter_map(|instruction| target(instruction)).collect();
+    let mut before = vec![None; all.len()];
+    for (index, instruction) in all.iter().enumerate() {
+        let is_constant = index > 0 && !targets.contains(&(index as u32)) && is_scalar(all[index - 1]);
+        match instruction {
+            Instruction::StoreLocal(_) | Instruction::PushLoop(_) | Instruction::MergeKwargs(_) => {
+                before[index] = Some(TICK);
+            }
+            Instruction::Eq
+            | Instruction::Ne
+            | Instruction::Gt
+            | Instruction::Gte
+            | Instruction::Lt
+            | Instruction::Lte
+            | Instruction::In
+            | Instruction::CompareAndPreserve(_)
+            | Instruction::GetItem
+            | Instruction::UnpackList(_)
+            | Instruction::BuildMap(1..)
+            | Instruction::PerformTest(..)
+            | Instruction::CallMethod(..)
+                if !is_constant =>
+            {
+                before[index] = Some(TICK);
+            }
+            Instruction::SetAttr(_) => {
+                // The value is there before the namespace is looked up.
+                let lookup = (0..index).rev().find(|place| !matches!(all[*place], Instruction::GetAttr(_)));
+                let lookup = lookup.filter(|place| matches!(all[*place], Instruction::Lookup(_)));
+                let unknown = || Error::new(ErrorKind::SyntaxError, "expected the name of a namespace before =");
+                before[lookup.ok_or_else(unknown)?] = Some(HOLD_IN_NAMESPACE);
+            }
+            Instruction::UnpackLists(_) => {
+                let message = "a call with the elements of a list as arguments (*list) is not supported";
+                return Err(Error::new(ErrorKind::SyntaxError, message));
+            }
+            _ => {}
+        }
+    }
+    let after = |instruction: &Instruction| match instruction {
+        Instruction::BuildList(_) | Instruction::BuildTuple(_) | Instruction::BuildMap(_) => Some(HOLD),
+        Instruction::BuildKwargs(_) | Instruction::MergeKwargs(_) => Some(HOLD_ARGUMENTS),
+        _ => None,
+    };
     let mut places = vec![0];
-    for (_, instruction) in all() {
-        let width = if matches!(instruction, Instruction::EmitRaw(_)) { 2 } else { 1 };
-        places.push(places.last().copied().unwrap_or(0) + width);
+    for (instruction, before) in all.iter().zip(&before) {
+        // Plain text becomes two instructions.
+        let text = usize::from(matches!(instruction, Instruction::EmitRaw(_)));
+        let width = 1 + text + usize::from(before.is_some()) + usize::from(after(instruction).is_some());
+        places.push(places.last().copied().unwrap_or(0) + width as u32);
     }
     let place = |target: u32| places.get(target as usize).copied().unwrap_or(target);
     let filter = |name, arguments| Instruction::ApplyFilter(name, Some(arguments), NO_LOCAL);
     let mut rewritten = Instructions::new(instructions.name(), instructions.source());
-    for (index, instruction) in all() {
-        let mut add = |instruction| match (instructions.get_span(index), instructions.get_line(index)) {
+    for (index, instruction) in all.iter().enumerate() {
+        let (span, line) = (instructions.get_span(index as u32), instructions.get_line(index as u32));
+        let mut add = |instruction| match (span, line) {
             (Some(span), _) => rewritten.add_with_span(instruction, span),
             (None, Some(line)) => rewritten.add_with_line(instruction, line.try_into().unwrap_or(u16::MAX)),
             (None, None) => rewritten.add(instruction),
         };
-        match instruction.clone() {
+        if let Some(name) = before[index] {
+            add(filter(name, 1));
+        }
+        match (*instruction).clone() {
             Instruction::EmitRaw(text) => {
                 add(Instruction::LoadConst(Value::from(text)));
                 add(Instruction::Emit)
@@ -235,14 +349,38 @@ fn rewrite<'s>(instructions: &Instructions<'s>) -> Instructions<'s> {
             Instruction::BuildMacro(name, target, flags) => add(Instruction::BuildMacro(name, place(target), flags)),
             other => add(other),
         };
+        if let Some(name) = after(instruction) {
+            add(filter(name, 1));
+        }
     }
-    rewritten
+    Ok(rewritten)
+}
+
+/// Returns where an instruction may go on.
+fn target(instruction: &Instruction) -> Option<u32> {
+    match instruction {
+        Instruction::Jump(target)
+        | Instruction::JumpIfFalse(target)
+        | Instruction::JumpIfFalseOrPop(target)
+        | Instruction::JumpIfTrueOrPop(target)
+        | Instruction::Iterate(target)
+        | Instruction::BuildMacro(_, target, _) => Some(*target),
+        _ => None,
+    }
+}
+
+/// Whether an instruction is a number, a short text or the like.
+fn is_scalar(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::LoadConst(value) if value.as_object().is_none())
 }
 
 /// Lets everything in `environment` that builds text or lists pay from `budget`.
 pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
+    // It writes everything that there is, however large.
+    environment.remove_global("debug");
     let plain = Arc::new(environment.clone());
     install_operators(environment, &plain, budget);
+    install_steps(environment, &plain, budget);
     let paying = budget.clone();
     environment.set_formatter(move |out, _, value| match value.as_str() {
         Some(text) => {
@@ -281,8 +419,37 @@ pub(super) fn install(environment: &mut Environment<'static>, budget: &Budget) {
     let paying = budget.clone();
     environment.add_function("dict", move |value: Option<Value>, more: Kwargs| {
         paying.spend(ENTRY * value.as_ref().and_then(Value::len).unwrap_or(0))?;
-        functions::dict(value, more)
+        let made = functions::dict(value, more)?;
+        paying.clock.hold(&made, Place::Any)?;
+        Ok::<_, Error>(made)
     });
+    let paying = budget.clone();
+    environment.add_function("namespace", move |values: Option<ValueOrKwargs>| {
+        let made = functions::namespace(values)?;
+        paying.clock.hold(&made, Place::Any)?;
+        Ok::<_, Error>(made)
+    });
+}
+
+/// The filters that [`rewrite`] puts between instructions, and tests that look at the clock.
+fn install_steps(environment: &mut Environment<'static>, plain: &Arc<Environment<'static>>, budget: &Budget) {
+    let clock = budget.clock.clone();
+    environment.add_filter(TICK, move |value: ValueOrKwargs| clock.check().map(|()| value.into_value()));
+    for (name, place) in [(HOLD, Place::Any), (HOLD_ARGUMENTS, Place::Arguments), (HOLD_IN_NAMESPACE, Place::Namespace)]
+    {
+        let clock = budget.clock.clone();
+        environment.add_filter(name, move |value: ValueOrKwargs| {
+            let value = value.into_value();
+            clock.hold(&value, place).map(|_| value)
+        });
+    }
+    for name in TESTS {
+        let (clock, plain) = (budget.clock.clone(), Arc::clone(plain));
+        environment.add_test(name, move |arguments: Rest<ValueOrKwargs>| {
+            clock.check()?;
+            plain.empty_state().perform_test(name, &arguments.into_values())
+        });
+    }
 }
 
 fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environment<'static>>, budget: &Budget) {
@@ -305,7 +472,7 @@ fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environ
             (Some(a), Some(b)) => paying.spend(a.len() + b.len())?,
             _ => paying.spend(ELEMENT * (elements(&a) + elements(&b)))?,
         }
-        add(&[a, b])
+        paying.pay_list(add(&[a, b])?)
     });
     let paying = budget.clone();
     environment.add_filter(CONCATENATE, move |a: Value, b: Value| {
@@ -321,12 +488,12 @@ fn install_operators(environment: &mut Environment<'static>, plain: &Arc<Environ
             _ => 0,
         };
         paying.spend(times(&a, &b).max(times(&b, &a)))?;
-        multiply(&[a, b])
+        paying.pay_list(multiply(&[a, b])?)
     });
     let (paying, slice) = (budget.clone(), compute("a[b:c:d]", plain));
     environment.add_filter(SLICE, move |a: Value, b: Value, c: Value, d: Value| {
         paying.spend(a.as_str().map_or_else(|| ELEMENT * elements(&a), str::len))?;
-        slice(&[a, b, c, d])
+        paying.pay_list(slice(&[a, b, c, d])?)
     });
 }
 
@@ -364,6 +531,13 @@ fn elements(value: &Value) -> usize {
 
 /// Refuses arguments of `name`, a filter or a method, that would take more than is left while it works.
 fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(), Error> {
+    budget.clock.check()?;
+    if let Some(value) = arguments.first().filter(|_| SORTS.contains(&name)) {
+        budget.clock.hold_sorted(value)?;
+    }
+    if name == "sum" {
+        check_sum(arguments)?;
+    }
     for value in arguments {
         if LISTS.contains(&name) {
             budget.check(ELEMENT.saturating_mul(value.len().unwrap_or(0)))?;
@@ -376,6 +550,17 @@ fn check_arguments(budget: &Budget, name: &str, arguments: &[Value]) -> Result<(
         }
     }
     Ok(())
+}
+
+/// Refuses sums that begin with a text or a list, which would be copied for every element.
+fn check_sum(arguments: &[Value]) -> Result<(), Error> {
+    let named = arguments.last().and_then(|last| Kwargs::try_from(last.clone()).ok()?.get::<Value>("start").ok());
+    match named.or_else(|| arguments.get(2).cloned()) {
+        Some(start) if !start.is_number() => {
+            Err(Error::new(ErrorKind::InvalidOperation, "sum: expected a number to begin with"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Pays for `arguments[0]` with each `arguments[1]` replaced by `arguments[2]`.

@@ -4,7 +4,7 @@
 use minijinja::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::{ChatTemplate, NAME, from_json, on_a_deep_stack};
+use super::{ChatTemplate, NAME, Stop, from_json, on_a_deep_stack};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Marks the end of a last message that goes on, as `transformers` does. Templates that trim contents drop the space.
@@ -38,18 +38,23 @@ pub(super) struct Reads {
 impl ChatTemplate {
     /// Returns the text of `messages` in the form that templates read (`role`, `content`, `tool_calls`). A content may be a
     /// text or a list of parts (`{"type": "text", "text": …}`), and is given to the template as the one of them that it
-    /// reads.
+    /// reads. The rendering ends early where `stop` says so.
     ///
     /// # Errors
     /// As [`ChatTemplate::render`]; if the last message is to go on and is not in the text.
-    pub fn render_conversation(&self, messages: &[Json], options: &RenderOptions<'_>) -> Result<String> {
+    pub fn render_conversation(
+        &self,
+        messages: &[Json],
+        options: &RenderOptions<'_>,
+        stop: Option<Stop>,
+    ) -> Result<String> {
         let mut messages = self.with_contents(messages);
         if !options.continue_final_message {
-            return self.render_values(&messages, options);
+            return self.render_values(&messages, options, stop);
         }
         let last = messages.last_mut().and_then(last_text);
         last.ok_or_else(|| failed("there is no last message with a text that goes on"))?.push_str(CONTINUED);
-        let mut text = self.render_values(&messages, options)?;
+        let mut text = self.render_values(&messages, options, stop)?;
         let end = text.rfind(CONTINUED.trim_end()).ok_or_else(|| failed("it does not write the last message"))?;
         let is_trimmed = !text[end..].starts_with(CONTINUED);
         text.truncate(end);
@@ -73,7 +78,7 @@ impl ChatTemplate {
             .any(|(place, _)| !source[..place].ends_with(is_word) && !source[place + name.len()..].starts_with(is_word))
     }
 
-    fn render_values(&self, messages: &[Json], options: &RenderOptions<'_>) -> Result<String> {
+    fn render_values(&self, messages: &[Json], options: &RenderOptions<'_>, stop: Option<Stop>) -> Result<String> {
         let RenderOptions { tools, documents, add_generation_prompt, variables, .. } = *options;
         let bytes = |value: &Json| value.to_string().len();
         let given = messages.iter().chain(tools).chain(documents).chain(variables.into_iter().flat_map(Map::values));
@@ -85,7 +90,7 @@ impl ChatTemplate {
         let mut values = vec![("documents", list(documents))];
         values.extend(variables.into_iter().flatten().map(|(name, value)| (name.as_str(), from_json(value))));
         let (entries, tools) = (messages.iter().map(from_json).collect(), list(tools));
-        on_a_deep_stack(|| self.render_here((entries, text), tools, add_generation_prompt, values))
+        on_a_deep_stack(|| self.render_here((entries, text), tools, add_generation_prompt, (values, stop)))
     }
 
     /// Returns the messages with contents as the template reads them.
@@ -114,7 +119,7 @@ impl ChatTemplate {
             let rendered = |messages: Json| {
                 let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
                 let messages = messages.as_array().map_or(&[][..], Vec::as_slice);
-                self.render_values(messages, &options).unwrap_or_default()
+                self.render_values(messages, &options, None).unwrap_or_default()
             };
             let user = |content: Json| json!({"role": "user", "content": content});
             let parts = rendered(json!([user(json!([{"type": "text", "text": NEEDLE}]))]));

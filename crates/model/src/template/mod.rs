@@ -1,26 +1,30 @@
 //! Chat templates: a conversation becomes the text that a model was trained on.
 //!
 //! Templates are Jinja as `transformers` runs it. They come with the model and so are not trusted: the source,
-//! the steps of a rendering, its depth, what it builds and its output are [`bounded`], and nothing outside the conversation
-//! can be reached.
+//! the steps of a rendering, its depth, what it builds and its output are [`bounded`], as is the [time](steps) that all of it
+//! takes, and nothing outside the conversation can be reached.
 
 mod bounded;
 mod conversation;
 mod json;
 mod python;
 mod sources;
+mod steps;
 mod time;
 
 pub use conversation::RenderOptions;
+pub use steps::Stop;
 
 use std::error::Error as _;
 use std::sync::OnceLock;
 
 use bounded::Budget;
+use minijinja::machinery::Token;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Value, machinery};
 use regex::Regex;
 use sources::Sources;
+use steps::Clock;
 
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{Error, ErrorKind, Result};
@@ -29,12 +33,17 @@ use crate::tokenizer::Tokenizer;
 const NAME: &str = "chat template";
 /// Longest template source in bytes; the longest in use are some 20 KB.
 const MAX_SOURCE: usize = 1 << 16;
-/// Stack of the thread that compiles and renders, in bytes: the engine recurses up to once a byte of source, in
-/// frames of less than a kilobyte. Only what is used of it becomes memory.
-const STACK: usize = MAX_SOURCE << 11;
+/// Words and signs of a tag, at most, strings counted as one: the engine recurses up to once a sign. The largest in use have
+/// a few hundred.
+const MAX_WORDS: usize = 2048;
+/// Tags `elif` of a template, at most: the engine recurses once for each of a chain.
+const MAX_ELIFS: usize = 512;
+/// Stack of the thread that compiles and renders, in bytes. Every recursion is bounded: by the words of a tag, by the
+/// engine's own limits, and by [`steps::DEEPEST`]. A test uses all of them.
+const STACK: usize = 16 << 20;
 /// Steps of a rendering: so many, and so many more for every message.
-const FUEL: u64 = 100_000;
-const FUEL_PER_MESSAGE: u64 = 10_000;
+const FUEL: u64 = 150_000;
+const FUEL_PER_MESSAGE: u64 = 15_000;
 /// Bytes that a rendering may build, captured texts and values in between among them: so many, and so many times the text
 /// of the messages.
 const MAX_BUILT: usize = 1 << 23;
@@ -104,6 +113,7 @@ impl ChatTemplate {
         // As Jinja reads its sources.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let source = without_generation_tags(source);
+        check_tags(&source)?;
         let mut environment = Environment::new();
         python::install(&mut environment);
         environment.add_function("strftime_now", |format: &str| time::format_now(format));
@@ -128,18 +138,33 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`ErrorKind::Template`], with the line, if the template refuses the conversation (many allow only
-    /// alternating roles), fails, or runs too long.
+    /// alternating roles), fails, or runs too long; [`ErrorKind::Exhausted`] if the system has no thread for it.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        self.render_until(messages, add_generation_prompt, None)
+    }
+
+    /// As [`ChatTemplate::render`]; the rendering ends early where `stop` says so.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`].
+    pub fn render_until(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        stop: Option<Stop>,
+    ) -> Result<String> {
         let text = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
         let entries = messages.iter().map(|message| {
             let Message { role, content } = message;
             Value::from_pairs([("role", role.as_str()), ("content", content.as_str())])
         });
         let entries = entries.collect::<Vec<_>>();
-        on_a_deep_stack(|| self.render_here((entries, text), Value::from(()), add_generation_prompt, Vec::new()))
+        on_a_deep_stack(|| {
+            self.render_here((entries, text), Value::from(()), add_generation_prompt, (Vec::new(), stop))
+        })
     }
 
-    /// As [`ChatTemplate::render`], of messages in the form that templates read (`role`, `content`, `tool_calls`), with
+    /// As [`ChatTemplate::render_until`], of messages in the form that templates read (`role`, `content`, `tool_calls`), with
     /// the functions that the model may call, each as `{"type": "function", "function": {…}}`.
     ///
     /// # Errors
@@ -149,8 +174,10 @@ impl ChatTemplate {
         messages: &[serde_json::Value],
         tools: &[serde_json::Value],
         add_generation_prompt: bool,
+        stop: Option<Stop>,
     ) -> Result<String> {
-        self.render_conversation(messages, &RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() })
+        let options = RenderOptions { tools, add_generation_prompt, ..RenderOptions::default() };
+        self.render_conversation(messages, &options, stop)
     }
 
     /// `messages` have so many bytes of text; `variables` are further ones.
@@ -159,10 +186,11 @@ impl ChatTemplate {
         (messages, text): (Vec<Value>, usize),
         tools: Value,
         add_generation_prompt: bool,
-        variables: Vec<(&str, Value)>,
+        (variables, stop): (Vec<(&str, Value)>, Option<Stop>),
     ) -> Result<String> {
         let mut environment = self.environment.clone();
-        bounded::install(&mut environment, &Budget::new(MAX_BUILT + MAX_BUILT_PER_BYTE * text));
+        let built = MAX_BUILT + MAX_BUILT_PER_BYTE * text;
+        bounded::install(&mut environment, &Budget::new(built, Clock::start(text, stop)));
         environment.set_fuel(Some(FUEL + FUEL_PER_MESSAGE * messages.len() as u64));
         // Compiled each time: an environment that had the template would let it include itself as it was written.
         let (instructions, blocks) = bounded::compile(NAME, &self.source, syntax()?).map_err(template_error)?;
@@ -211,6 +239,31 @@ fn syntax() -> Result<SyntaxConfig> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(template_error)
 }
 
+/// Refuses a template with tags that are longer, or chained longer, than in any template in use. What is no Jinja is left to
+/// the compiler.
+fn check_tags(source: &str) -> Result<()> {
+    let (mut words, mut elifs) = (0, 0);
+    for token in machinery::tokenize(source, false, syntax()?) {
+        let Ok((token, span)) = token else { break };
+        match token {
+            Token::TemplateData(_) => continue,
+            Token::BlockStart | Token::VariableStart => words = 0,
+            Token::Ident("elif") if words == 1 => elifs += 1,
+            _ => {}
+        }
+        words += 1;
+        if words > MAX_WORDS {
+            let message = format!("a tag has more than {MAX_WORDS} words and signs");
+            return Err(Error::new(ErrorKind::Template, format!("{NAME}, line {}: {message}", span.start_line)));
+        }
+    }
+    if elifs > MAX_ELIFS {
+        let message = format!("{NAME}: {elifs} tags elif, expected at most {MAX_ELIFS}");
+        return Err(Error::new(ErrorKind::Template, message));
+    }
+    Ok(())
+}
+
 /// Runs `work` where neither deep recursion nor a panic in the template engine ends the process.
 fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let error = |reason: String| Error::new(ErrorKind::Template, format!("{NAME}: {reason}"));
@@ -219,7 +272,9 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T
             .name(NAME.into())
             .stack_size(STACK)
             .spawn_scoped(scope, work)
-            .map_err(|reason| error(format!("no thread can be started for it: {reason}")))?
+            .map_err(|reason| {
+                Error::new(ErrorKind::Exhausted, format!("{NAME}: no thread can be started for it: {reason}"))
+            })?
             .join()
             .unwrap_or_else(|_| Err(error("the template engine cannot process it".into())))
     })

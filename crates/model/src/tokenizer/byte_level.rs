@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 
 use super::byte_alphabet::{ALPHABET, spell};
+use super::limit::Limit;
 use super::merge::{Merge, Merger, NO_ID};
 use super::pre_tokenizer::PreTokenizer;
 use super::vocabulary::{TokenKind, Vocabulary};
@@ -49,9 +50,24 @@ impl ByteLevelBpe {
         Ok(Self { pre_tokenizer, byte_ids, merges: table })
     }
 
+    /// Whether every byte has a token.
+    pub(super) fn keeps_all(&self) -> bool {
+        !self.byte_ids.contains(&NO_ID)
+    }
+
     /// Appends the tokens of `text`. A byte without a token is left out, as the models' own tokenizers do.
-    pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, merger: &mut Merger, tokens: &mut Vec<u32>) {
+    pub(super) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        limit: &Limit,
+        merger: &mut Merger,
+        tokens: &mut Vec<u32>,
+    ) {
         self.pre_tokenizer.split(text, &mut |word| {
+            if limit.ends(tokens.len()) {
+                return;
+            }
             if self.pre_tokenizer.keeps_known_words()
                 && let Some(id) = vocabulary.id(&spell(word.as_bytes()))
             {
@@ -68,7 +84,7 @@ impl ByteLevelBpe {
             let find = |left: &super::merge::Symbol, right: &super::merge::Symbol| {
                 self.merges.get(&(left.id, right.id)).copied()
             };
-            tokens.extend(merger.merge(find).map(|symbol| symbol.id));
+            tokens.extend(merger.merge(find, limit).map(|symbol| symbol.id));
         });
     }
 }

@@ -5,12 +5,13 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 use tokenizers::{
-    DecoderWrapper, Encoding, ModelWrapper, NormalizedString, Normalizer, PostProcessor, PreTokenizedString,
-    PreTokenizer,
+    DecoderWrapper, Encoding, ModelWrapper, NormalizedString, Normalizer, NormalizerWrapper, PostProcessor,
+    PreTokenizedString, PreTokenizer,
 };
 
 use super::bounds::Parts;
 use super::guarded::guarded;
+use super::limit::Limit;
 use super::vocabulary::{Spelling, TokenKind, Vocabulary, byte_of_piece};
 use super::{Encoder, Special, Tokenizer, TokenizerKind, end_tokens};
 use crate::error::{Error, ErrorKind, Result};
@@ -32,9 +33,43 @@ pub(super) struct HuggingFace {
     controls_as_text: OnceLock<Box<tokenizers::Tokenizer>>,
 }
 
+/// Bytes of text for each token that is wanted: of a longer text the beginning is encoded first.
+const BYTES_PER_TOKEN: usize = 16;
+/// Tokens that may be others where a text was cut.
+const AT_CUT: usize = 8;
+
 impl HuggingFace {
-    /// Appends the tokens of `text`.
-    pub(super) fn encode(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
+    /// How many times shorter a text may become before it is cut into tokens; `None` where that is not known.
+    pub(super) fn most_shortened(&self) -> Option<usize> {
+        let strips = self.tokenizer.get_added_tokens_decoder().values().any(|token| token.lstrip || token.rstrip);
+        match self.tokenizer.get_normalizer() {
+            _ if strips => None,
+            None => Some(1),
+            // A character of three bytes that two characters of up to four are composed to.
+            Some(NormalizerWrapper::NFC(_)) => Some(3),
+            Some(_) => None,
+        }
+    }
+
+    /// Appends the tokens of `text`, or of its beginning where that has more than `limit` already.
+    pub(super) fn encode(&self, text: &str, special: Special, limit: &Limit, tokens: &mut Vec<u32>) -> Result<()> {
+        if limit.ends(tokens.len()) {
+            return Ok(());
+        }
+        let start = text.floor_char_boundary(limit.most().saturating_mul(BYTES_PER_TOKEN));
+        if start < text.len() {
+            let mut first = Vec::new();
+            self.encode_whole(&text[..start], special, &mut first)?;
+            let least = first.len().saturating_sub(AT_CUT);
+            if limit.ends(tokens.len() + least) {
+                tokens.extend_from_slice(&first[..least]);
+                return Ok(());
+            }
+        }
+        self.encode_whole(text, special, tokens)
+    }
+
+    fn encode_whole(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
         let names_control = || self.controls.iter().any(|control| text.contains(control));
         let as_text = special == Special::AsText && names_control();
         let failed =
@@ -149,7 +184,18 @@ fn build(bytes: &[u8], config: &Config<'_>, stated_end_tokens: &[u32]) -> Result
     let encoder = HuggingFace { tokenizer: inner, controls, controls_as_text: OnceLock::new() };
     let adds_space = decoder.strips_space;
     let encoder = Encoder::HuggingFace(Box::new(encoder));
-    Ok(Tokenizer { kind, vocabulary, encoder, bos, eos, prefix, suffix, end_tokens, adds_space })
+    Ok(Tokenizer {
+        kind,
+        vocabulary,
+        encoder,
+        bos,
+        eos,
+        prefix,
+        suffix,
+        end_tokens,
+        adds_space,
+        longest: OnceLock::new(),
+    })
 }
 
 /// The tokens that the post-processor puts before and after a text.

@@ -1,5 +1,7 @@
 //! A tokenizer from the metadata of a GGUF file.
 
+use std::sync::OnceLock;
+
 use super::byte_level::ByteLevelBpe;
 use super::markers::Markers;
 use super::pre_tokenizer::PreTokenizer;
@@ -91,7 +93,18 @@ pub(super) fn tokenizer(metadata: &Metadata) -> Result<Tokenizer> {
     };
     let prefix = around("bos", add_bos, bos)?;
     let suffix = around("eos", defaults.add_eos, eos)?;
-    Ok(Tokenizer { kind, vocabulary, encoder, bos, eos, prefix, suffix, end_tokens, adds_space })
+    Ok(Tokenizer {
+        kind,
+        vocabulary,
+        encoder,
+        bos,
+        eos,
+        prefix,
+        suffix,
+        end_tokens,
+        adds_space,
+        longest: OnceLock::new(),
+    })
 }
 
 fn required<T>(key: &str, value: Option<T>) -> Result<T> {

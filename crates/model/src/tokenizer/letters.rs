@@ -5,6 +5,7 @@
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
+use super::limit::{Encoded, Limit};
 use super::{Encoder, Fragment, MAX_TEXT, Merger, Special, TokenKind, Tokenizer};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -51,13 +52,16 @@ impl<'a> Letters<'a> {
 
     /// Returns the tokens of a rendered text: control tokens where it names them, and letters where names are marked.
     ///
+    /// A text of more than `most` tokens is not encoded to its end, nor is one when `stop` says so.
+    ///
     /// # Errors
     /// As [`Tokenizer::encode`].
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+    pub fn encode_within(&self, text: &str, most: usize, stop: &dyn Fn() -> bool) -> Result<Encoded> {
         let Self { tokenizer, mark, .. } = *self;
         if !text.contains(mark) || text.len() > MAX_TEXT {
-            return tokenizer.encode(text, Special::Parsed);
+            return tokenizer.encode_within(text, (Special::Parsed, false), most, stop);
         }
+        let limit = &Limit::new(most, stop);
         let (mut tokens, mut merger, mut outcome) = (Vec::new(), Merger::default(), Ok(()));
         let plain = |text: &str| text.replace(mark, "");
         let vocabulary = &tokenizer.vocabulary;
@@ -65,14 +69,14 @@ impl<'a> Letters<'a> {
             Encoder::ByteLevelBpe { encoder, markers } => {
                 markers.split(vocabulary, text, Special::Parsed, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) => encoder.encode(vocabulary, &plain(text), &mut merger, &mut tokens),
+                    Fragment::Text(text) => encoder.encode(vocabulary, &plain(text), limit, &mut merger, &mut tokens),
                 });
             }
             Encoder::SentencePiece { encoder, markers } => {
                 markers.split(vocabulary, text, Special::Parsed, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
                     Fragment::Text(text) if outcome.is_ok() => {
-                        outcome = encoder.encode(vocabulary, &plain(text), &mut merger, &mut tokens);
+                        outcome = encoder.encode(vocabulary, &plain(text), limit, &mut merger, &mut tokens);
                     }
                     Fragment::Text(_) => {}
                 });
@@ -84,15 +88,15 @@ impl<'a> Letters<'a> {
                     let (start, end) = encoder.next_control(rest).unwrap_or((rest.len(), rest.len()));
                     let (before, control) = (&rest[..start], &rest[start..end]);
                     if before.contains(mark) {
-                        encoder.encode(&plain(before), Special::AsText, &mut tokens)?;
-                        encoder.encode(control, Special::Parsed, &mut tokens)?;
+                        encoder.encode(&plain(before), Special::AsText, limit, &mut tokens)?;
+                        encoder.encode(control, Special::Parsed, limit, &mut tokens)?;
                     } else {
-                        encoder.encode(&rest[..end], Special::Parsed, &mut tokens)?;
+                        encoder.encode(&rest[..end], Special::Parsed, limit, &mut tokens)?;
                     }
                     rest = &rest[end..];
                 }
             }
         }
-        outcome.map(|()| tokens)
+        outcome.map(|()| limit.outcome(tokens))
     }
 }

@@ -55,6 +55,11 @@ impl Markers {
         })
     }
 
+    /// Whether white space after a control token is dropped.
+    pub(super) fn strips_after_control(&self) -> bool {
+        self.strips_after_control
+    }
+
     /// Calls `fragment` with the parts of `text`, first to last.
     pub(super) fn split(
         &self,

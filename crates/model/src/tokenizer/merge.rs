@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::limit::{Limit, STEPS};
+
 /// Id of a symbol that no merge has made yet.
 pub(super) const NO_ID: u32 = u32::MAX;
 const NO_SYMBOL: u32 = u32::MAX;
@@ -68,12 +70,22 @@ impl Merger {
         self.symbols.push(Symbol { id, start, end, previous, next: NO_SYMBOL });
     }
 
-    /// Merges neighbours for which `find` returns a merge. Returns the symbols that are left, first to last.
-    pub(super) fn merge(&mut self, find: impl Fn(&Symbol, &Symbol) -> Option<Merge>) -> impl Iterator<Item = &Symbol> {
+    /// Merges neighbours for which `find` returns a merge, unless `limit` stops it. Returns the symbols that are left, first
+    /// to last.
+    pub(super) fn merge(
+        &mut self,
+        find: impl Fn(&Symbol, &Symbol) -> Option<Merge>,
+        limit: &Limit,
+    ) -> impl Iterator<Item = &Symbol> {
         for right in 1..self.symbols.len() as u32 {
             self.consider(right - 1, right, &find);
         }
+        let mut steps = 0;
         while let Some(Reverse(candidate)) = self.candidates.pop() {
+            steps += 1;
+            if steps % STEPS == 0 && limit.stops() {
+                break;
+            }
             let right = self.symbols[candidate.right as usize];
             let left = &mut self.symbols[candidate.left as usize];
             // A candidate whose sides have merged with others since is stale.

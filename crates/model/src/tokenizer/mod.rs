@@ -24,6 +24,7 @@ mod from_folder;
 mod from_gguf;
 mod guarded;
 mod letters;
+mod limit;
 mod markers;
 mod merge;
 mod pre_tokenizer;
@@ -33,16 +34,19 @@ mod unigram;
 mod vocabulary;
 
 pub use letters::Letters;
+pub use limit::Encoded;
 pub use stream::DecodeStream;
 pub use vocabulary::TokenKind;
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use crate::checkpoint::{Checkpoint, Source};
 use crate::error::{Error, ErrorKind, Result};
 use crate::gguf::Metadata;
 use byte_level::ByteLevelBpe;
 use from_folder::HuggingFace;
+use limit::Limit;
 use markers::{Fragment, Markers};
 use merge::Merger;
 use sentence_piece::SentencePiece;
@@ -93,6 +97,8 @@ pub struct Tokenizer {
     end_tokens: Vec<u32>,
     /// Encoding puts a space before the text, which decoding drops.
     adds_space: bool,
+    /// Bytes of text that a token stands for at most; see [`Tokenizer::least_tokens`].
+    longest: OnceLock<Option<usize>>,
 }
 
 enum Encoder {
@@ -132,8 +138,7 @@ impl Tokenizer {
     /// The tokens of `text`. User-defined tokens count as one token wherever they occur; `special` decides what
     /// becomes of control tokens, and whether BOS and EOS are added.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
-        let adds = special == Special::AsText;
-        self.encode_around(text, special, adds)
+        self.encode_around(text, special, special == Special::AsText)
     }
 
     /// As [`encode`](Self::encode), for a text that is no rendered template and may name control tokens: `adds_special`
@@ -142,23 +147,70 @@ impl Tokenizer {
     /// # Errors
     /// As [`encode`](Self::encode).
     pub fn encode_around(&self, text: &str, special: Special, adds_special: bool) -> Result<Vec<u32>> {
+        match self.encode_within(text, (special, adds_special), usize::MAX, &|| false)? {
+            Encoded::Whole(tokens) => Ok(tokens),
+            Encoded::TooMany(_) | Encoded::Stopped => {
+                Err(Error::new(ErrorKind::Tokenizer, "the text was not read whole"))
+            }
+        }
+    }
+
+    /// As [`encode_around`](Self::encode_around), for at most `most` tokens: a text that has more is not encoded to its end,
+    /// nor is one when `stop` says so. It is asked every few thousand characters, but within a call of the `tokenizers` crate.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_within(
+        &self,
+        text: &str,
+        (special, adds_special): (Special, bool),
+        most: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Encoded> {
+        if let Some(least) = self.least_tokens(text).filter(|least| *least > most) {
+            return Ok(Encoded::TooMany(least));
+        }
         if text.len() > MAX_TEXT {
             let message = format!("a text of {} bytes is too long to encode, the most is {MAX_TEXT}", text.len());
             return Err(Error::new(ErrorKind::Tokenizer, message));
         }
-        let mut tokens = Vec::with_capacity(text.len() / 3 + 2);
+        let limit = Limit::new(most, stop);
+        let mut tokens = Vec::with_capacity((text.len() / 3 + 2).min(most.saturating_add(2)));
         if adds_special {
             tokens.extend(&self.prefix);
         }
         let start = tokens.len();
-        self.append(text, special, &mut tokens)?;
+        self.append(text, special, &limit, &mut tokens)?;
         if special == Special::Parsed && start > 0 && tokens[start..].starts_with(&tokens[..start]) {
             tokens.drain(..start);
         }
         if adds_special {
             tokens.extend(&self.suffix);
         }
-        Ok(tokens)
+        Ok(limit.outcome(tokens))
+    }
+
+    /// A number of tokens that `text` has more than, from its length alone; `None` where the rules of the vocabulary leave
+    /// out parts of texts, or have one token for a run of any length.
+    fn least_tokens(&self, text: &str) -> Option<usize> {
+        let longest = *self.longest.get_or_init(|| {
+            let times = match &self.encoder {
+                Encoder::ByteLevelBpe { encoder, .. } => encoder.keeps_all().then_some(1),
+                Encoder::SentencePiece { encoder, markers } => {
+                    (encoder.keeps_all() && !markers.strips_after_control()).then_some(1)
+                }
+                Encoder::HuggingFace(encoder) => {
+                    encoder.most_shortened().filter(|_| self.kind == TokenizerKind::ByteLevelBpe)
+                }
+            };
+            let bytes = |token| match self.token_kind(token) {
+                TokenKind::Control => self.vocabulary.piece(token).len(),
+                _ => self.bytes(token).len(),
+            };
+            let longest = (0..self.vocab_size() as u32).map(bytes).max().unwrap_or(0).max(1);
+            times.map(|times: usize| times * longest)
+        });
+        longest.map(|longest| text.len().saturating_sub(1) / longest)
     }
 
     /// The tokens of a text within another one: names of control tokens are letters, and nothing is added but the space
@@ -168,30 +220,30 @@ impl Tokenizer {
     /// As [`Tokenizer::encode`].
     pub fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let mut tokens = Vec::new();
-        self.append(text, Special::AsText, &mut tokens)?;
+        self.append(text, Special::AsText, &Limit::new(usize::MAX, &|| false), &mut tokens)?;
         Ok(tokens)
     }
 
-    fn append(&self, text: &str, special: Special, tokens: &mut Vec<u32>) -> Result<()> {
+    fn append(&self, text: &str, special: Special, limit: &Limit, tokens: &mut Vec<u32>) -> Result<()> {
         let mut merger = Merger::default();
         let mut outcome = Ok(());
         match &self.encoder {
             Encoder::ByteLevelBpe { encoder, markers } => {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
-                    Fragment::Text(text) => encoder.encode(&self.vocabulary, text, &mut merger, tokens),
+                    Fragment::Text(text) => encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens),
                 });
             }
             Encoder::SentencePiece { encoder, markers } => {
                 markers.split(&self.vocabulary, text, special, |fragment| match fragment {
                     Fragment::Token(id) => tokens.push(id),
                     Fragment::Text(text) if outcome.is_ok() => {
-                        outcome = encoder.encode(&self.vocabulary, text, &mut merger, tokens);
+                        outcome = encoder.encode(&self.vocabulary, text, limit, &mut merger, tokens);
                     }
                     Fragment::Text(_) => {}
                 });
             }
-            Encoder::HuggingFace(encoder) => encoder.encode(text, special, tokens)?,
+            Encoder::HuggingFace(encoder) => encoder.encode(text, special, limit, tokens)?,
         }
         outcome
     }

@@ -4,6 +4,7 @@
 
 use hashbrown::HashSet;
 
+use super::limit::Limit;
 use super::merge::{Merge, Merger, NO_ID, Symbol};
 use super::unigram;
 use super::vocabulary::{TokenKind, VISIBLE_SPACE, Vocabulary, byte_of_piece};
@@ -84,11 +85,17 @@ impl SentencePiece {
         self.spaces.prefix
     }
 
+    /// Whether every byte of a text is in one of its tokens, and no token stands for a run of any length.
+    pub(super) fn keeps_all(&self) -> bool {
+        !self.byte_ids.contains(&NO_ID) && !self.spaces.remove_extra
+    }
+
     /// Appends the tokens of `text`.
     pub(super) fn encode(
         &self,
         vocabulary: &Vocabulary,
         text: &str,
+        limit: &Limit,
         merger: &mut Merger,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
@@ -102,12 +109,12 @@ impl SentencePiece {
                 && character == VISIBLE_SPACE
                 && before.is_some_and(|before| !self.before_space.contains(&before));
             if begins_word {
-                self.encode_word(vocabulary, &text[start..position], merger, &mut unknown_before, tokens)?;
+                self.encode_word(vocabulary, &text[start..position], limit, merger, &mut unknown_before, tokens)?;
                 start = position;
             }
             before = Some(character);
         }
-        self.encode_word(vocabulary, &text[start..], merger, &mut unknown_before, tokens)
+        self.encode_word(vocabulary, &text[start..], limit, merger, &mut unknown_before, tokens)
     }
 
     fn escape(&self, text: &str) -> String {
@@ -132,10 +139,14 @@ impl SentencePiece {
         &self,
         vocabulary: &Vocabulary,
         word: &str,
+        limit: &Limit,
         merger: &mut Merger,
         unknown_before: &mut bool,
         tokens: &mut Vec<u32>,
     ) -> Result<()> {
+        if limit.ends(tokens.len()) {
+            return Ok(());
+        }
         let mut push = |id, text: &str| {
             *unknown_before = if id == NO_ID { self.spell(text, *unknown_before, tokens)? } else { false };
             if id != NO_ID {
@@ -144,7 +155,7 @@ impl SentencePiece {
             Ok(())
         };
         match self.algorithm {
-            Algorithm::Unigram => unigram::best_pieces(vocabulary, &self.scores, &self.unigram, word)
+            Algorithm::Unigram => unigram::best_pieces(vocabulary, &self.scores, &self.unigram, (word, limit))
                 .into_iter()
                 .try_for_each(|(id, piece)| push(id.unwrap_or(NO_ID), piece)),
             Algorithm::Bpe => {
@@ -159,7 +170,7 @@ impl SentencePiece {
                     Some(Merge { priority: descending(self.scores[id as usize]), id })
                 };
                 merger
-                    .merge(find)
+                    .merge(find, limit)
                     .try_for_each(|symbol| push(symbol.id, &word[symbol.start as usize..symbol.end as usize]))
             }
         }

@@ -1,5 +1,6 @@
 //! SentencePiece's unigram model: of all ways to cut a word into pieces, the one with the highest sum of scores.
 
+use super::limit::{Limit, STEPS};
 use super::vocabulary::Vocabulary;
 
 /// An unknown character scores this much less than the worst piece.
@@ -32,17 +33,20 @@ struct Path {
     last: (usize, Option<u32>),
 }
 
-/// The pieces of `word`, first to last, each with its text; `None` for an unknown character.
+/// The pieces of `word`, first to last, each with its text; `None` for an unknown character. None at all where `limit` stops it.
 /// `scores` are negative infinity for tokens that are not pieces.
 pub(super) fn best_pieces<'a>(
     vocabulary: &Vocabulary,
     scores: &[f32],
     limits: &Limits,
-    word: &'a str,
+    (word, limit): (&'a str, &Limit),
 ) -> Vec<(Option<u32>, &'a str)> {
     let mut paths: Vec<Option<Path>> = vec![None; word.len() + 1];
     paths[0] = Some(Path { score: 0.0, last: (0, None) });
-    for (start, character) in word.char_indices() {
+    for (index, (start, character)) in word.char_indices().enumerate() {
+        if index % STEPS == STEPS - 1 && limit.stops() {
+            return Vec::new();
+        }
         let Some(Path { score: before, .. }) = paths[start] else { continue };
         let mut offer = |end: usize, score: f32, id| {
             let path = &mut paths[end];

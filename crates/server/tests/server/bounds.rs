@@ -200,6 +200,78 @@ fn more_requests_than_may_wait_are_refused_and_told_when_to_come_again() {
 }
 
 #[test]
+fn nothing_is_computed_for_a_request_that_is_refused() {
+    let server = Server::with(|options| (options.parallel, options.queue, options.sessions) = (1, 0, Some(".".into())));
+    let long = json!({"prompt": "a", "max_tokens": 1000, "ignore_eos": true, "stream": true});
+    let mut stream = server.connect();
+    stream.write_all(post(TEXT, &long.to_string(), "").as_bytes()).unwrap();
+    while server.get("/health").json()["answering"] != 1 {}
+    // Each of them is wrong, which shows once it is encoded or compiled.
+    let text = "x".repeat(CONTEXT + 1);
+    let talk = json!([{"role": "user", "content": text}]);
+    let form = json!({"type": "json_schema", "json_schema": {"schema": {"not": {}}}});
+    for (path, body) in [
+        (CHAT, json!({"messages": talk})),
+        (CHAT, chat(json!({"response_format": form}))),
+        (TEXT, json!({"prompt": text})),
+        (TEXT, json!({"prompt": "a", "response_format": form})),
+        ("/v1/responses", json!({"input": text})),
+        ("/v1/messages", json!({"messages": talk, "max_tokens": 4})),
+        ("/v1/embeddings", json!({"input": text})),
+        ("/sessions/one/save", json!({"prompt": text})),
+    ] {
+        assert_eq!(server.post(path, &body).status, 429, "{path}");
+    }
+    // These take nothing of the engine.
+    server.post("/tokenize", &json!({"content": "a"})).good();
+    server.post("/apply-template", &json!({"messages": talk})).good();
+    drop(stream);
+    server.wait_until_idle();
+    assert_eq!(server.post(TEXT, &json!({"prompt": text})).error(400)["code"], "context_length_exceeded");
+    assert_eq!(server.get("/health").json()["waiting"], 0);
+}
+
+#[test]
+fn bodies_take_a_bounded_part_of_memory_together() {
+    let server = Server::with(|options| options.bodies_bytes = 100 << 10);
+    let body = chat(json!({"user": "x".repeat(60_000)})).to_string();
+    let mut first = server.connect();
+    let request = post(CHAT, &body, "");
+    first.write_all(&request.as_bytes()[..request.len() - 5000]).unwrap();
+    // It is there once another one of its length is not taken.
+    let start = Instant::now();
+    let refused = loop {
+        let reply = server.post_text(CHAT, &body);
+        if reply.status != 200 {
+            break reply;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "both were taken");
+    };
+    assert_eq!(refused.error(503)["code"], "bodies_full");
+    assert!(refused.headers.to_ascii_lowercase().contains("retry-after: "), "{}", refused.headers);
+    server.post(CHAT, &chat(json!({}))).good();
+    drop(first);
+    let start = Instant::now();
+    while server.post_text(CHAT, &body).status != 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "the body of a client that left stays");
+    }
+}
+
+#[test]
+fn a_large_body_is_answered_as_a_small_one_and_one_of_too_many_values_is_refused() {
+    let server = Server::start();
+    let small = server.post(CHAT, &chat(json!({}))).good();
+    let large = server.post(CHAT, &chat(json!({"user": "x".repeat(1 << 20)}))).good();
+    assert_eq!(small["choices"], large["choices"]);
+    let streamed = server.post(CHAT, &chat(json!({"user": "x".repeat(1 << 20), "stream": true})));
+    assert!(streamed.chunks().len() > 2);
+    let many = format!("{{\"messages\": [{}1]}}", "1,".repeat(1 << 20));
+    let error = server.post_text(CHAT, &many).error(413);
+    assert_eq!(error["code"], "body_too_large");
+    assert!(error["message"].as_str().unwrap().contains("values"), "{error}");
+}
+
+#[test]
 fn an_answer_that_no_memory_is_there_for_is_refused_at_once() {
     let page = {
         let server = Server::start();

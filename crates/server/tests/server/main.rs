@@ -8,6 +8,7 @@ mod embeddings;
 mod fields;
 mod forms;
 mod guard;
+mod little_memory;
 mod many;
 mod models;
 mod others;

@@ -1,0 +1,161 @@
+//! How long a rendering may take, and how much a single step of it.
+//!
+//! Fuel counts steps, but one step can compare lists that hold one another forty times over: 2⁴⁰ comparisons, within which
+//! nothing can stop it. So a list or map is [weighed](Clock::hold) when it is built, with everything in it as often as it is
+//! there: one that is heavier or deeper than any conversation is refused, and whatever a step does with values takes a
+//! fraction of a second. Between steps the [`Clock`] is looked at. Depth is bounded for the stack, too: values are compared,
+//! written and dropped by recursion.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, Value};
+
+/// The longest time of a rendering. Those of models in use take milliseconds.
+const LONGEST: Duration = Duration::from_secs(5);
+/// The heaviest value: its elements, and a sixteenth of its bytes of text, each as often as it is written. A conversation
+/// adds twice its own bytes.
+const HEAVIEST: usize = 1 << 16;
+/// The deepest value. Arguments of earlier calls are up to 128 deep, in messages.
+pub(super) const DEEPEST: usize = 200;
+/// Bytes of text that take as long as an element.
+const BYTES: usize = 16;
+
+/// Says whether a rendering is no longer wanted.
+pub type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// When a rendering has to end.
+#[derive(Clone)]
+pub(super) struct Clock {
+    end: Instant,
+    heaviest: usize,
+    stop: Option<Stop>,
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Clock").field("end", &self.end).finish_non_exhaustive()
+    }
+}
+
+/// Where a value is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In a variable, a list or a map.
+    Any,
+    /// Among the named arguments of a call, which may be namespaces.
+    Arguments,
+    /// In a namespace: one that held itself would have no end.
+    Namespace,
+}
+
+impl Clock {
+    /// Begins now, for a conversation of so many bytes; `stop` ends it early.
+    pub(super) fn start(bytes: usize, stop: Option<Stop>) -> Self {
+        Self { end: Instant::now() + LONGEST, heaviest: HEAVIEST + 2 * bytes, stop }
+    }
+
+    /// Refuses to go on where the time is over.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if Instant::now() >= self.end {
+            let message = format!("it takes longer than {} seconds", LONGEST.as_secs());
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        match &self.stop {
+            Some(stop) if stop() => Err(Error::new(ErrorKind::InvalidOperation, "it was cancelled")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the weight of `value`, which is to be held in `place`.
+    ///
+    /// # Errors
+    /// If it is heavier or deeper than any in use, or holds a namespace where none may be.
+    pub(super) fn hold(&self, value: &Value, place: Place) -> Result<usize, Error> {
+        self.check()?;
+        let mut weight = 0;
+        self.weigh(value, place, 0, &mut weight)?;
+        Ok(weight)
+    }
+
+    /// Refuses `value` where each of its elements is compared with many others, and that takes too long.
+    pub(super) fn hold_sorted(&self, value: &Value) -> Result<(), Error> {
+        let weight = self.hold(value, Place::Arguments)?;
+        let rounds = value.len().unwrap_or(0).max(1).ilog2() as usize + 1;
+        if weight.saturating_mul(rounds) > 4 * self.heaviest { Err(too_heavy()) } else { Ok(()) }
+    }
+
+    fn weigh(&self, value: &Value, place: Place, depth: usize, weight: &mut usize) -> Result<(), Error> {
+        *weight += 1 + value.as_str().map_or(0, str::len) / BYTES;
+        if *weight > self.heaviest {
+            return Err(too_heavy());
+        }
+        let Some(object) = value.as_object() else { return Ok(()) };
+        if depth > DEEPEST {
+            let message = format!("it builds a value of lists within lists, more than {DEEPEST} deep");
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+        let may_be_namespace = match place {
+            Place::Any => depth == 0,
+            Place::Arguments => depth <= 1,
+            Place::Namespace => false,
+        };
+        if !may_be_namespace && object.type_name().ends_with("::Namespace") {
+            return Err(Error::new(ErrorKind::InvalidOperation, "it holds a namespace within another value"));
+        }
+        match value.kind() {
+            ValueKind::Seq | ValueKind::Iterable => {
+                for item in object.try_iter().into_iter().flatten() {
+                    self.weigh(&item, place, depth + 1, weight)?;
+                }
+            }
+            ValueKind::Map => {
+                for (key, item) in object.try_iter_pairs().into_iter().flatten() {
+                    self.weigh(&key, place, depth + 1, weight)?;
+                    self.weigh(&item, place, depth + 1, weight)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn too_heavy() -> Error {
+    Error::new(ErrorKind::InvalidOperation, "it builds a larger value than any conversation needs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_refuses_to_go_on_after_its_time_or_where_it_is_stopped() {
+        let clock = Clock { end: Instant::now(), heaviest: 100, stop: None };
+        assert_eq!(clock.check().unwrap_err().detail(), Some("it takes longer than 5 seconds"));
+        assert!(clock.hold(&Value::from(vec![1]), Place::Any).is_err());
+        let stopped = Clock::start(0, Some(Arc::new(|| true)));
+        assert_eq!(stopped.check().unwrap_err().detail(), Some("it was cancelled"));
+        Clock::start(0, None).check().unwrap();
+    }
+
+    #[test]
+    fn a_value_weighs_what_it_is_when_it_is_written_however_little_memory_it_takes() {
+        let clock = Clock::start(0, None);
+        let twice = |value: &Value| Value::from(vec![value.clone(), value.clone()]);
+        let mut value = Value::from("a".repeat(BYTES));
+        for doubled in 1..=14 {
+            value = twice(&value);
+            let whole = clock.hold(&value, Place::Any).unwrap();
+            assert_eq!(whole, 2 * (1 << doubled) + (1 << doubled) - 1);
+        }
+        let heavy = twice(&value);
+        assert!(clock.hold(&heavy, Place::Any).unwrap_err().to_string().contains("larger value"));
+        let many: Vec<_> = (0..30_000).collect();
+        clock.hold(&Value::from(many.clone()), Place::Any).unwrap();
+        assert!(clock.hold_sorted(&Value::from(many)).is_err());
+        assert!(Clock::start(heavy.to_string().len(), None).hold(&heavy, Place::Any).is_ok());
+    }
+}

@@ -1,0 +1,144 @@
+//! Threads that prepare requests: texts of templates, tokens of prompts, forms of answers.
+//!
+//! What a request says may take long to prepare and much memory. So a few threads do it, those that share them are counted
+//! with the memory that they take, requests wait for them in a [`Queue`], those of different clients in turns, and what is
+//! prepared for a client that went away is cancelled. A request of an answer has a [`Place`] in the queue of its model before
+//! anything is prepared for it; any other one is refused where too many wait here.
+//!
+//! Forms take longer than texts, and large ones longer than small ones: each kind has threads of its own, so that it waits for
+//! none of the others.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread;
+
+use triad_engine::Cancel;
+
+use crate::error::{ApiError, ApiResult};
+use crate::hosted::Hosted;
+use crate::queue::{Full, Need, Place, Queue};
+
+/// Texts that are prepared at once, at least and at most; between them, as many as there are cores.
+const TEXTS: (usize, usize) = (2, 4);
+/// Forms that are compiled at once, of each kind.
+const FORMS: usize = 2;
+/// Bytes from which a form is a large one.
+const LARGE: usize = 1 << 14;
+/// Memory that texts which are prepared at once may take, in KiB. One that takes more is prepared alone.
+const MEMORY: usize = 512 << 10;
+/// Bytes that encoding a byte of text takes, at most: of one long word each letter is a symbol, with a candidate to be merged.
+const BYTES_PER_BYTE: usize = 64;
+
+/// What is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// So many bytes of texts are rendered or encoded.
+    Text(usize),
+    /// A form is compiled of so many bytes.
+    Form(usize),
+}
+
+/// Threads that prepare requests.
+pub(crate) struct Preparers {
+    texts: Arc<Queue>,
+    forms: Arc<Queue>,
+    large_forms: Arc<Queue>,
+}
+
+impl Preparers {
+    /// For requests of which `most_waiting` may wait.
+    pub(crate) fn new(most_waiting: usize) -> Self {
+        let cores = thread::available_parallelism().map_or(TEXTS.0, usize::from);
+        let queue = |slots| Queue::new(Need { slots, pages: MEMORY }, most_waiting);
+        Self { texts: queue(cores.clamp(TEXTS.0, TEXTS.1)), forms: queue(FORMS), large_forms: queue(FORMS) }
+    }
+
+    fn queue(&self, work: Work) -> (&Arc<Queue>, Need) {
+        match work {
+            Work::Text(bytes) => {
+                let memory = (bytes.saturating_mul(BYTES_PER_BYTE) >> 10).clamp(1, MEMORY);
+                (&self.texts, Need { slots: 1, pages: memory })
+            }
+            Work::Form(bytes) if bytes < LARGE => (&self.forms, Need { slots: 1, pages: 1 }),
+            Work::Form(_) => (&self.large_forms, Need { slots: 1, pages: 1 }),
+        }
+    }
+
+    /// Prepares a request that has no place in a queue.
+    ///
+    /// # Errors
+    /// If `work` fails, or too many wait.
+    pub(crate) async fn enter<T: Send + 'static>(
+        &self,
+        (model, client): (&Arc<Hosted>, IpAddr),
+        kind: Work,
+        work: impl FnOnce(&Hosted, &Cancel) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
+        let (queue, need) = self.queue(kind);
+        let permit = queue.admit(client, need).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
+        run(model, permit, work).await
+    }
+
+    /// Prepares a request that has a place.
+    ///
+    /// # Errors
+    /// If `work` fails.
+    pub(crate) async fn prepare<T: Send + 'static>(
+        &self,
+        (model, place): (&Arc<Hosted>, &Place),
+        kind: Work,
+        work: impl FnOnce(&Hosted, &Cancel) -> ApiResult<T> + Send + 'static,
+    ) -> ApiResult<T> {
+        let (queue, need) = self.queue(kind);
+        let permit = queue.admit_part(place.client(), need).await;
+        run(model, permit, work).await
+    }
+}
+
+/// Runs `work` on a thread that no connection waits for, with `permit` until its end.
+async fn run<T: Send + 'static>(
+    model: &Arc<Hosted>,
+    permit: impl Send + 'static,
+    work: impl FnOnce(&Hosted, &Cancel) -> ApiResult<T> + Send + 'static,
+) -> ApiResult<T> {
+    // Dropped with this future, where the client goes away.
+    let cancel = CancelOnDrop(Cancel::new());
+    let (model, stop) = (Arc::clone(model), cancel.0.clone());
+    crate::blocking::blocking(move || {
+        let _permit = permit;
+        if stop.is_cancelled() {
+            return Err(triad_engine::Error::Cancelled.into());
+        }
+        work(&model, &stop)
+    })
+    .await
+}
+
+/// Cancels work when it is dropped.
+pub(crate) struct CancelOnDrop(pub(crate) Cancel);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_form_takes_no_thread_of_small_ones_nor_of_texts() {
+        let preparers = Preparers::new(1);
+        let queues = [Work::Text(1), Work::Form(1), Work::Form(LARGE)].map(|work| Arc::as_ptr(preparers.queue(work).0));
+        assert!(queues[0] != queues[1] && queues[1] != queues[2] && queues[0] != queues[2]);
+    }
+
+    #[test]
+    fn texts_are_counted_with_the_memory_that_they_take_and_the_longest_is_prepared_alone() {
+        let preparers = Preparers::new(1);
+        let pages = |bytes| preparers.queue(Work::Text(bytes)).1.pages;
+        assert_eq!((pages(0), pages(1 << 20), pages(usize::MAX)), (1, 64 << 10, MEMORY));
+        assert_eq!(preparers.texts.most().pages, MEMORY);
+    }
+}
