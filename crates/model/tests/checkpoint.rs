@@ -89,6 +89,44 @@ fn a_file_a_folder_and_shards_hold_the_same_model() {
 }
 
 #[test]
+fn a_tied_output_matrix_is_taken_if_its_numbers_are_the_embeddings_in_whatever_format() {
+    let embedding = stored(1);
+    let widened =
+        embedding.as_chunks().0.iter().flat_map(|&half| half::f16::from_le_bytes(half).to_f32().to_le_bytes());
+    let widened: Vec<u8> = widened.collect();
+    let last = |bytes: &[u8]| {
+        let mut changed = bytes.to_vec();
+        *changed.last_mut().unwrap() ^= 1;
+        changed
+    };
+    let cases = [
+        (Dtype::F16, embedding.clone(), true),
+        (Dtype::F16, last(&embedding), false),
+        (Dtype::F32, widened.clone(), true),
+        (Dtype::F32, last(&widened), false),
+    ];
+    for (dtype, head, is_taken) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        write_config(folder.path());
+        let config = folder.path().join("config.json");
+        let tied = fs::read_to_string(&config)
+            .unwrap()
+            .replace("\"tie_word_embeddings\":false", "\"tie_word_embeddings\":true");
+        fs::write(config, tied).unwrap();
+        let data: Vec<Vec<u8>> = (1..TENSORS.len()).map(stored).collect();
+        let others = TENSORS[1..].iter().zip(&data);
+        let views =
+            others.map(|((name, shape), data)| (*name, TensorView::new(Dtype::F16, shape.to_vec(), data).unwrap()));
+        let head = TensorView::new(dtype, TENSORS[0].1.to_vec(), &head).unwrap();
+        let file = safetensors::serialize(views.chain([(TENSORS[0].0, head)]), None).unwrap();
+        fs::write(folder.path().join("model.safetensors"), file).unwrap();
+        let error = Checkpoint::open(folder.path()).err().map(|error| error.to_string());
+        assert_eq!(error.is_none(), is_taken, "{dtype:?}: {error:?}");
+        assert!(error.is_none_or(|error| error.contains("`lm_head.weight` differs from `model.embed_tokens.weight`")));
+    }
+}
+
+#[test]
 fn a_gguf_file_is_described_and_its_tensors_lie_in_place() {
     let folder = tempfile::tempdir().unwrap();
     // A file from a download cache may have any name.

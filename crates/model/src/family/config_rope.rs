@@ -36,6 +36,11 @@ impl<'a> ConfigRope<'a> {
     pub fn read(&self, local: bool) -> Result<Rope> {
         let local = local && self.family.local_rope_base.is_some();
         let scaling = self.config.object("rope_scaling", "rope_scaling.")?.filter(|scaling| !scaling.is_empty());
+        // Version 5 takes Gemma 3's RoPE for unscaled unless `rope_type` says otherwise.
+        if self.family.local_rope_base.is_some() {
+            scaling
+                .map_or(Ok(None), |scaling| scaling.required("rope_type", scaling.string("rope_type")?).map(Some))?;
+        }
         let parameters = self.parameters(local)?;
         let places: Vec<Config<'a>> = match (scaling, parameters) {
             (Some(_), parameters) if local => parameters.into_iter().collect(),

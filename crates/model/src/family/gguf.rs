@@ -235,16 +235,52 @@ impl Reader<'_> {
             None => self.family.rope_base,
         };
         let scaling = self.rope_scaling(dims, context, read_f32)?;
+        self.refuse_windows_of_their_own(head_dim, dims, base)?;
         Ok(Rope { dims, base, pairing, scaling })
+    }
+
+    /// Refuses fields by which llama.cpp gives the blocks with a window other heads or another RoPE, but for Gemma 3's base.
+    fn refuse_windows_of_their_own(&self, head_dim: usize, dims: usize, base: f32) -> Result<()> {
+        if matches!(self.family.windows, Windows::FromLayer | Windows::Never) {
+            return Ok(());
+        }
+        let refused = |field: &str| {
+            let key = self.key(field);
+            Err(unsupported(format!(
+                "metadata sets `{key}` to another value than that of all blocks, which Triad does not support"
+            )))
+        };
+        let sizes = [
+            ("rope.dimension_count_swa", dims),
+            ("attention.key_length_swa", head_dim),
+            ("attention.value_length_swa", head_dim),
+        ];
+        for (field, size) in sizes {
+            if self.metadata.integer(&self.key(field))?.is_some_and(|other| other != size) {
+                return refused(field);
+            }
+        }
+        let field = "rope.freq_base_swa";
+        if self.family.local_rope_base.is_none() && self.float(field)?.is_some_and(|other| other != base) {
+            return refused(field);
+        }
+        Ok(())
     }
 
     fn rope_scaling(&self, dims: usize, context: usize, read_f32: &ReadF32<'_>) -> Result<RopeScaling> {
         let kind = self.metadata.string(&self.key("rope.scaling.type"))?;
+        let factor = self.float("rope.scaling.factor")?.or(self.float("rope.scale_linear")?);
+        // Both 0 and 1 mean no scaling.
+        let factor = factor.filter(|factor| ![0.0, 1.0].contains(factor));
         let linear = match kind {
-            None | Some("linear") => {
-                let factor = self.float("rope.scaling.factor")?.or(self.float("rope.scale_linear")?);
-                // Both 0 and 1 mean no scaling.
-                factor.filter(|factor| ![0.0, 1.0].contains(factor))
+            None | Some("linear") => factor,
+            // llama.cpp scales the blocks with a window all the same.
+            Some("none") if factor.is_some() && matches!(self.family.windows, Windows::AllButEvery(_)) => {
+                let key = self.key("rope.scaling");
+                return Err(unsupported(format!(
+                    "metadata field `{key}.type` is `none` though a factor is given, which Triad does not support for {}",
+                    self.family.name
+                )));
             }
             Some("none" | "longrope") => None,
             Some(other) => {

@@ -128,6 +128,17 @@ fn a_gemma2_gguf_file_takes_the_formats_defaults() {
 }
 
 #[test]
+fn a_window_in_a_gguf_file_of_a_family_without_windows_changes_nothing() {
+    let window = [("attention.sliding_window", Value::Integer(8))];
+    for architecture in ["llama", "gemma", "qwen2"] {
+        let biases: [(&str, &[usize]); 3] = [("attn_q.bias", &[64]), ("attn_k.bias", &[32]), ("attn_v.bias", &[32])];
+        let stored = gguf_tensors(if architecture == "qwen2" { &biases } else { &[] });
+        let (description, _) = from_file(&metadata(architecture, &window), &stored).expect("a good file");
+        assert_eq!(windows(&description), [None, None], "{architecture}");
+    }
+}
+
+#[test]
 fn a_phi3_gguf_file_has_fused_tensors_and_stored_divisors() {
     let block: [(&str, &[usize]); 6] = [
         ("attn_norm.weight", &[64]),
@@ -202,6 +213,12 @@ fn a_gguf_file_that_triad_does_not_run_is_refused_by_name() {
         (metadata("gemma3", &[]), "gemma3.rope.freq_base"),
         (metadata("qwen3", &[("attention.causal", Value::Bool(false))]), "qwen3.attention.causal"),
         (metadata("llama", &[("rope.scaling.attn_factor", Value::Float(1.5))]), "llama.rope.scaling.attn_factor"),
+        (metadata("gemma2", &[("rope.freq_base_swa", Value::Float(77.0))]), "gemma2.rope.freq_base_swa"),
+        (metadata("gemma2", &[("rope.dimension_count_swa", Value::Integer(8))]), "gemma2.rope.dimension_count_swa"),
+        (
+            metadata("gemma2", &[("rope.scaling.type", text("none")), ("rope.scaling.factor", Value::Float(2.0))]),
+            "gemma2.rope.scaling.type",
+        ),
         (Metadata::default(), "general.architecture"),
     ];
     for (metadata, named) in cases {

@@ -1,0 +1,155 @@
+//! Every field of every family's `config.json` and GGUF header, changed one by one: what leaves the reference's logits as
+//! they are leaves the description as it is, what changes them changes it, and what two versions of the reference read
+//! differently is refused. `tests/reference/fields/sweep.py` asked the references and wrote `tests/golden/fields`; it
+//! compares the logits too.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json};
+use triad_model::checkpoint::Checkpoint;
+use triad_model::description::ModelDescription;
+use triad_model::gguf::{self, Value};
+use triad_model::testing::GgufBuilder;
+
+fn golden(part: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(part)
+}
+
+/// A model to change, in a folder of its own.
+struct Base<'a> {
+    name: &'a str,
+    fields: Fields,
+    /// Tokens of the prompt that the reference was given.
+    tokens: usize,
+    folder: tempfile::TempDir,
+}
+
+enum Fields {
+    Config(Map<String, Json>),
+    Gguf { fields: BTreeMap<String, Value>, tensors: GgufBuilder },
+}
+
+impl<'a> Base<'a> {
+    fn new(base: &'a Json) -> Self {
+        let text = |key: &str| base[key].as_str();
+        let folder = tempfile::tempdir().expect("a folder");
+        let fields = match text("checkpoint") {
+            Some(checkpoint) => {
+                for file in fs::read_dir(golden("families").join(checkpoint)).expect(checkpoint) {
+                    let file = file.expect(checkpoint);
+                    fs::copy(file.path(), folder.path().join(file.file_name())).expect(checkpoint);
+                }
+                Fields::Config(base["config"].as_object().expect("a configuration").clone())
+            }
+            None => gguf_fields(text("file").expect("a file"), &base["without"]),
+        };
+        let tokens = base["tokens"].as_u64().expect("a number") as usize;
+        Self { name: text("name").expect("a name"), fields, tokens, folder }
+    }
+
+    /// Writes the model with `changes` and without the fields `dropped`.
+    fn write(&self, changes: &Map<String, Json>, dropped: &[Json]) -> PathBuf {
+        let dropped = dropped.iter().filter_map(Json::as_str);
+        match &self.fields {
+            Fields::Config(config) => {
+                let mut config = config.clone();
+                config.extend(changes.clone());
+                dropped.for_each(|key| drop(config.remove(key)));
+                let text = serde_json::to_string(&config).expect("JSON");
+                fs::write(self.folder.path().join("config.json"), text).expect("a configuration");
+                self.folder.path().to_path_buf()
+            }
+            Fields::Gguf { fields, tensors } => {
+                let mut fields = fields.clone();
+                fields.extend(changes.iter().map(|(key, value)| (key.clone(), gguf_value(value))));
+                dropped.for_each(|key| drop(fields.remove(key)));
+                let file = fields.into_iter().fold(tensors.clone(), |file, (key, value)| file.field(&key, value));
+                let path = self.folder.path().join("model.gguf");
+                fs::write(&path, file.build()).expect("a file");
+                path
+            }
+        }
+    }
+
+    /// The description less what the prompt is too short to tell.
+    fn seen(&self, description: &ModelDescription) -> ModelDescription {
+        let mut seen = ModelDescription { context: self.tokens, ..description.clone() };
+        for block in &mut seen.blocks {
+            block.attention.window = block.attention.window.filter(|&window| window < self.tokens);
+        }
+        seen
+    }
+}
+
+/// A GGUF file's fields and tensors, but those that `without` names: fields without their architecture.
+fn gguf_fields(file: &str, without: &Json) -> Fields {
+    let bytes = fs::read(golden("families").join(file)).expect(file);
+    let read = gguf::read(&bytes).expect(file);
+    let is_kept = |name: &str| !without.as_array().expect("a list").iter().any(|other| other.as_str() == Some(name));
+    let architecture = read.metadata.string("general.architecture").expect(file).expect(file).to_owned();
+    let short = |key: &str| key.strip_prefix(&format!("{architecture}.")).unwrap_or(key).to_owned();
+    let fields = read.metadata.iter().filter(|(key, _)| is_kept(&short(key)));
+    let fields = fields.map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let tensors = read.tensors.values().filter(|tensor| is_kept(&tensor.name));
+    let tensors = tensors.fold(GgufBuilder::new(), |file, tensor| {
+        file.tensor(&tensor.name, &tensor.shape, tensor.format, &bytes[tensor.bytes.clone()])
+    });
+    Fields::Gguf { fields, tensors }
+}
+
+/// A value with its kind, as the golden file has it.
+fn gguf_value(value: &Json) -> Value {
+    let (kind, value) = (value[0].as_str().expect("a kind"), &value[1]);
+    let list = || value.as_array().expect("a list").iter();
+    match kind {
+        "str" => Value::String(value.as_str().expect("a text").to_owned()),
+        "bool" => Value::Bool(value.as_bool().expect("a boolean")),
+        "f32" => Value::Float(value.as_f64().expect("a number")),
+        "arr:str" => Value::Strings(list().map(|text| text.as_str().expect("a text").to_owned()).collect()),
+        "arr:bool" => Value::Bools(list().map(|flag| flag.as_bool().expect("a boolean")).collect()),
+        "arr:f32" => Value::Floats(list().map(|number| number.as_f64().expect("a number") as f32).collect()),
+        "arr:u32" | "arr:i32" => Value::Integers(list().map(|number| number.as_i64().expect("a number")).collect()),
+        _ => Value::Integer(value.as_i64().expect("a number").into()),
+    }
+}
+
+#[test]
+fn a_changed_field_changes_the_description_as_it_changes_the_references_logits_or_is_refused() {
+    let cases: Json = serde_json::from_slice(&fs::read(golden("fields/cases.json")).expect("cases")).expect("JSON");
+    let mut wrong = Vec::new();
+    for one in cases["bases"].as_array().expect("a list") {
+        let base = Base::new(one);
+        // Descriptions with the logits that the reference gives for them.
+        let mut known: Vec<(ModelDescription, u64)> = Vec::new();
+        let (mut taken, mut refused) = (0, 0);
+        for case in one["cases"].as_array().expect("a list") {
+            let (changes, dropped) = (case[0].as_object().expect("fields"), case[1].as_array().expect("a list"));
+            let name = || format!("{}: {} without {}", base.name, case[0], case[1]);
+            let checkpoint = match Checkpoint::open(base.write(changes, dropped)) {
+                Ok(checkpoint) => checkpoint,
+                Err(error) if changes.is_empty() && dropped.is_empty() => panic!("{}: {error}", name()),
+                Err(_) => {
+                    refused += 1;
+                    continue;
+                }
+            };
+            let Some(logits) = case[2].as_u64() else {
+                wrong.push(format!("{}: taken, though the references disagree", name()));
+                continue;
+            };
+            taken += 1;
+            let seen = base.seen(checkpoint.description());
+            match known.iter().find(|(description, _)| *description == seen) {
+                Some((_, others)) if *others != logits => {
+                    wrong.push(format!("{}: described as a case with other logits", name()));
+                }
+                Some(_) => {}
+                None => known.push((seen, logits)),
+            }
+        }
+        println!("{}: {taken} taken as {} models, {refused} refused", base.name, known.len());
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
