@@ -44,7 +44,7 @@ impl JsonBody {
     /// # Errors
     /// As [`RequestFields::check`].
     pub(crate) fn check(&self, fields: &RequestFields) -> ApiResult<()> {
-        fields.check(&self.0)
+        fields.check(&self.bytes)
     }
 
     /// What the request says, as far as `T` has fields for it.

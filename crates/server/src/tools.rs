@@ -259,7 +259,7 @@ impl ToolUse {
 
     /// The bytes of their schemas and descriptions, about.
     pub(crate) fn bytes(&self) -> usize {
-        let of_one = |tool: &Tool| tool.name.len() + crate::text::bytes(std::slice::from_ref(&tool.parameters));
+        let of_one = |tool: &Tool| tool.name.len() + crate::messages::bytes(std::slice::from_ref(&tool.parameters));
         self.tools.iter().map(of_one).sum()
     }
 

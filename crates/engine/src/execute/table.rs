@@ -73,7 +73,7 @@ impl<T: Measurements> Table<T> {
 
     /// Whether the file at `path` with these `bytes` has a seal of this machine.
     fn is_sealed(path: &Path, bytes: &[u8]) -> bool {
-        let file = fs::File::open(Self::seal(path));
+        let file = files::open(&Self::seal(path));
         let mut found = Vec::new();
         let read = file.and_then(|file| file.take(size_of::<seal::Seal>() as u64 + 1).read_to_end(&mut found));
         read.is_ok() && seal::is_sealed(PURPOSE, &[T::FILE.as_bytes(), bytes], &found)
