@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use crate::body::Bodies;
+use crate::bodies::Bodies;
 use crate::catalog::{Catalog, HostedModel};
 use crate::counters::Metrics;
 use crate::engines::Engines;

@@ -1,7 +1,7 @@
 //! Reads the bodies of requests: JSON, of a bounded length, within a bounded time.
 //!
 //! All bodies in memory are counted together, with what becomes of them when they are parsed. A small one is parsed and its
-//! request answered by the threads that serve connections; a large one has [threads](Bodies) of its own, so that no other
+//! request answered by the threads that serve connections; a large one has [threads](crate::bodies::Bodies) of its own, so that no other
 //! connection waits for it.
 
 use std::sync::Arc;
@@ -13,11 +13,10 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 
 use crate::app::App;
+use crate::bodies::Share;
 use crate::error::{ApiError, ApiResult};
 use crate::fields::RequestFields;
 
@@ -27,8 +26,6 @@ const LARGE: usize = 64 << 10;
 const MOST_VALUES: usize = 1 << 20;
 /// Bytes that a value takes when it is parsed, about.
 const BYTES_PER_VALUE: usize = 64;
-/// Bodies are counted in this many bytes.
-const UNIT: usize = 1 << 10;
 
 /// The JSON of a request, not looked at yet.
 #[derive(Clone)]
@@ -75,41 +72,6 @@ impl FromRequest<Arc<App>> for JsonBody {
     async fn from_request(mut request: Request, _: &Arc<App>) -> ApiResult<Self> {
         let read = request.extensions_mut().remove::<ApiResult<Self>>();
         read.unwrap_or_else(|| Err(ApiError::internal("the body was not read")))
-    }
-}
-
-/// Memory for bodies, and threads for large ones.
-pub(crate) struct Bodies {
-    free: Arc<Semaphore>,
-    threads: Handle,
-}
-
-impl Bodies {
-    /// Bodies that take at most so many bytes together, the large ones of which are parsed by `threads`.
-    pub(crate) fn new(bytes: usize, threads: Handle) -> Self {
-        Self { free: Arc::new(Semaphore::new((bytes / UNIT).clamp(1, u32::MAX as usize))), threads }
-    }
-}
-
-/// A share of the memory for bodies, given back when it is dropped.
-struct Share(Option<OwnedSemaphorePermit>);
-
-impl Share {
-    /// Adds so many bytes.
-    ///
-    /// # Errors
-    /// If other bodies have them.
-    fn grow(&mut self, bodies: &Bodies, bytes: usize) -> ApiResult<()> {
-        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
-        let more = Arc::clone(&bodies.free).try_acquire_many_owned(units).map_err(|_| {
-            let message = "the bodies of other requests take the memory that there is for them: try again later";
-            ApiError::unavailable(message).with_code("bodies_full")
-        })?;
-        match &mut self.0 {
-            Some(share) => share.merge(more),
-            None => self.0 = Some(more),
-        }
-        Ok(())
     }
 }
 
@@ -222,17 +184,5 @@ mod tests {
     fn values_of_a_body_are_counted_without_those_that_texts_look_like() {
         assert_eq!(check_values(br#"{"a": [1, 2], "b": "x, [y]: \\\", {"}"#).unwrap(), 7);
         assert_eq!(check_values(&vec![b','; MOST_VALUES]).unwrap_err().detail.code, Some("body_too_large"));
-    }
-
-    #[test]
-    fn bodies_are_counted_together_and_given_back() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let bodies = Bodies::new(4 * UNIT, runtime.handle().clone());
-        let (mut one, mut other) = (Share(None), Share(None));
-        one.grow(&bodies, 2 * UNIT).unwrap();
-        one.grow(&bodies, 1).unwrap();
-        assert_eq!(other.grow(&bodies, 2 * UNIT).unwrap_err().detail.code, Some("bodies_full"));
-        drop(one);
-        other.grow(&bodies, 4 * UNIT).unwrap();
     }
 }

@@ -28,6 +28,7 @@ mod anthropic;
 mod anthropic_turns;
 mod app;
 mod blocking;
+mod bodies;
 mod body;
 mod catalog;
 mod chat;

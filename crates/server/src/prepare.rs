@@ -15,7 +15,6 @@ use std::thread;
 use triad_engine::Cancel;
 
 use crate::error::{ApiError, ApiResult};
-use crate::hosted::Hosted;
 use crate::queue::{Full, Need, Place, Queue};
 
 /// Texts that are prepared at once, at least and at most; between them, as many as there are cores.
@@ -64,30 +63,30 @@ impl Preparers {
         }
     }
 
-    /// Prepares a request that has no place in a queue.
+    /// Prepares a request of `model` that has no place in a queue.
     ///
     /// # Errors
     /// If `work` fails, or too many wait.
-    pub(crate) async fn enter<T: Send + 'static>(
+    pub(crate) async fn enter<M: Send + Sync + 'static, T: Send + 'static>(
         &self,
-        (model, client): (&Arc<Hosted>, IpAddr),
+        (model, client): (&Arc<M>, IpAddr),
         kind: Work,
-        work: impl FnOnce(&Hosted, &Cancel) -> ApiResult<T> + Send + 'static,
+        work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
         let permit = queue.admit(client, need).await.map_err(|Full(waiting)| ApiError::full(waiting))?;
         run(model, permit, work).await
     }
 
-    /// Prepares a request that has a place.
+    /// Prepares a request of `model` that has a place.
     ///
     /// # Errors
     /// If `work` fails.
-    pub(crate) async fn prepare<T: Send + 'static>(
+    pub(crate) async fn prepare<M: Send + Sync + 'static, T: Send + 'static>(
         &self,
-        (model, place): (&Arc<Hosted>, &Place),
+        (model, place): (&Arc<M>, &Place),
         kind: Work,
-        work: impl FnOnce(&Hosted, &Cancel) -> ApiResult<T> + Send + 'static,
+        work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
     ) -> ApiResult<T> {
         let (queue, need) = self.queue(kind);
         let permit = queue.admit_part(place.client(), need).await;
@@ -96,10 +95,10 @@ impl Preparers {
 }
 
 /// Runs `work` on a thread that no connection waits for, with `permit` until its end.
-async fn run<T: Send + 'static>(
-    model: &Arc<Hosted>,
+async fn run<M: Send + Sync + 'static, T: Send + 'static>(
+    model: &Arc<M>,
     permit: impl Send + 'static,
-    work: impl FnOnce(&Hosted, &Cancel) -> ApiResult<T> + Send + 'static,
+    work: impl FnOnce(&M, &Cancel) -> ApiResult<T> + Send + 'static,
 ) -> ApiResult<T> {
     // Dropped with this future, where the client goes away.
     let cancel = CancelOnDrop(Cancel::new());
