@@ -245,7 +245,7 @@ fn files() -> Vec<Case> {
                 place.write("model.gguf", Gguf::tiny().with("tokenizer.chat_template", template).bytes());
             },
             1,
-            &["model.gguf: ", "template", "more text than any conversation needs"],
+            &["model.gguf: ", "template", "larger value than any conversation needs"],
         ),
         case(
             "weights that are not numbers",

@@ -191,6 +191,6 @@ mod tests {
     #[test]
     fn predictions_are_as_far_off_as_the_documentation_has_it() {
         let found = Nearness::new(&all(), Kind::HeldOut).unwrap();
-        assert!((found.mean_error.unwrap() - 0.213).abs() < 0.002, "{found:?}");
+        assert!((found.mean_error.unwrap() - 0.215).abs() < 0.002, "{found:?}");
     }
 }
