@@ -1,7 +1,7 @@
 //! A model ready to run.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 use triad_kernels::BlockArithmetic;
@@ -43,6 +43,8 @@ pub struct Model {
     files: Vec<MappedFile>,
     /// The package that it is, if it is one.
     package: Option<OpenedPackage>,
+    /// See [`Model::fingerprint`].
+    fingerprint: OnceLock<String>,
 }
 
 /// What a model keeps of its package.
@@ -82,6 +84,7 @@ impl Model {
             pool,
             files: checkpoint.mapped_files().to_vec(),
             package: None,
+            fingerprint: OnceLock::new(),
         };
         model.check_unchanged()?;
         Ok(model)
@@ -108,6 +111,7 @@ impl Model {
                 weights: package.manifest().files[package::WEIGHTS].sha256.clone(),
                 hot_channels: package.manifest().preparation.hot_channels(),
             }),
+            fingerprint: OnceLock::new(),
         };
         model.check_unchanged()?;
         Ok(model)
@@ -137,6 +141,7 @@ impl Model {
             pool,
             files: Vec::new(),
             package: None,
+            fingerprint: OnceLock::new(),
         })
     }
 
@@ -183,6 +188,7 @@ impl Model {
             pool: Arc::clone(&self.pool),
             files: self.files.clone(),
             package: None,
+            fingerprint: OnceLock::new(),
         }
     }
 
@@ -201,12 +207,15 @@ impl Model {
         &self.weights
     }
 
-    /// A name for what the model computes: a hash of its description and of a part of every weight.
+    /// A name for what the model computes: a hash of its description and of all weights, which are read once for it.
     pub fn fingerprint(&self) -> String {
-        let mut hash = Sha256::new();
-        hash.update(format!("{:?}", self.description));
-        self.weights.sample(&mut |bytes| hash.update(bytes));
-        hexadecimal(&hash.finalize())
+        let name = self.fingerprint.get_or_init(|| {
+            let mut hash = Sha256::new();
+            hash.update(format!("{:?}", self.description));
+            self.weights.visit(&mut |bytes| hash.update(bytes));
+            hexadecimal(&hash.finalize())
+        });
+        name.clone()
     }
 
     /// The package that it is, if it is one.

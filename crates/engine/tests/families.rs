@@ -112,3 +112,28 @@ fn long_rope_depends_on_the_context_of_the_session() {
     let (short, long) = (logits(&model, &tokens, 64, 256), logits(&model, &tokens, 65, 256));
     assert!(difference(&long, &short) > 1e-2, "64 tokens are the context of pre-training, 65 are beyond it");
 }
+
+#[test]
+fn a_changed_weight_anywhere_gives_another_fingerprint() {
+    let folder = folder().join("llama");
+    let copy = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
+    }
+    let load = || Model::load(copy.path(), &LoadOptions { threads: Threads::Count(1), ..Default::default() }).unwrap();
+    let whole = load().fingerprint();
+    assert_eq!(whole, load().fingerprint());
+    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        let weights = copy.path().join(shard);
+        let bytes = std::fs::read(&weights).unwrap();
+        let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        for at in (header..bytes.len()).step_by(1997) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            std::fs::write(&weights, changed).unwrap();
+            assert_ne!(whole, load().fingerprint(), "byte {at} of {shard}");
+        }
+        std::fs::write(&weights, bytes).unwrap();
+    }
+}

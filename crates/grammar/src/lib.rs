@@ -53,8 +53,8 @@ const KEPT: usize = 64;
 /// Compiles grammars for the tokens of one model, and keeps the latest ones.
 pub struct Grammars {
     factory: Arc<ParserFactory>,
-    /// The latest one last.
-    kept: Mutex<Vec<Arc<Grammar>>>,
+    /// With whom each was compiled for; the latest one last.
+    kept: Mutex<Vec<([u8; 32], Arc<Grammar>)>>,
 }
 
 impl Grammars {
@@ -76,7 +76,16 @@ impl Grammars {
     /// # Errors
     /// If the text has a mistake, holds what is not supported, or exceeds a limit; the error names which.
     pub fn compile(&self, source: &GrammarSource) -> Result<Arc<Grammar>> {
-        if let Some(grammar) = self.find(source) {
+        self.compile_for([0; 32], source)
+    }
+
+    /// As [`compile`](Self::compile), for an owner: one that was kept is found by its owner alone, so that the time does not
+    /// tell what others had compiled.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_for(&self, owner: [u8; 32], source: &GrammarSource) -> Result<Arc<Grammar>> {
+        if let Some(grammar) = self.find(owner, source) {
             return Ok(grammar);
         }
         let grammar = Arc::new(Grammar::new(source.clone(), compile::compile(&self.factory, source)?));
@@ -84,15 +93,15 @@ impl Grammars {
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        kept.push(Arc::clone(&grammar));
+        kept.push((owner, Arc::clone(&grammar)));
         Ok(grammar)
     }
 
-    fn find(&self, source: &GrammarSource) -> Option<Arc<Grammar>> {
+    fn find(&self, owner: [u8; 32], source: &GrammarSource) -> Option<Arc<Grammar>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = kept.iter().position(|grammar| grammar.source() == source)?;
-        let grammar = kept.remove(place);
-        kept.push(Arc::clone(&grammar));
+        let place = kept.iter().position(|(of, grammar)| *of == owner && grammar.source() == source)?;
+        let (_, grammar) = kept.remove(place);
+        kept.push((owner, Arc::clone(&grammar)));
         Some(grammar)
     }
 }

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use sha2::{Digest, Sha256};
 use triad_kernels::OutputMut;
 use triad_kernels::activation::Activation;
 use triad_processors::npu::{DeviceKind, Formulation, Npu, NpuOptions, Provider, RowShapes, library_from_environment};
@@ -206,7 +205,7 @@ fn the_fastest_shape_is_kept_with_the_compiled_graph() {
     prepare(RowShapes::Fastest);
     let first = graphs(folder.path());
     assert_eq!(first.len(), 1, "one of those that were tried");
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it and its hash, nothing of the others");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "it and its seal, nothing of the others");
     prepare(RowShapes::Fastest);
     assert_eq!(graphs(folder.path()), first, "not tried again");
     prepare(RowShapes::Flat);
@@ -215,8 +214,7 @@ fn the_fastest_shape_is_kept_with_the_compiled_graph() {
     let of_lines = graphs(folder.path());
     prepare(RowShapes::Lines(3));
     let lines = graphs(folder.path()).into_iter().find(|graph| !of_lines.contains(graph)).unwrap().0;
-    fs::copy(lines.with_extension("sha256"), first[0].0.with_extension("sha256")).unwrap();
-    fs::copy(lines, &first[0].0).unwrap();
+    replace(&first[0].0, &fs::read(lines).unwrap());
     let input = quantized(&Random::new(4).floats(12 * 32, 1.0), 32, SCALE);
     let run = |npu: Npu| {
         let mut out = vec![0.0; 12 * 24];
@@ -225,6 +223,14 @@ fn the_fastest_shape_is_kept_with_the_compiled_graph() {
         out
     };
     assert!(run(npu(RowShapes::Fastest)) == run(npu(RowShapes::Flat)));
+}
+
+/// Replaces a compiled graph as this machine would.
+fn replace(graph: &Path, bytes: &[u8]) {
+    let name = graph.file_stem().unwrap().as_encoded_bytes();
+    fs::write(graph, bytes).unwrap();
+    let seal = triad_model::seal::seal("a compiled graph", &[name, bytes]);
+    fs::write(graph.with_extension("seal"), seal).unwrap();
 }
 
 /// Compiled graphs of a folder with the times of their writing.
@@ -274,11 +280,8 @@ fn a_graph_that_is_not_built_is_an_error_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let npu = Npu::new(NpuOptions { cache: Some(folder.path().to_owned()), ..options }).unwrap();
     npu.prepare(&linear(1), 4).unwrap();
-    // A compiled graph that is none, though its hash is right.
-    let graph = &graphs(folder.path())[0].0;
-    fs::write(graph, "broken").unwrap();
-    let hash: String = Sha256::digest("broken").iter().map(|byte| format!("{byte:02x}")).collect();
-    fs::write(graph.with_extension("sha256"), hash).unwrap();
+    // A compiled graph that is none, though its seal is right.
+    replace(&graphs(folder.path())[0].0, b"broken");
     let error = error(npu.prepare(&linear(1), 4));
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     assert!(error.to_string().starts_with("the provider cpu refuses the graph: "), "{error}");

@@ -30,6 +30,8 @@ use crate::usage::{Timings, Usage};
 
 /// Tokens of an answer, unless the request tells.
 const MAX_TOKENS: usize = 16;
+/// Probabilities of tokens of prompts that an answer has, at most: each takes some hundred bytes.
+const MOST_PROMPT_PROBABILITIES: usize = 1 << 18;
 
 /// What is asked for, but for the [`Sampling`].
 #[derive(Debug, Deserialize, ToSchema)]
@@ -124,8 +126,16 @@ pub(crate) async fn complete(
     // Nothing is computed before.
     let place = model.enter(client.address)?;
     let prompts = encode((&model, &place), ("prompt", request.prompt), text.reading(&model)).await?;
-    options.form = forms::prepare((&model, &place), form, &options).await?;
+    options.form = forms::prepare((&model, &place, client.owner), form, &options).await?;
     let echo = request.echo.unwrap_or(false);
+    if let Some(likeliest) = log_probabilities.filter(|_| echo) {
+        let tokens: usize = prompts.iter().map(Vec::len).sum();
+        let most = MOST_PROMPT_PROBABILITIES / ((likeliest + 1) * choices).max(1);
+        if tokens > most {
+            let message = format!("prompts of {tokens} tokens, of which echo gives at most {most} with these options");
+            return Err(ApiError::field("logprobs", message));
+        }
+    }
     let texts = Texts::new((&model, client), &prompts, choices, (echo, log_probabilities.is_some()))?;
     let scores_prompt = echo && log_probabilities.is_some();
     let (arrived, time_out) = (Instant::now(), app.options.client_time_out);

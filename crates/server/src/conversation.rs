@@ -13,7 +13,7 @@ use crate::adapters;
 use crate::answers::{Answers, Order};
 use crate::app::App;
 use crate::error::{ApiError, ApiResult};
-use crate::forms::{AskedForm, check_end};
+use crate::forms::{AskedForm, Asker, check_end};
 use crate::guard::Caller;
 use crate::hosted::Hosted;
 use crate::messages::bytes;
@@ -85,7 +85,9 @@ impl Conversation<'_> {
         let prompt = model.preparers().prepare((&model, &place), text, encode).await?;
         let (options, format) = if tools.is_allowed() || form.is_some() {
             let work = Work::Form(tools.bytes() + form.as_ref().map_or(0, |form| form.source.text().len()));
-            let compile = move |model: &Hosted, _: &Cancel| compile(model, (&tools, form.as_ref()), options);
+            let owner = client.owner;
+            let compile =
+                move |model: &Hosted, _: &Cancel| compile(Asker { model, owner }, (&tools, form.as_ref()), options);
             model.preparers().prepare((&model, &place), work, compile).await?
         } else {
             (options, None)
@@ -119,18 +121,18 @@ fn call_format(model: &Hosted) -> ToolFormat {
 
 /// The options with the form of the answer, and how calls in it are found.
 fn compile(
-    model: &Hosted,
+    asker: Asker<'_>,
     (tools, form): (&ToolUse, Option<&AskedForm>),
     mut options: GenerateOptions,
 ) -> ApiResult<(GenerateOptions, Option<CallFormat>)> {
     let mut calls = None;
     if tools.is_allowed() {
-        let format = call_format(model);
-        let (kept, which) = tools.form(model, format, form)?;
+        let format = call_format(asker.model);
+        let (kept, which) = tools.form(asker, format, form)?;
         options.form = kept;
         calls = Some(CallFormat { format, form: which, is_parallel: tools.is_parallel() });
     } else if let Some(form) = form {
-        options.form = Some(form.compile(model)?);
+        options.form = Some(form.compile(asker)?);
     }
     if options.form.is_some() {
         check_end(&options)?;

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
 use crate::hosted::Hosted;
+use crate::owner::Owner;
 use crate::prepare::Work;
 use crate::queue::Place;
 
@@ -264,18 +265,26 @@ impl AskedForm {
     ///
     /// # Errors
     /// If it has a mistake, holds what is not supported, or exceeds a limit; if too many are being compiled.
-    pub(crate) fn compile(&self, model: &Hosted) -> ApiResult<Arc<dyn Form>> {
-        compile(model, self.field, &self.source)
+    pub(crate) fn compile(&self, asker: Asker<'_>) -> ApiResult<Arc<dyn Form>> {
+        compile(asker, self.field, &self.source)
     }
+}
+
+/// Whose answers of a model have a form. What was compiled for one owner is compiled again for another: else the time would
+/// tell what others asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) model: &'a Hosted,
+    pub(crate) owner: Owner,
 }
 
 /// Compiles `source`, which is in `field`.
 ///
 /// # Errors
 /// As [`AskedForm::compile`].
-pub(crate) fn compile(model: &Hosted, field: &str, source: &GrammarSource) -> ApiResult<Arc<dyn Form>> {
-    let grammars = model.grammars().map_err(|error| ApiError::unsupported(field, error.to_string()))?;
-    match grammars.compile(source) {
+pub(crate) fn compile(asker: Asker<'_>, field: &str, source: &GrammarSource) -> ApiResult<Arc<dyn Form>> {
+    let grammars = asker.model.grammars().map_err(|error| ApiError::unsupported(field, error.to_string()))?;
+    match grammars.compile_for(asker.owner.id(), source) {
         Ok(grammar) => Ok(grammar),
         Err(error) => Err(refused(field, &error)),
     }
@@ -293,14 +302,18 @@ fn refused(field: &str, error: &GrammarError) -> ApiError {
 /// # Errors
 /// As [`AskedForm::compile`]; if the answers are to go on behind their end.
 pub(crate) async fn prepare(
-    (model, place): (&Arc<Hosted>, &Place),
+    (model, place, owner): (&Arc<Hosted>, &Place, Owner),
     form: Option<AskedForm>,
     options: &GenerateOptions,
 ) -> ApiResult<Option<Arc<dyn Form>>> {
     let Some(form) = form else { return Ok(None) };
     check_end(options)?;
     let work = Work::Form(form.source.text().len());
-    model.preparers().prepare((model, place), work, move |model, _| form.compile(model)).await.map(Some)
+    model
+        .preparers()
+        .prepare((model, place), work, move |model: &Hosted, _| form.compile(Asker { model, owner }))
+        .await
+        .map(Some)
 }
 
 /// Refuses answers that have a form and are to go on behind their end, where no token is allowed.

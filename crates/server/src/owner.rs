@@ -21,6 +21,11 @@ impl Owner {
         self.0.map_or_else(PrefixSalt::default, |digest| PrefixSalt::of(&digest))
     }
 
+    /// Returns what tells this owner from others.
+    pub(crate) fn id(self) -> [u8; 32] {
+        self.0.unwrap_or_default()
+    }
+
     /// Returns the name of the folder of this owner's files; `None` where all files have one owner.
     pub(crate) fn folder(self) -> Option<String> {
         self.0.map(|digest| digest[..16].iter().map(|byte| format!("{byte:02x}")).collect())

@@ -15,8 +15,7 @@ use triad_grammar::GrammarSource;
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, ApiResult};
-use crate::forms::{self, AskedForm};
-use crate::hosted::Hosted;
+use crate::forms::{self, AskedForm, Asker};
 
 /// Functions of a request, at most.
 const MOST_TOOLS: usize = 128;
@@ -276,13 +275,13 @@ impl ToolUse {
     /// As [`forms::compile`], if the answer must have the form or a function is strict.
     pub(crate) fn form(
         &self,
-        model: &Hosted,
+        asker: Asker<'_>,
         format: ToolFormat,
         asked: Option<&AskedForm>,
     ) -> ApiResult<(Option<Arc<dyn Form>>, AnswerForm)> {
         let must = self.is_required();
         if let Some(asked) = asked.filter(|_| !must) {
-            return Ok((Some(self.json_or_calls(model, format, asked)?), AnswerForm::JsonOrCalls));
+            return Ok((Some(self.json_or_calls(asker, format, asked)?), AnswerForm::JsonOrCalls));
         }
         let any = (None, AnswerForm::Any);
         let source = if must {
@@ -291,17 +290,17 @@ impl ToolUse {
             grammar_of_text_and_calls(format, self.listed(), self.is_parallel)
         };
         let Some(source) = source else { return Ok(any) };
-        match forms::compile(model, "tools", &source) {
+        match forms::compile(asker, "tools", &source) {
             Ok(form) => Ok((Some(form), if must { AnswerForm::Calls } else { AnswerForm::TextAndCalls })),
             Err(error) if error.status.is_server_error() => Err(error),
-            Err(error) if must => Err(self.wrong_schema(model, |_| true).unwrap_or(error)),
+            Err(error) if must => Err(self.wrong_schema(asker, |_| true).unwrap_or(error)),
             // Calls of the model's own making are found, too.
-            Err(_) => self.wrong_schema(model, |index| self.strict[index]).map_or(Ok(any), Err),
+            Err(_) => self.wrong_schema(asker, |index| self.strict[index]).map_or(Ok(any), Err),
         }
     }
 
     /// The form of calls, or of the JSON that is `asked` for.
-    fn json_or_calls(&self, model: &Hosted, format: ToolFormat, asked: &AskedForm) -> ApiResult<Arc<dyn Form>> {
+    fn json_or_calls(&self, asker: Asker<'_>, format: ToolFormat, asked: &AskedForm) -> ApiResult<Arc<dyn Form>> {
         let unsupported = || {
             let message = "an answer of this model that may call tools has no such form: expected tool_choice none or \
                            required beside it";
@@ -310,17 +309,17 @@ impl ToolUse {
         let schema = asked.schema().ok_or_else(unsupported)?;
         let source =
             grammar_of_json_or_calls(format, &self.tools, &schema, self.is_parallel).ok_or_else(unsupported)?;
-        forms::compile(model, "tools", &source).map_err(|error| {
+        forms::compile(asker, "tools", &source).map_err(|error| {
             if error.status.is_server_error() {
                 return error;
             }
             // Of the two that may be wrong, the one that is.
-            asked.compile(model).err().or_else(|| self.wrong_schema(model, |_| true)).unwrap_or(error)
+            asked.compile(asker).err().or_else(|| self.wrong_schema(asker, |_| true)).unwrap_or(error)
         })
     }
 
     /// What is wrong with the first schema that can't be used, of those functions that `is_asked` for.
-    fn wrong_schema(&self, model: &Hosted, is_asked: impl Fn(usize) -> bool) -> Option<ApiError> {
+    fn wrong_schema(&self, asker: Asker<'_>, is_asked: impl Fn(usize) -> bool) -> Option<ApiError> {
         let start = Instant::now();
         let asked = self.tools.iter().enumerate().filter(|(index, _)| is_asked(*index));
         let mut errors = asked.filter_map(|(index, tool)| {
@@ -328,7 +327,7 @@ impl ToolUse {
                 return Some(ApiError::field("tools", "their schemas take too long to compile: make them simpler"));
             }
             let source = GrammarSource::JsonSchema(tool.parameters.to_string());
-            forms::compile(model, &format!("tools[{index}].{}", self.schema_field), &source).err()
+            forms::compile(asker, &format!("tools[{index}].{}", self.schema_field), &source).err()
         });
         errors.next()
     }

@@ -83,6 +83,27 @@ impl Package {
         path.join(MANIFEST).exists()
     }
 
+    /// Returns the name of something in the folder at `path` that no package has, if there is one; also where nothing but
+    /// `package.json` says that the folder is a package.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn foreign(path: &Path) -> std::io::Result<Option<String>> {
+        let mut has_more = false;
+        for entry in std::fs::read_dir(path)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let made = name.strip_suffix(".seal").unwrap_or(&name);
+            let is_part = [MANIFEST, MANIFEST_DIGEST, WEIGHTS].contains(&&*name)
+                || Source::TEXT_FILES.contains(&&*name)
+                || MADE_HERE.contains(&made);
+            if !is_part {
+                return Ok(Some(name));
+            }
+            has_more |= name != MANIFEST;
+        }
+        Ok((!has_more).then(|| MANIFEST.to_owned()))
+    }
+
     /// Opens the package at `path`. Everything that is used later is checked here, but for hashes.
     ///
     /// # Errors

@@ -1,13 +1,14 @@
-//! A fingerprint that distinguishes one model's weights from another's without reading all of them.
+//! A fingerprint that distinguishes one model's weights from another's: of all their bytes, since a model that was changed in a
+//! part has other keys and values.
 
-use super::{Linear, Norm, Weight, WeightMatrix, Weights};
+use triad_kernels::{Blocks, Matrix};
 
-/// Bytes of an INT8 matrix that are taken at each of some places.
-const BYTES: usize = 4096;
+use super::{Embedding, Linear, Norm, Weight, WeightMatrix, Weights};
 
 impl Weights {
-    /// Calls `visit` with a part of every weight: all norms, biases, scales and quantizations, and some rows of matrices.
-    pub(crate) fn sample(&self, visit: &mut dyn FnMut(&[u8])) {
+    /// Calls `visit` with the bytes of every weight, and how each is computed with.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
+        self.embedding.visit(visit);
         for block in &self.blocks {
             let norms = [
                 Some(&block.attention_norm),
@@ -17,46 +18,68 @@ impl Weights {
                 block.query_norm.as_ref(),
                 block.key_norm.as_ref(),
             ];
-            norms.into_iter().flatten().for_each(|norm| norm.sample(visit));
+            norms.into_iter().flatten().for_each(|norm| norm.visit(visit));
             visit(format!("{:?}", block.inputs).as_bytes());
-            block.linears.values().for_each(|linear| linear.sample(visit));
+            block.linears.values().for_each(|linear| linear.visit(visit));
         }
-        self.output_norm.sample(visit);
-        self.output.sample(visit);
+        self.output_norm.visit(visit);
+        self.output.visit(visit);
+    }
+}
+
+impl Embedding {
+    fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::Stored { bytes, format, .. } => {
+                visit(format!("{format:?}").as_bytes());
+                visit(bytes);
+            }
+            Self::Output => {}
+            Self::Matrix(matrix) => matrix.visit(visit),
+        }
     }
 }
 
 impl Norm {
-    fn sample(&self, visit: &mut dyn FnMut(&[u8])) {
+    fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
         visit(bytemuck::cast_slice(&self.weight));
         self.bias.iter().for_each(|bias| visit(bytemuck::cast_slice(bias)));
     }
 }
 
 impl Linear {
-    fn sample(&self, visit: &mut dyn FnMut(&[u8])) {
+    fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
         match &self.weight {
-            Weight::Float(matrix) => matrix.sample(visit),
+            Weight::Float(matrix) => matrix.visit(visit),
             Weight::Int8(matrix) => {
                 let view = matrix.view();
                 visit(bytemuck::cast_slice(view.scales));
-                let packed: &[u8] = bytemuck::cast_slice(view.packed);
-                let most = packed.len().saturating_sub(BYTES);
-                [0, most / 2, most].into_iter().for_each(|at| visit(&packed[at..packed.len().min(at + BYTES)]));
+                visit(bytemuck::cast_slice(view.packed));
             }
         }
-        self.decode_weight.iter().for_each(|matrix| matrix.sample(visit));
+        self.decode_weight.iter().for_each(|matrix| matrix.visit(visit));
         self.bias.iter().for_each(|bias| visit(bytemuck::cast_slice(bias)));
     }
 }
 
 impl WeightMatrix {
-    fn sample(&self, visit: &mut dyn FnMut(&[u8])) {
-        let mut row = vec![0.0f32; self.in_features()];
-        let last = self.out_features().saturating_sub(1);
-        for index in [0, last / 2, last] {
-            self.view().widen_row(index, &mut row);
-            visit(bytemuck::cast_slice(&row));
+    fn visit(&self, visit: &mut dyn FnMut(&[u8])) {
+        match self.view() {
+            Matrix::F32(values) => visit(bytemuck::cast_slice(values)),
+            Matrix::F16(values) => visit(bytemuck::cast_slice(values)),
+            Matrix::Bf16(values) => visit(bytemuck::cast_slice(values)),
+            Matrix::Int8 { values, scales } => {
+                visit(bytemuck::cast_slice(values));
+                visit(bytemuck::cast_slice(scales));
+            }
+            Matrix::Int4 { values, scales } => {
+                visit(values);
+                visit(bytemuck::cast_slice(scales));
+            }
+            Matrix::Blocks(Blocks { format, bytes, arithmetic }) => {
+                visit(format!("{format} {arithmetic:?}").as_bytes());
+                visit(bytes);
+            }
         }
     }
 }

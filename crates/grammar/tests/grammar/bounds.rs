@@ -192,6 +192,9 @@ fn a_grammar_is_compiled_once_for_each_text() {
     let first = grammars.compile(&source(1)).unwrap();
     assert!(std::sync::Arc::ptr_eq(&first, &grammars.compile(&source(1)).unwrap()));
     assert!(!std::sync::Arc::ptr_eq(&first, &grammars.compile(&GrammarSource::Lark("start: /a{1}/".into())).unwrap()));
+    let others = grammars.compile_for([1; 32], &source(1)).unwrap();
+    assert!(!std::sync::Arc::ptr_eq(&first, &others), "one owner's is not found by another");
+    assert!(std::sync::Arc::ptr_eq(&others, &grammars.compile_for([1; 32], &source(1)).unwrap()));
     for index in 2..100 {
         grammars.compile(&source(index)).unwrap();
     }

@@ -38,6 +38,7 @@ pub(super) struct Parts {
 #[serde(expecting = "an object")]
 struct ModelParts {
     vocab: Option<Strings>,
+    dropout: Option<f64>,
 }
 
 /// The strings in a value, without the names of its fields.
@@ -54,6 +55,11 @@ impl Parts {
     pub(super) fn read(bytes: &[u8]) -> Result<Self> {
         let parts: Self = serde_json::from_slice(bytes)
             .map_err(|error| malformed(format!("expected a tokenizer of the `tokenizers` library: {error}")))?;
+        if let Some(dropout) = parts.model.as_ref().and_then(|model| model.dropout).filter(|dropout| *dropout != 0.0) {
+            let message =
+                format!("field `model.dropout` is {dropout}, with which a text has other tokens each time: expected 0");
+            return Err(malformed(message));
+        }
         let mut growth = 1;
         for (field, part) in parts.fields() {
             check_levels(part, MOST_LEVELS).ok_or_else(|| {
@@ -84,7 +90,7 @@ impl Parts {
                 )));
             }
         }
-        if let Some(ModelParts { vocab: Some(Strings { longest, is_array: true, .. }) }) = &parts.model {
+        if let Some(ModelParts { vocab: Some(Strings { longest, is_array: true, .. }), .. }) = &parts.model {
             check_longest("model.vocab", *longest)?;
         }
         Ok(parts)

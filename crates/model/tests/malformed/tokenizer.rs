@@ -119,6 +119,7 @@ fn what_the_library_panics_on_is_refused_by_the_name_of_its_field() {
             ),
             "post_processor",
         ),
+        ("tokens left out by chance", "/model/dropout", json!(0.5), "model.dropout"),
         ("a prefix within a character", "/model/continuing_subword_prefix", json!("##"), "model"),
     ];
     for (case, place, value, field) in cases {

@@ -200,7 +200,11 @@ fn exists(destination: &Path, existing: Existing) -> Result<bool> {
     match existing {
         Existing::Keep if is_package => Ok(true),
         Existing::Refuse if is_package => refuse("there is a package here already; --force replaces it"),
-        Existing::Replace if is_package => Ok(false),
+        Existing::Replace if is_package => match Package::foreign(destination) {
+            Ok(None) => Ok(false),
+            Ok(Some(name)) => refuse(&format!("`{name}` in it is no part of a package: it is not replaced")),
+            Err(error) => Err(failed("cannot read this folder", error, destination)),
+        },
         // An empty folder makes way.
         _ if fs::read_dir(destination).is_ok_and(|mut entries| entries.next().is_none()) => Ok(false),
         _ if destination.symlink_metadata().is_ok() => refuse("this is there and is no package: it is not replaced"),

@@ -9,6 +9,7 @@ use triad_model::mapped::MappedFile;
 use triad_model::output::OutputFile;
 use triad_model::safetensors::write::{Entry, Layout};
 use triad_model::safetensors::{self, Element, Header};
+use triad_model::seal;
 use triad_model::{Error, ErrorKind, Result};
 
 use crate::calibration::Calibration;
@@ -22,10 +23,23 @@ const KEY: &str = "key";
 const TOKENS: &str = "tokens";
 const PIECES: &str = "pieces";
 const COUNTED: &str = "counted";
+const SEAL: &str = "seal";
 
 /// Names of one input's tensors: the largest magnitudes `[channels]`, and the histograms `[channels, BINS]`.
 fn names(block: usize, input: LinearInput) -> [String; 2] {
     ["largest", "counts"].map(|what| format!("blocks.{block}.{}.{what}", input.name()))
+}
+
+/// Returns this machine's [`seal`] of a calibration, in hexadecimal digits: what somebody else put in the folder does not
+/// decide how a model is quantized.
+fn seal_of(calibration: &Calibration, key: &str) -> String {
+    let Calibration { tokens, pieces, counted, .. } = calibration;
+    let counts = format!("{FORMAT} {tokens} {pieces} {counted}");
+    let mut parts = vec![key.as_bytes(), counts.as_bytes()];
+    for (_, _, statistics) in calibration.inputs() {
+        parts.extend([bytemuck::cast_slice(statistics.largest()), bytemuck::cast_slice(statistics.counts())]);
+    }
+    seal::seal("calibration", &parts).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Replaces the file at `path` by one with `calibration`. `key` identifies what it is a calibration of.
@@ -43,6 +57,7 @@ pub(super) fn save(calibration: &Calibration, key: &str, path: &Path) -> Result<
         (TOKENS, calibration.tokens.to_string()),
         (PIECES, calibration.pieces.to_string()),
         (COUNTED, calibration.counted.to_string()),
+        (SEAL, seal_of(calibration, key)),
     ];
     let layout = Layout::new(&entries, &BTreeMap::from(remarks.map(|(name, value)| (name.to_owned(), value))));
     let write = || {
@@ -96,6 +111,9 @@ fn read(fresh: &Calibration, key: &str, path: &Path) -> Result<Option<Calibratio
             let Some(read) = InputStatistics::from_parts(largest, counts) else { return Ok(None) };
             *statistics = read;
         }
+    }
+    if !is(SEAL, &seal_of(&saved, key)) {
+        return Ok(None);
     }
     Ok(Some(saved))
 }

@@ -193,6 +193,23 @@ fn a_state_that_an_older_version_saved_is_not_resumed() {
 }
 
 #[test]
+fn a_state_that_this_machine_did_not_write_is_not_resumed() {
+    let place = Place::new();
+    let recipe = place.recipe();
+    let whole = files(place.prepare(&recipe, "whole").unwrap().package.path());
+    place.interrupt(&recipe, "package", 100).unwrap_err();
+    let left = place.path("package.part/calibration.safetensors");
+    let mut bytes = fs::read(&left).unwrap();
+    // A count of the last histogram.
+    let at = bytes.len() - 4;
+    bytes[at] ^= 1;
+    fs::write(&left, bytes).unwrap();
+    let prepared = place.prepare(&recipe, "package").unwrap();
+    assert_eq!(prepared.calibrated.0, prepared.package.manifest().preparation.calibration_tokens);
+    assert!(whole == files(prepared.package.path()));
+}
+
+#[test]
 fn what_a_killed_preparation_left_does_not_become_part_of_a_package() {
     let place = Place::new();
     let recipe = place.recipe();
@@ -316,6 +333,22 @@ fn what_is_no_package_is_never_replaced() {
     assert_eq!(place.names(""), ["model.gguf", "photos"]);
     fs::create_dir_all(place.path("empty")).unwrap();
     place.prepare(&recipe, "empty").unwrap();
+}
+
+#[test]
+fn a_folder_with_a_package_json_of_another_kind_or_with_other_files_is_never_replaced() {
+    let place = Place::new();
+    let mut recipe = place.recipe();
+    place.prepare(&recipe, "package").unwrap();
+    recipe.existing = Existing::Replace;
+    fs::write(place.path("package/notes.txt"), "notes").unwrap();
+    fs::create_dir_all(place.path("app")).unwrap();
+    fs::write(place.path("app/package.json"), "{}").unwrap();
+    for (folder, foreign) in [("package", "notes.txt"), ("app", "package.json")] {
+        let error = place.prepare(&recipe, folder).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{foreign}` in it is no part of a package")), "{error}");
+        assert!(place.path(folder).join(foreign).exists());
+    }
 }
 
 #[test]

@@ -63,6 +63,7 @@ pub(super) const FIELDS: &[Field] = &[
     ignored("inference_geo", "A", "it is for the accounts of a service"),
     ignored("speed", "A", "it changes times alone"),
     refused("container", "A", &[], "this server has no tools of its own"),
+    refused("thread", "A", &[], "threads are not stored: expected the whole conversation as messages"),
     refused("mcp_servers", "A", &["[]"], "this server has no tools of its own"),
     refused(
         "context_management",

@@ -117,6 +117,16 @@ fn a_stream_has_the_parts_of_the_whole_answers() {
 }
 
 #[test]
+fn an_echo_with_more_probabilities_than_an_answer_may_have_is_refused() {
+    let server = Server::start();
+    let mut body =
+        json!({"prompt": [vec![1; 800], vec![1; 800]], "echo": true, "logprobs": 20, "n": 8, "max_tokens": 1});
+    assert_eq!(server.post(PATH, &body).error(400)["param"], "logprobs");
+    body["n"] = 1.into();
+    server.post(PATH, &body).good();
+}
+
+#[test]
 fn names_of_control_tokens_in_texts_are_these_tokens_unless_told() {
     let text = "a<|turn|>";
     for keeps_letters in [false, true] {

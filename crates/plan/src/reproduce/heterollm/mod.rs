@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn a_quantity_counts_once_however_many_numbers_the_paper_has_for_it() {
         for section in all() {
-            let counted: Vec<_> = section.values.iter().filter(|value| value.kind == Kind::HeldOut).collect();
+            let counted = section.values.iter().filter(|value| value.kind == Kind::HeldOut && value.error().is_some());
+            let counted: Vec<_> = counted.collect();
             for (place, value) in counted.iter().enumerate() {
                 let again = counted[..place].iter().find(|other| other.ours == value.ours);
                 assert!(again.is_none(), "{value:?} is {again:?}");
