@@ -245,7 +245,7 @@ fn by_channel(matrices: &[&Int8Matrix], place: &Place, secret: &Key) -> Vec<u8> 
     rows
 }
 
-/// Returns a hash that nobody computes without the secret: it is cut short, so that nothing can be added to what was hashed.
+/// Returns a hash that cannot be computed without the secret: it is cut short, so that nothing can be added to what was hashed.
 fn hash(secret: &Key, place: &Place, channel: u32, row: &[u8]) -> [u8; CHECK] {
     let mut hash = Sha256::new_with_prefix(secret);
     hash.update(place.start.to_le_bytes());
