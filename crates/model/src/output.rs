@@ -1,7 +1,7 @@
 //! Files that are written, all in one way: replaced when they are whole, or written through.
 //!
 //! A plain file is written under a random name in the folder of its place and gets its own name at the end
-//! ([`OutputFile::finish`]): whoever reads it reads the old content or the new one. What is no plain file (a device, a pipe,
+//! ([`OutputFile::finish`]): a reader finds the old content or the new one. What is no plain file (a device, a pipe,
 //! a terminal, `/dev/stdout`) is opened and written, and never replaced.
 //!
 //! [`OutputFile::create`] is for a name that a user chose: links are followed, and what they point to is written, as most
@@ -266,7 +266,7 @@ pub(crate) fn is_private(metadata: &fs::Metadata) -> bool {
     is_own(metadata)
 }
 
-/// Has the file opened only if its name is no link, and without waiting for whoever reads a pipe.
+/// Has the file opened only if its name is no link, and without waiting for the reader of a pipe.
 #[cfg(unix)]
 fn without_links(options: &mut OpenOptions) -> &mut OpenOptions {
     use rustix::fs::OFlags;

@@ -1,7 +1,7 @@
 //! Seals: how a machine recognizes what it made itself.
 //!
 //! What runs make from a package and keep next to it (compiled graphs, rows of shadows, measurements) is in no hash that the
-//! package has. Whoever can write there could exchange it, with any hash that everybody can compute. So it is sealed: with
+//! package has. A program that can write there could exchange it, with a hash that needs no secret. So it is sealed: with
 //! an HMAC-SHA256 by a secret that only this user's programs can read, in a file of the cache folder that is made once. What
 //! has no seal of this secret is made again. Where no secret can be kept, each process has one of its own.
 
